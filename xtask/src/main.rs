@@ -1,0 +1,77 @@
+//! Project commands: `cargo xtask <command>`.
+//!
+//! `tidy` checks what neither the compiler nor clippy can see, the architecture's invariants; the other commands
+//! run the suites that are too long for every change. Plain cargo does everything else.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
+
+mod process;
+mod suites;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  tidy      check the architecture's invariants (ARCHITECTURE.md, \"Invariants\")
+  size      build the release binary, print its size, fail above the limit
+  interop   run the tests that drive real peers: ignored ones with `interop` in their path
+  full      the long suite: .ci/run, every ignored test (interop and soak are among them), fuzz discovery
+            (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
+            ADIT_FUZZ_SECONDS: time for each fuzz target, default 60)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[&str]) -> anyhow::Result<()> {
+    let root = workspace_root();
+    match args {
+        ["tidy"] => tidy(&root),
+        ["size"] => suites::size(&root),
+        ["interop"] => suites::interop(&root),
+        ["full"] => suites::full(&root),
+        ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        [] => bail!("no command\n\n{USAGE}"),
+        _ => bail!("unknown command: {}\n\n{USAGE}", args.join(" ")),
+    }
+}
+
+fn tidy(root: &Path) -> anyhow::Result<()> {
+    let report = tidy::check(root)?;
+    for question in &report.questions {
+        println!("question: {question}");
+    }
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+    match report.findings.len() {
+        0 => {
+            println!("tidy: {} files, {} crates, no findings", report.files, report.crates);
+            Ok(())
+        }
+        count => bail!("tidy: findings: {count}"),
+    }
+}
+
+/// The folder above this crate's own: xtask always runs from a checkout.
+fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the workspace").to_path_buf()
+}

@@ -1,0 +1,102 @@
+//! The suites that are too long, or need too much installed, for every change.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::process::{cargo, output, run};
+
+/// Largest release binary, in bytes. Routers with 8 to 32 MB of flash are among the targets.
+const MAX_BINARY_LEN: u64 = 8_000_000;
+
+/// Time for each fuzz target in the long suite, in seconds, unless `ADIT_FUZZ_SECONDS` says otherwise.
+const FUZZ_SECONDS: u32 = 60;
+
+/// Builds the release binary and holds its size against the limit.
+pub(crate) fn size(root: &Path) -> anyhow::Result<()> {
+    run(cargo(root).args(["build", "--release", "--package", "adit"]))?;
+    let binary = target_dir(root)?.join("release").join(format!("adit{}", std::env::consts::EXE_SUFFIX));
+    let len = binary.metadata().with_context(|| format!("look at {}", binary.display()))?.len();
+    println!("size: adit: {len} bytes, limit {MAX_BINARY_LEN}");
+    ensure!(len <= MAX_BINARY_LEN, "release binary is larger than {MAX_BINARY_LEN} bytes: {len}");
+    Ok(())
+}
+
+/// Drives real peers both ways.
+pub(crate) fn interop(root: &Path) -> anyhow::Result<()> {
+    report_peers();
+    run(&mut long_tests(root, Some("interop")))
+}
+
+/// Without its peer a test of interop passes, and the harness swallows that it says so.
+fn report_peers() {
+    let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
+    match output(Command::new(&program).arg("version")) {
+        Ok(version) => println!("interop: {}", version.lines().next().unwrap_or_default()),
+        Err(_) => println!("interop: skipped, no sing-box in the path, and ADIT_SING_BOX names none"),
+    }
+}
+
+/// Everything. A part that fails does not keep the next from running.
+pub(crate) fn full(root: &Path) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    let mut part = |name: &'static str, result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            println!("full: {name}: {error:#}");
+            failed.push(name);
+        }
+    };
+    part("ci", run(Command::new(root.join(".ci/run")).current_dir(root)));
+    report_peers();
+    part("long tests", run(&mut long_tests(root, None)));
+    part("fuzz", fuzz(root));
+    if failed.is_empty() {
+        println!("full: all parts passed");
+        return Ok(());
+    }
+    bail!("parts failed: {}", failed.join(", "));
+}
+
+/// The ignored tests, one at a time: each may load the whole machine.
+fn long_tests(root: &Path, filter: Option<&str>) -> Command {
+    let mut command = cargo(root);
+    command.args(["test", "--release", "--workspace", "--no-fail-fast"]);
+    command.args(["--", "--ignored", "--test-threads=1"]).args(filter);
+    command
+}
+
+/// Looks for new inputs with every fuzz target, for a limited time each.
+fn fuzz(root: &Path) -> anyhow::Result<()> {
+    let nightly = |args: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.args(["run", "nightly", "cargo", "fuzz"]).args(args).current_dir(root);
+        command
+    };
+    let Ok(list) = output(&mut nightly(&["list"])) else {
+        println!("fuzz: skipped, needs a nightly toolchain and cargo-fuzz");
+        return Ok(());
+    };
+    let seconds = match std::env::var("ADIT_FUZZ_SECONDS") {
+        Ok(text) => text.parse().with_context(|| format!("ADIT_FUZZ_SECONDS: not a number: {text}"))?,
+        Err(_) => FUZZ_SECONDS,
+    };
+    let time = format!("-max_total_time={seconds}");
+    let mut failed = Vec::new();
+    for target in list.split_whitespace() {
+        println!("fuzz: {target}, {seconds} s");
+        if let Err(error) = run(&mut nightly(&["run", target, "--", &time])) {
+            println!("fuzz: {target}: {error:#}");
+            failed.push(target);
+        }
+    }
+    ensure!(failed.is_empty(), "targets failed: {}", failed.join(", "));
+    Ok(())
+}
+
+fn target_dir(root: &Path) -> anyhow::Result<PathBuf> {
+    let metadata = output(cargo(root).args(["metadata", "--format-version=1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("read cargo metadata")?;
+    Ok(metadata["target_directory"].as_str().context("target_directory")?.into())
+}

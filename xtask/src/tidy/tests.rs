@@ -1,0 +1,289 @@
+//! Each rule against a small workspace that breaks it in one place.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{RULES, Report, check};
+
+const ROOT: &str = "#![forbid(unsafe_code)]\n";
+const LINTS: &str = "[lints]\nworkspace = true\n";
+
+/// A workspace in a temporary folder, gone when dropped.
+struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// A tree without findings.
+    fn tidy() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("adit-tidy-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let tree = Self { root: std::env::temp_dir().join(name) };
+        tree.write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\n[workspace.lints]\n",
+        );
+        tree.krate("adit", "adit-core = { path = \"../adit-core\" }\n");
+        tree.krate("adit-config", "");
+        tree.krate("adit-core", "adit-net = { path = \"../adit-net\" }\n");
+        tree.krate("adit-net", "tokio = \"1\"\nadit-sys = { path = \"../adit-sys\" }\n");
+        tree.krate("adit-proto", "");
+        tree.krate("adit-sys", "libc = \"0.2\"\n");
+        tree.write("crates/adit-sys/src/lib.rs", "#![allow(unsafe_code)]\npub fn f() { unsafe {} }\n");
+        tree
+    }
+
+    fn krate(&self, name: &str, dependencies: &str) {
+        self.write(&format!("crates/{name}/Cargo.toml"), &manifest(name, dependencies));
+        self.write(&format!("crates/{name}/src/lib.rs"), ROOT);
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn check(&self) -> Report {
+        check(&self.root).unwrap()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // A folder that stays behind in the temporary directory harms nothing.
+        std::fs::remove_dir_all(&self.root).ok();
+    }
+}
+
+fn manifest(name: &str, dependencies: &str) -> String {
+    format!("[package]\nname = \"{name}\"\nedition = \"2024\"\n\n{LINTS}\n[dependencies]\n{dependencies}")
+}
+
+/// What the rules say once `path` of a tidy tree holds `text`: `file:line: rule`, without the explanation.
+fn found(path: &str, text: &str) -> Vec<String> {
+    let tree = Tree::tidy();
+    tree.write(path, text);
+    let findings = tree.check().findings;
+    findings.iter().map(|f| format!("{}:{}: {}", f.file, f.line, f.rule)).collect()
+}
+
+#[test]
+fn a_tidy_tree_has_no_findings() {
+    let report = Tree::tidy().check();
+    assert_eq!(report.findings, []);
+    assert_eq!(report.questions, []);
+    assert_eq!(report.crates, 6);
+}
+
+#[test]
+fn findings_name_file_line_and_rule() {
+    let tree = Tree::tidy();
+    tree.write("crates/adit-core/src/a.rs", "\nfn f() { todo!() }\n");
+    let findings = tree.check().findings;
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].to_string(), "crates/adit-core/src/a.rs:2: leftovers: todo!");
+}
+
+#[test]
+fn dependencies_point_down() {
+    let path = "crates/adit-config/Cargo.toml";
+    let up = manifest("adit-config", "adit-core = { path = \"../adit-core\" }\n");
+    assert_eq!(found(path, &up), ["crates/adit-config/Cargo.toml:9: direction"]);
+    let tests_too = "\n[dev-dependencies]\nadit-net.path = \"../adit-net\"\n";
+    let up = manifest("adit-proto", tests_too);
+    assert_eq!(found("crates/adit-proto/Cargo.toml", &up), ["crates/adit-proto/Cargo.toml:11: direction"]);
+}
+
+#[test]
+fn every_crate_has_a_place() {
+    let tree = Tree::tidy();
+    tree.krate("adit-extra", "");
+    let findings = tree.check().findings;
+    assert_eq!(findings.len(), 1);
+    assert!(findings[0].to_string().starts_with("crates/adit-extra/Cargo.toml:1: direction: adit-extra"));
+}
+
+#[test]
+fn tokio_stays_in_adit_net() {
+    for kind in ["", "\n[dev-dependencies]\n", "\n[build-dependencies]\n"] {
+        let text = manifest("adit-core", &format!("{kind}tokio = \"1\"\n"));
+        let line = text.lines().position(|line| line.starts_with("tokio")).unwrap() + 1;
+        assert_eq!(
+            found("crates/adit-core/Cargo.toml", &text),
+            [format!("crates/adit-core/Cargo.toml:{line}: confined")],
+        );
+    }
+    let other = manifest("adit-core", "tokio-like = \"1\"\n");
+    assert_eq!(found("crates/adit-core/Cargo.toml", &other), [""; 0]);
+}
+
+#[test]
+fn lints_are_inherited() {
+    let without = manifest("adit-core", "").replace(LINTS, "[lints.rust]\nunsafe_code = \"allow\"\n");
+    assert_eq!(found("crates/adit-core/Cargo.toml", &without), ["crates/adit-core/Cargo.toml:1: lints"]);
+}
+
+#[test]
+fn unsafe_stays_in_adit_sys() {
+    let path = "crates/adit-net/src/a.rs";
+    assert_eq!(found(path, "\nfn f() { unsafe { g() } }\n"), ["crates/adit-net/src/a.rs:2: unsafe"]);
+    assert_eq!(found(path, "#[cfg(test)]\nunsafe fn f() {}\n"), ["crates/adit-net/src/a.rs:2: unsafe"]);
+    assert_eq!(found(path, "// unsafe\nconst A: &str = \"unsafe\";\n"), [""; 0]);
+}
+
+#[test]
+fn crates_forbid_unsafe() {
+    let here = ["crates/adit-core/src/lib.rs:1: forbid-unsafe"];
+    assert_eq!(found("crates/adit-core/src/lib.rs", "//! #![forbid(unsafe_code)]\n"), here);
+    assert_eq!(found("crates/adit-core/src/lib.rs", "#![deny(unsafe_code)]\n"), here);
+    let program = found("crates/adit-core/src/bin/x.rs", "fn main() {}\n");
+    assert_eq!(program, ["crates/adit-core/src/bin/x.rs:1: forbid-unsafe"]);
+}
+
+#[test]
+fn protocols_do_no_io() {
+    let path = "crates/adit-proto/src/snell/mod.rs";
+    for bad in [
+        "use std::net::TcpStream;",
+        "use std::{fmt, env};",
+        "use std::net::{IpAddr, UdpSocket};",
+        "fn f() { let now = std::time::Instant::now(); }",
+        "fn f(at: Instant) { at.elapsed(); }",
+        "fn f() { tokio::spawn(x); }",
+        "use tokio;",
+        "fn f() { tracing::info!(1); }",
+        "fn f() { getrandom::fill(&mut x); }",
+        "use aws_lc_rs::rand::SystemRandom;",
+        "fn f() { std::env::var(\"X\"); }",
+    ] {
+        let found = found(path, &format!("\n{bad}\n"));
+        assert_eq!(found, ["crates/adit-proto/src/snell/mod.rs:2: sans-io"], "{bad}");
+    }
+    for good in [
+        "use std::net::{IpAddr, SocketAddr};",
+        "use std::time::{Duration, Instant};",
+        "fn f(now: Instant, log: u8, elapsed: u8) { now.duration_since(log + elapsed) }",
+        "/// Like [`Instant::now`], but given.\nfn f() { \"Instant::now\" }",
+        "#[cfg(test)]\nmod tests {\n    fn f() { Instant::now(); }\n}",
+    ] {
+        assert_eq!(found(path, good), [""; 0], "{good}");
+    }
+    assert_eq!(found("crates/adit-net/src/a.rs", "fn f() { Instant::now(); tokio::spawn(x) }"), [""; 0]);
+}
+
+#[test]
+fn sockets_are_opened_in_adit_net() {
+    let bad = "\nfn f() { std::net::TcpListener::bind(x) }\n";
+    assert_eq!(found("crates/adit-core/src/a.rs", bad), ["crates/adit-core/src/a.rs:2: sockets"]);
+    assert_eq!(found("crates/adit-net/src/a.rs", bad), [""; 0]);
+    assert_eq!(found("crates/adit-core/tests/a.rs", bad), [""; 0]);
+    let child = "use std::process::Command;\n";
+    assert_eq!(found("crates/adit-config/src/a.rs", child), ["crates/adit-config/src/a.rs:1: sockets"]);
+}
+
+#[test]
+fn foreign_names_stay_in_the_dialects() {
+    let text = "\nconst KEY: &str = \"egress-interface\";\n";
+    assert_eq!(found("crates/adit-core/src/a.rs", text), ["crates/adit-core/src/a.rs:2: foreign-names"]);
+    assert_eq!(
+        found("crates/adit-config/src/model/a.rs", "fn f() { r#\"{ \"server_port\": 1 }\"# }"),
+        ["crates/adit-config/src/model/a.rs:1: foreign-names"],
+    );
+    for elsewhere in [
+        "crates/adit-config/src/dialect/a.rs",
+        "crates/adit-config/src/dialect.rs",
+        "crates/adit-core/tests/a.rs",
+        "crates/adit-core/src/a/tests.rs",
+        "docs/a.md",
+    ] {
+        assert_eq!(found(elsewhere, text), [""; 0], "{elsewhere}");
+    }
+    let other = "// egress-interface\nconst KEY: &str = \"my-egress-interface\";\nlet server_port = 1;\n";
+    assert_eq!(found("crates/adit-core/src/a.rs", other), [""; 0]);
+}
+
+#[test]
+fn protocol_folders_know_no_other() {
+    for (path, text) in [
+        ("snell/mod.rs", "use crate::obfs::Http;"),
+        ("snell/mod.rs", "use crate::{buf::RecvBuf, obfs::http::{Client, Server}};"),
+        ("snell/mod.rs", "fn f() { crate::obfs::f() }"),
+        ("snell/mod.rs", "use super::obfs;"),
+        ("snell/codec.rs", "use super::super::obfs;"),
+        ("snell/mod.rs", "#[cfg(test)] mod tests { use super::super::obfs; }"),
+        ("snell/tests.rs", "use crate::obfs;"),
+        ("snell.rs", "use crate::obfs;"),
+    ] {
+        let tree = Tree::tidy();
+        tree.write("crates/adit-proto/src/obfs/mod.rs", "");
+        tree.write(&format!("crates/adit-proto/src/{path}"), text);
+        let findings = tree.check().findings;
+        assert_eq!(findings.len(), 1, "{text}: {findings:?}");
+        let expected = format!("crates/adit-proto/src/{path}:1: protocol-folders: snell uses obfs");
+        assert!(findings[0].to_string().starts_with(&expected), "{}", findings[0]);
+    }
+    for (path, text) in [
+        ("snell/mod.rs", "use crate::{buf, crypto::Aead, wire::Layer};"),
+        ("snell/mod.rs", "use crate::snell::codec;"),
+        ("snell/codec.rs", "use super::obfs;"),
+        ("lib.rs", "#![forbid(unsafe_code)] use crate::obfs;"),
+        ("wire/mod.rs", "#[cfg(test)] mod tests { use super::Host; }"),
+    ] {
+        let tree = Tree::tidy();
+        tree.write("crates/adit-proto/src/obfs/mod.rs", "");
+        tree.write(&format!("crates/adit-proto/src/{path}"), text);
+        assert_eq!(tree.check().findings, [], "{text}");
+    }
+}
+
+#[test]
+fn leftovers_are_found() {
+    let path = "crates/adit-core/tests/a.rs";
+    for bad in ["dbg!(x)", "todo!()", "unimplemented!()", "std::todo!()"] {
+        let found = found(path, &format!("fn f() {{ {bad} }}"));
+        assert_eq!(found, ["crates/adit-core/tests/a.rs:1: leftovers"], "{bad}");
+    }
+    assert_eq!(found(path, "fn todo() { todo != 1; \"dbg!()\" } // todo!()"), [""; 0]);
+}
+
+#[test]
+fn machine_paths_are_found() {
+    let home = concat!("/ho", "me/");
+    assert_eq!(found("README.md", &format!("a\nsee {home}me/x\n")), ["README.md:2: machine-paths"]);
+    assert_eq!(found("a.toml", &format!("x = \"{home}me\"")), ["a.toml:1: machine-paths"]);
+    assert_eq!(found("README.md", &format!("https://example.com{home}page ${{HOME}}{home}x")), [""; 0]);
+}
+
+#[test]
+fn length_is_a_question() {
+    let tree = Tree::tidy();
+    let body = "    f();\n".repeat(120);
+    tree.write("crates/adit-core/src/a.rs", &format!("\nfn long() {{\n{body}}}\n"));
+    tree.write("crates/adit-core/src/b.rs", &"fn f() {}\n".repeat(1001));
+    let rows = "        (1, 2),\n".repeat(1200);
+    tree.write(
+        "crates/adit-core/tests/a.rs",
+        &format!("fn table() {{\n    let rows = [\n{rows}    ];\n}}\n"),
+    );
+    let report = tree.check();
+    assert_eq!(report.findings, []);
+    let questions: Vec<String> = report.questions.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        questions,
+        [
+            "crates/adit-core/src/a.rs:2: long-function: long has 122 lines",
+            "crates/adit-core/src/b.rs:1: long-file: 1001 lines",
+        ]
+    );
+}
+
+/// The document that explains the invariants names the rule that keeps each.
+#[test]
+fn every_rule_is_explained() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md");
+    let text = std::fs::read_to_string(document).unwrap();
+    for rule in RULES {
+        assert!(text.contains(&format!("`{rule}`")), "ARCHITECTURE.md does not name `{rule}`");
+    }
+}
