@@ -1,0 +1,256 @@
+//! Stream ciphers of old protocols: confidentiality of a sort, no authentication.
+//!
+//! A [`Cipher`] is one direction with one keystream that continues at byte granularity from call to call.
+//!
+//! | algorithm | key | IV | notes |
+//! |---|--:|--:|---|
+//! | [`Algorithm::Table`] | any | 0 | substitution of bytes; the key is the raw password |
+//! | [`Algorithm::Rc4`] | 16 | 0 | |
+//! | [`Algorithm::Rc4Md5`] | 16 | 16 | RC4 under `MD5(key, IV)` |
+//! | [`Algorithm::Block`], CTR | cipher's | 16 | the IV is the first big-endian counter block |
+//! | [`Algorithm::Block`], CFB, CFB8, CFB1, OFB | cipher's | block | CFB1 takes the most significant bit first |
+//! | [`Algorithm::Salsa20`], [`Algorithm::Chacha20`] | 32 | 8 | the original variants, 64-bit block counter |
+//! | [`Algorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
+//! | [`Algorithm::Xchacha20`] | 32 | 24 | |
+
+mod mode;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+
+use blowfish::Blowfish;
+use chacha20::{ChaCha20, ChaCha20Legacy, XChaCha20};
+use cipher::{KeyInit, KeyIvInit, StreamCipher};
+use rc4::Rc4;
+use salsa20::Salsa20;
+use zeroize::Zeroizing;
+
+use self::mode::{Cfb64, Mode128};
+pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
+use self::table::Tables;
+use super::md5;
+use crate::wire::WireError;
+
+/// A stream cipher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Substitution by a table that is sorted from the password.
+    Table,
+    /// RC4 under the key itself: every direction repeats the same keystream.
+    Rc4,
+    /// RC4 under `MD5(key, IV)`.
+    Rc4Md5,
+    /// A 128-bit block cipher in a stream mode.
+    Block(BlockCipher, BlockMode),
+    /// Blowfish, 128-bit key, 64-bit cipher feedback.
+    BlowfishCfb,
+    /// Salsa20 with 8-byte nonce.
+    Salsa20,
+    /// The original ChaCha20 with 8-byte nonce.
+    Chacha20,
+    /// ChaCha20 with 12-byte nonce.
+    Chacha20Ietf,
+    /// ChaCha20 with 24-byte nonce.
+    Xchacha20,
+}
+
+/// A block cipher with 128-bit blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it all: cipher and key length in bits")]
+pub enum BlockCipher {
+    Aes128,
+    Aes192,
+    Aes256,
+    Camellia128,
+    Camellia192,
+    Camellia256,
+}
+
+/// How a block cipher makes a keystream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockMode {
+    /// Counter: 128 bits, big-endian.
+    Ctr,
+    /// Cipher feedback of whole blocks (CFB128).
+    Cfb,
+    /// Cipher feedback of single bits.
+    Cfb1,
+    /// Cipher feedback of bytes.
+    Cfb8,
+    /// Output feedback.
+    Ofb,
+}
+
+/// Which way a [`Cipher`] goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Plaintext to ciphertext.
+    Encrypt,
+    /// Ciphertext to plaintext.
+    Decrypt,
+}
+
+impl BlockCipher {
+    /// Key length in bytes.
+    pub fn key_len(self) -> usize {
+        match self {
+            Self::Aes128 | Self::Camellia128 => 16,
+            Self::Aes192 | Self::Camellia192 => 24,
+            Self::Aes256 | Self::Camellia256 => 32,
+        }
+    }
+}
+
+impl Algorithm {
+    /// Key length in bytes; 0 for [`Algorithm::Table`], which takes a password of any length.
+    pub fn key_len(self) -> usize {
+        match self {
+            Self::Table => 0,
+            Self::Rc4 | Self::Rc4Md5 | Self::BlowfishCfb => 16,
+            Self::Block(cipher, _) => cipher.key_len(),
+            Self::Salsa20 | Self::Chacha20 | Self::Chacha20Ietf | Self::Xchacha20 => 32,
+        }
+    }
+
+    /// Length of the initialisation vector (or nonce) in bytes.
+    pub fn iv_len(self) -> usize {
+        match self {
+            Self::Table | Self::Rc4 => 0,
+            Self::BlowfishCfb | Self::Salsa20 | Self::Chacha20 => 8,
+            Self::Chacha20Ietf => 12,
+            Self::Rc4Md5 | Self::Block(..) => 16,
+            Self::Xchacha20 => 24,
+        }
+    }
+}
+
+/// A key made ready once, from which the cipher of each connection or datagram is made. Clones share it.
+#[derive(Clone)]
+pub struct Key {
+    algorithm: Algorithm,
+    material: Material,
+}
+
+#[derive(Clone)]
+enum Material {
+    Bytes(Arc<Zeroizing<Box<[u8]>>>),
+    Tables(Arc<Tables>),
+    Blowfish(Arc<Blowfish>),
+}
+
+impl Key {
+    /// Keeps `key`; for [`Algorithm::Table`] sorts the tables, which takes milliseconds.
+    ///
+    /// # Panics
+    /// If `key` is not [`Algorithm::key_len`] bytes long (any length will do for [`Algorithm::Table`]).
+    pub fn new(algorithm: Algorithm, key: &[u8]) -> Self {
+        if algorithm == Algorithm::Table {
+            return Self { algorithm, material: Material::Tables(Arc::new(Tables::new(key))) };
+        }
+        assert_eq!(key.len(), algorithm.key_len(), "key of the algorithm's length");
+        let material = if algorithm == Algorithm::BlowfishCfb {
+            Material::Blowfish(Arc::new(Blowfish::new_from_slice(key).expect("Blowfish takes 16 bytes")))
+        } else {
+            Material::Bytes(Arc::new(Zeroizing::new(key.into())))
+        };
+        Self { algorithm, material }
+    }
+
+    /// The algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// A cipher at the start of its keystream.
+    ///
+    /// # Panics
+    /// If `iv` is not [`Algorithm::iv_len`] bytes long.
+    pub fn cipher(&self, iv: &[u8], direction: Direction) -> Cipher {
+        assert_eq!(iv.len(), self.algorithm.iv_len(), "IV of the algorithm's length");
+        let key: &[u8] = match &self.material {
+            Material::Bytes(key) => key,
+            Material::Tables(tables) => return Cipher(Inner::Table(Arc::clone(tables), direction)),
+            Material::Blowfish(cipher) => {
+                return Cipher(Inner::Blowfish(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
+        };
+        let inner = match self.algorithm {
+            Algorithm::Table | Algorithm::BlowfishCfb => unreachable!("has material of its own"),
+            Algorithm::Rc4 => Inner::Rc4(rc4(key)),
+            Algorithm::Rc4Md5 => Inner::Rc4(rc4(&md5(&[key, iv]))),
+            Algorithm::Block(cipher, mode) => Inner::Block(Mode128::new(cipher, mode, direction, key, iv)),
+            Algorithm::Salsa20 => Inner::Salsa20(keyed(key, iv)),
+            Algorithm::Chacha20 => Inner::Chacha20(keyed(key, iv)),
+            Algorithm::Chacha20Ietf => Inner::Chacha20Ietf(keyed(key, iv)),
+            Algorithm::Xchacha20 => Inner::Xchacha20(keyed(key, iv)),
+        };
+        Cipher(inner)
+    }
+}
+
+fn rc4(key: &[u8]) -> Box<Rc4> {
+    Box::new(Rc4::new_from_slice(key).expect("RC4 takes 16 bytes"))
+}
+
+fn keyed<C: KeyIvInit>(key: &[u8], iv: &[u8]) -> Box<C> {
+    Box::new(C::new_from_slices(key, iv).expect("lengths have been checked"))
+}
+
+/// Shows no key material.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(&self.algorithm).finish_non_exhaustive()
+    }
+}
+
+/// One direction of one connection, or one datagram.
+pub struct Cipher(Inner);
+
+enum Inner {
+    Table(Arc<Tables>, Direction),
+    Rc4(Box<Rc4>),
+    Block(Mode128),
+    Blowfish(Cfb64),
+    Salsa20(Box<Salsa20>),
+    Chacha20(Box<ChaCha20Legacy>),
+    Chacha20Ietf(Box<ChaCha20>),
+    Xchacha20(Box<XChaCha20>),
+}
+
+impl Cipher {
+    /// Enciphers or deciphers `data` in place; the next call goes on where this one ended.
+    ///
+    /// # Errors
+    /// [`WireError::Exhausted`] when the keystream ends (after 256 GiB of [`Algorithm::Chacha20Ietf`] and
+    /// [`Algorithm::Xchacha20`]); `data` is then unchanged.
+    pub fn apply(&mut self, data: &mut [u8]) -> Result<(), WireError> {
+        let applied = match &mut self.0 {
+            Inner::Table(tables, direction) => {
+                tables.apply(*direction, data);
+                Ok(())
+            }
+            Inner::Rc4(rc4) => rc4.try_apply_keystream(data),
+            Inner::Block(mode) => {
+                mode.apply(data);
+                Ok(())
+            }
+            Inner::Blowfish(mode) => {
+                mode.apply(data);
+                Ok(())
+            }
+            Inner::Salsa20(salsa) => salsa.try_apply_keystream(data),
+            Inner::Chacha20(chacha) => chacha.try_apply_keystream(data),
+            Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data),
+            Inner::Xchacha20(chacha) => chacha.try_apply_keystream(data),
+        };
+        applied.map_err(|_| WireError::Exhausted { what: "keystream" })
+    }
+}
+
+/// Shows no state.
+impl fmt::Debug for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cipher").finish_non_exhaustive()
+    }
+}

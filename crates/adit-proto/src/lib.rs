@@ -1,0 +1,21 @@
+//! Protocol state machines without I/O.
+//!
+//! Every protocol lives in a folder of its own and stands on three shared modules: [`buf`] (who owns bytes),
+//! [`wire`] (targets, errors and the traits that protocols implement) and [`crypto`] (keys and ciphers).
+//! Nothing here names a socket, a runtime, a clock, an environment variable or a global random source: time
+//! and randomness are arguments, so that a recorded exchange can be reproduced byte for byte.
+
+#![forbid(unsafe_code)]
+
+pub mod buf;
+pub mod crypto;
+pub mod http;
+pub mod kcp;
+pub mod obfs;
+pub mod shadowsocks;
+pub mod sip003;
+pub mod smux;
+pub mod snappy;
+pub mod snell;
+pub mod socks;
+pub mod wire;

@@ -1,0 +1,48 @@
+//! What all protocols share: where traffic goes ([`Target`]), what can be wrong with bytes ([`WireError`]), the
+//! random source they draw from ([`Rng`]), what local clients send and are told ([`Credentials`], [`Failure`]) and the
+//! contract of a stream protocol ([`Layer`]).
+
+mod address;
+mod credentials;
+mod date;
+mod error;
+mod failure;
+mod layer;
+mod target;
+
+pub use address::{Address, MAX_ADDRESS_LEN, address_len, emit_address, fuzz_address, parse_address};
+pub use credentials::Credentials;
+pub use date::http_date;
+pub use error::WireError;
+pub use failure::Failure;
+pub use layer::{EndOfStream, Layer, Opened, Plan, Room};
+pub use target::{Host, Target, TargetError};
+#[doc(hidden)]
+pub use target::{fuzz_host, fuzz_target};
+
+/// A source of random bytes, lent by the caller so that recorded exchanges can be reproduced.
+///
+/// Outside tests it must be cryptographically secure: salts and paddings come from it.
+pub trait Rng {
+    /// Fills `out` completely.
+    fn fill(&mut self, out: &mut [u8]);
+
+    /// A number in `0..bound`, without bias. `bound` must not be 0.
+    fn below(&mut self, bound: u32) -> u32 {
+        let zone = u32::MAX - u32::MAX % bound;
+        loop {
+            let mut bytes = [0; 4];
+            self.fill(&mut bytes);
+            let value = u32::from_le_bytes(bytes);
+            if value < zone {
+                return value % bound;
+            }
+        }
+    }
+}
+
+impl<R: Rng + ?Sized> Rng for &mut R {
+    fn fill(&mut self, out: &mut [u8]) {
+        (**self).fill(out);
+    }
+}
