@@ -1,0 +1,36 @@
+//! Snell v4 and v5 over TCP, client and server.
+//!
+//! There is no published specification; `docs/protocols/snell.md` gathers what running implementations do, and
+//! the vectors in `testdata/snell` were recorded from them. One direction of a connection is
+//!
+//! ```text
+//!   salt[16] frame frame frame ...
+//!
+//!   frame:   offset  size   field
+//!            0       23     Seal(key, nonce n,   header[7])
+//!            23      P      padding, exchanged byte by byte with the sealed payload at even offsets
+//!            23+P    L+16   Seal(key, nonce n+1, payload[L]); absent when L = 0
+//!   header:  04 | 00 00 | P (u16 BE) | L (u16 BE)          P, L <= 16383; P = L = 0 is the zero chunk
+//! ```
+//!
+//! with `key` = first 16 bytes of Argon2id over the pre-shared key and the salt ([`Psk`]), AES-128-GCM, and a
+//! little-endian nonce counter per direction. On top of that byte stream an exchange is a request and its data
+//! one way, a reply byte and its data the other ([`Client`], [`Server`]); after command 5 both ends close an
+//! exchange with a zero chunk and the connection serves the next one.
+
+mod client;
+mod frame;
+#[doc(hidden)]
+pub mod fuzz;
+mod kdf;
+mod padding;
+mod request;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use client::Client;
+pub use frame::{MAX_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};
+pub use kdf::{DirectionKey, Psk, SALT_LEN, Salt};
+pub use request::{Command, ErrorReply, MAX_ERROR_TEXT, Request};
+pub use server::{Progress, Server};
