@@ -1,0 +1,35 @@
+//! The second generation: AEAD chunks under a subkey per connection or datagram (SIP004 with SIP007).
+//!
+//! ```text
+//!   subkey             HKDF-SHA1(master key, salt, "ss-subkey")
+//!   stream, each way   salt | chunk ...      see the chunk module; at most 0x3FFF bytes of payload each
+//!     client to server: the plaintext of all chunks begins with the address, which may span chunks
+//!   datagram, both     salt | sealed (address, data) | tag      nonce 0, a fresh salt each time
+//! ```
+//!
+//! Salts are as long as keys. shadowsocks-libev 3.3.5 takes a first chunk that arrives in more than three pieces for
+//! an attack: salt and first chunk leave in one write.
+
+mod tcp;
+mod udp;
+
+pub use tcp::{Acceptor, Client, Server};
+pub use udp::Packets;
+
+use super::chunk::DirectionKey;
+use super::key::AeadKey;
+use crate::crypto::hkdf_sha1;
+use zeroize::Zeroizing;
+
+/// Longest payload of a chunk (SIP004, "TCP").
+pub const MAX_CHUNK: usize = 0x3fff;
+
+fn subkey(key: &AeadKey, salt: &[u8]) -> Zeroizing<[u8; 32]> {
+    let mut subkey = Zeroizing::new([0; 32]);
+    hkdf_sha1(key.master.expose(), salt, b"ss-subkey", &mut subkey[..key.method.key_len()]);
+    subkey
+}
+
+fn direction_key(key: &AeadKey, salt: &[u8]) -> DirectionKey {
+    DirectionKey::new(key.method, &subkey(key, salt)[..key.method.key_len()])
+}

@@ -1,0 +1,167 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::IDENTITY_LEN;
+use super::packets::{
+    BodyHead, HEADER_LEN, draw_session_id, header, ids, open_body, open_outer, room, seal_datagram,
+    session_cipher,
+};
+use super::window::Window;
+use crate::crypto::{Aead, XNONCE_LEN};
+use crate::shadowsocks::key::{DatagramCipher, Keys2022, Psk, UserId, Users};
+use crate::shadowsocks::packet::Packet;
+use crate::wire::{Rng, Room, Target, WireError};
+
+/// A server's datagrams: finds the session of each, which the caller keeps in a table by
+/// [`session_id`](Header::session_id).
+///
+/// 1. [`read_header`](ServerPackets::read_header);
+/// 2. the session of the table, or one from [`new_session`](ServerPackets::new_session);
+/// 3. [`Session::open`], and only if that succeeds: put a new session in the table, note the sender's address.
+#[derive(Debug, Clone)]
+pub struct ServerPackets {
+    keys: Arc<Keys2022>,
+    users: Arc<Users>,
+}
+
+/// What a datagram says about itself before its session is known.
+#[derive(Debug, Clone)]
+pub struct Header {
+    plain: [u8; HEADER_LEN],
+    body: Range<usize>,
+    user: Option<UserId>,
+}
+
+impl Header {
+    /// The client's session.
+    pub fn session_id(&self) -> u64 {
+        u64::from_be_bytes(ids(&self.plain).0)
+    }
+
+    /// The packet's number in its session.
+    pub fn packet_id(&self) -> u64 {
+        ids(&self.plain).1
+    }
+
+    /// Which user of the server's table it claims to be.
+    pub fn user(&self) -> Option<UserId> {
+        self.user
+    }
+}
+
+impl ServerPackets {
+    /// Datagrams under `keys`; with `users`, from those that name themselves in an identity header.
+    pub fn new(keys: &Arc<Keys2022>, users: &Arc<Users>) -> Self {
+        Self { keys: Arc::clone(keys), users: Arc::clone(users) }
+    }
+
+    /// Reads the header of `datagram`. For AES methods nothing is authenticated yet; the ChaCha methods open the
+    /// whole datagram here.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`], or [`WireError::Authentication`] for an unknown user or a wrong key.
+    pub fn read_header(&self, datagram: &mut [u8]) -> Result<Header, WireError> {
+        let identities = usize::from(!self.users.is_empty());
+        let outer = open_outer(&self.keys.user, datagram, identities)?;
+        let mut user = None;
+        if identities > 0
+            && let DatagramCipher::Header(aes) = &self.keys.user.datagrams
+        {
+            let sealed = datagram[HEADER_LEN..].first_chunk().expect("longer than header and identity");
+            let mut hash: [u8; IDENTITY_LEN] = *sealed;
+            aes.decrypt(&mut hash);
+            hash.iter_mut().zip(outer.header).for_each(|(h, o)| *h ^= o);
+            let found = self.users.find(&hash);
+            user = Some(found.ok_or(WireError::Authentication { what: "identity header" })?);
+        }
+        Ok(Header { plain: outer.header, body: outer.body, user })
+    }
+
+    /// A session for the sender of `header`; its own id comes from `rng`.
+    pub fn new_session(&self, header: &Header, rng: &mut dyn Rng) -> Session {
+        let psk = header.user.map_or(&self.keys.user, |user| self.users.psk(user)).clone();
+        let (client_id, _) = ids(&header.plain);
+        let own_id = draw_session_id(rng);
+        let method = self.keys.method;
+        Session {
+            client_id,
+            user: header.user,
+            opening: session_cipher(method, &psk, client_id),
+            window: Box::new(Window::new()),
+            own_id,
+            next_packet_id: 0,
+            sealing: session_cipher(method, &psk, own_id),
+            psk,
+        }
+    }
+}
+
+/// A client's session on a server, both directions.
+#[derive(Debug)]
+pub struct Session {
+    client_id: [u8; 8],
+    user: Option<UserId>,
+    opening: Option<Aead>,
+    window: Box<Window>,
+    own_id: [u8; 8],
+    next_packet_id: u64,
+    sealing: Option<Aead>,
+    psk: Psk,
+}
+
+impl Session {
+    /// Whose session it is.
+    pub fn user(&self) -> Option<UserId> {
+        self.user
+    }
+
+    /// Opens `datagram`, whose header has been read and belongs to this session.
+    ///
+    /// # Errors
+    /// What is wrong with the datagram, which is to be dropped without an answer; the session is then unchanged.
+    pub fn open(&mut self, header: &Header, datagram: &mut [u8], unix_s: u64) -> Result<Packet, WireError> {
+        let (id, packet_id) = ids(&header.plain);
+        if id != self.client_id || header.user != self.user {
+            return Err(WireError::Authentication { what: "session id" });
+        }
+        if !self.window.is_fresh(packet_id) {
+            return Err(WireError::Replayed { what: "packet id" });
+        }
+        let body = open_body(self.opening.as_ref(), datagram, &header.plain, header.body.clone())?;
+        let head = BodyHead { client_session: None, unix_s };
+        let packet = head.parse(&datagram[body.clone()], body.start)?;
+        self.window.insert(packet_id);
+        Ok(packet)
+    }
+
+    /// What must lie free around the payload for [`Session::seal`], at most.
+    pub fn room(&self, source: &Target) -> Room {
+        let head = BodyHead { client_session: Some(self.client_id), unix_s: 0 };
+        let nonce_len = if self.sealing.is_some() { 0 } else { XNONCE_LEN };
+        room(nonce_len + HEADER_LEN + head.len(), source)
+    }
+
+    /// Seals the payload at `payload` in `block`, which came from `source`, and returns the range of the datagram.
+    ///
+    /// # Errors
+    /// [`WireError::Exhausted`] when all packet ids are used up.
+    pub fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        unix_s: u64,
+        rng: &mut dyn Rng,
+    ) -> Result<Range<usize>, WireError> {
+        if self.next_packet_id == u64::MAX {
+            return Err(WireError::Exhausted { what: "packet ids" });
+        }
+        let header = header(self.own_id, self.next_packet_id);
+        self.next_packet_id += 1;
+        let head = BodyHead { client_session: Some(self.client_id), unix_s };
+        let body = head.emit(block, &payload, source, rng);
+        let end = payload.end;
+        let start = seal_datagram(block, body..end, &header, self.sealing.as_ref(), &self.psk, 0, rng)?;
+        Ok(start..end + crate::crypto::TAG_LEN)
+    }
+}

@@ -1,0 +1,91 @@
+/// Blocks of 64 bits in the ring.
+const BLOCKS: u64 = 128;
+/// How far behind the newest packet an older one may be: one block less than the ring, so that the block of the
+/// newest never overlaps that of the oldest (RFC 6479; the size is that of shadowsocks-rust 1.25.0 and sing-box 1.13.2).
+pub(super) const WINDOW: u64 = (BLOCKS - 1) * 64;
+
+/// The packet ids that have been seen in a session.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    newest: u64,
+    ring: [u64; 128],
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self { newest: 0, ring: [0; 128] }
+    }
+
+    /// Is `id` neither too old nor known? Changes nothing: ask before authentication, insert after.
+    pub(super) fn is_fresh(&self, id: u64) -> bool {
+        if id > self.newest {
+            return true;
+        }
+        let (block, bit) = slot(id);
+        self.newest - id <= WINDOW && self.ring[block] & bit == 0
+    }
+
+    /// Remembers `id`, which is fresh.
+    pub(super) fn insert(&mut self, id: u64) {
+        if id > self.newest {
+            let first = self.newest / 64 + 1;
+            let last = (id / 64).min(self.newest / 64 + BLOCKS);
+            for block in first..=last {
+                self.ring[slot(block * 64).0] = 0;
+            }
+            self.newest = id;
+        }
+        let (block, bit) = slot(id);
+        self.ring[block] |= bit;
+    }
+}
+
+fn slot(id: u64) -> (usize, u64) {
+    let block = usize::try_from(id / 64 % BLOCKS).expect("less than 128");
+    (block, 1 << (id % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges() {
+        let mut window = Window::new();
+        for id in [0, 1, 5, 4, 63, 64, 65] {
+            assert!(window.is_fresh(id), "{id}");
+            window.insert(id);
+            assert!(!window.is_fresh(id), "{id}");
+        }
+        assert!(window.is_fresh(2));
+        let newest = 1_000_000;
+        window.insert(newest);
+        assert!(window.is_fresh(newest - WINDOW));
+        assert!(!window.is_fresh(newest - WINDOW - 1));
+        window.insert(newest - WINDOW);
+        assert!(!window.is_fresh(newest - WINDOW));
+        window.insert(newest + 1);
+        assert!(!window.is_fresh(newest - WINDOW));
+        window.insert(u64::MAX);
+        assert!(!window.is_fresh(u64::MAX));
+        assert!(window.is_fresh(u64::MAX - 1));
+    }
+
+    #[test]
+    fn agrees_with_a_list() {
+        let mut window = Window::new();
+        let mut seen = std::collections::HashSet::new();
+        let (mut newest, mut state) = (0_u64, 1_u64);
+        for _ in 0..50_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let id = (newest + (state >> 33) % 200).saturating_sub((state >> 45) % 9_000);
+            let fresh = newest.saturating_sub(id) <= WINDOW && !seen.contains(&id);
+            assert_eq!(window.is_fresh(id), fresh, "{id} after {newest}");
+            if fresh {
+                window.insert(id);
+                seen.insert(id);
+                newest = newest.max(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Shadowsocks: every method of shadowsocks-libev 3.3.5 and shadowsocks-rust 1.25, TCP and UDP, both ends.
+//!
+//! | generation | folder | stream | datagram |
+//! |---|---|---|---|
+//! | none, stream ciphers | [`stream`] | `IV`, keystream | `IV`, keystream |
+//! | SIP004 (AEAD) | [`aead`] | `salt`, sealed chunks | `salt`, one sealed piece |
+//! | SIP022 / SIP023 | [`aead2022`] | `salt`, identity headers, sealed headers and chunks | sessions |
+//!
+//! The first thing in a client's stream is the target's address. [`Client`] puts it, sealed, in front of the first
+//! payload, so that both leave in one segment. A server begins with an [`Acceptor`], which yields [`Accepted`], and
+//! goes on as a [`Server`]. Datagrams go through a [`PacketCodec`], except those of a SIP022 server, which has to
+//! find the session first ([`aead2022::ServerPackets`]).
+//!
+//! Wall time enters as [`WallClock`] or Unix seconds, randomness as [`Rng`](crate::wire::Rng), and what has been
+//! seen before is asked of a [`SaltFilter`].
+
+pub mod aead;
+pub mod aead2022;
+mod chunk;
+#[doc(hidden)]
+pub mod fuzz;
+mod key;
+mod method;
+mod packet;
+pub mod replay;
+pub mod stream;
+mod tcp;
+
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::wire::{Target, WireError};
+
+pub use key::{AeadKey, Key, KeyError, Keys2022, Psk, Secret, ServerKey, StreamKey, UserId, Users};
+pub use method::{AeadMethod, Generation, Method, Method2022, UnknownMethod};
+pub use packet::{Packet, PacketCodec, client_packets, fuzz_packets};
+pub use replay::{NoFilter, SaltFilter};
+pub use tcp::{Acceptor, Client, Server, fuzz_accept, fuzz_response};
+
+/// Ties an [`Instant`] to wall time, so that a codec can tell the latter from the `now` it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WallClock {
+    at: Instant,
+    unix_s: u64,
+}
+
+impl WallClock {
+    /// It was `unix_s` seconds after the Unix epoch at `at`.
+    pub fn new(at: Instant, unix_s: u64) -> Self {
+        Self { at, unix_s }
+    }
+
+    /// Unix seconds at `now`.
+    pub fn unix_s(&self, now: Instant) -> u64 {
+        self.unix_s.saturating_add(now.saturating_duration_since(self.at).as_secs())
+    }
+}
+
+/// A connection that has asked for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// Where the client wants to go.
+    pub target: Target,
+    /// Which user of the server's table it is, where there is one.
+    pub user: Option<UserId>,
+    /// Payload that came with the request, as a range into the block of the [`RecvBuf`](crate::buf::RecvBuf).
+    pub payload: Range<usize>,
+}
+
+/// What an [`Acceptor`] says about the bytes so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accept {
+    /// At least this many further bytes (never 0) are needed.
+    NeedMore(usize),
+    /// The request is complete.
+    Accepted(Accepted),
+}
+
+/// A salt or IV.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Salt {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl Salt {
+    fn random(len: usize, rng: &mut dyn crate::wire::Rng) -> Self {
+        let mut bytes = [0; 32];
+        if len > 0 {
+            rng.fill(&mut bytes[..len]);
+        }
+        Self { bytes, len: u8::try_from(len).expect("salts have at most 32 bytes") }
+    }
+
+    fn from_slice(salt: &[u8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..salt.len()].copy_from_slice(salt);
+        Self { bytes, len: u8::try_from(salt.len()).expect("salts have at most 32 bytes") }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    fn len(&self) -> usize {
+        self.len.into()
+    }
+}
+
+impl std::fmt::Debug for Salt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Salt(")?;
+        self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(")")
+    }
+}
+
+/// SIP022: how far a sender's clock may be off, either way (equality is accepted).
+pub const CLOCK_WINDOW_S: u32 = 30;
+
+/// Checks a timestamp of SIP022.
+fn check_clock(sender_s: u64, ours_s: u64) -> Result<(), WireError> {
+    if sender_s.abs_diff(ours_s) <= CLOCK_WINDOW_S.into() {
+        return Ok(());
+    }
+    let distance = i64::try_from(sender_s.abs_diff(ours_s)).unwrap_or(i64::MAX);
+    let offset_s = if sender_s > ours_s { distance } else { -distance };
+    Err(WireError::Clock { offset_s, window_s: CLOCK_WINDOW_S })
+}

@@ -1,0 +1,86 @@
+use std::ops::Range;
+
+use super::{Key, NoFilter, SaltFilter, ServerKey, aead, aead2022, stream};
+use crate::wire::{Address, Rng, Room, Target, WireError, parse_address};
+
+/// A datagram that has been opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Client to server: where it is to go. Server to client: where it came from.
+    pub target: Target,
+    /// The payload, as a range into the datagram.
+    pub payload: Range<usize>,
+}
+
+/// One datagram in, one datagram out, in place.
+pub trait PacketCodec {
+    /// What must lie free around the payload for [`PacketCodec::seal`], at most.
+    fn room(&self, peer: &Target) -> Room;
+
+    /// Seals the payload at `payload` in `block` and returns the range of the datagram. `peer` is where it is to go
+    /// (client) or where it came from (server).
+    ///
+    /// # Errors
+    /// [`WireError::Exhausted`] when the cipher cannot seal so much.
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        peer: &Target,
+        unix_s: u64,
+        rng: &mut dyn Rng,
+    ) -> Result<Range<usize>, WireError>;
+
+    /// Opens `datagram` in place. `filter` is asked about the salt after authentication and before the return.
+    ///
+    /// # Errors
+    /// What is wrong with the datagram, which is to be dropped without an answer.
+    fn open(
+        &mut self,
+        datagram: &mut [u8],
+        unix_s: u64,
+        filter: &mut dyn SaltFilter,
+    ) -> Result<Packet, WireError>;
+}
+
+/// The codec of a client's datagrams. Servers use [`stream::Packets`], [`aead::Packets`] and
+/// [`aead2022::ServerPackets`].
+pub fn client_packets(key: &Key, rng: &mut dyn Rng) -> Box<dyn PacketCodec> {
+    match key {
+        Key::Stream(key) => Box::new(stream::Packets::new(key)),
+        Key::Aead(key) => Box::new(aead::Packets::new(key)),
+        Key::Aead2022(keys) => Box::new(aead2022::ClientPackets::new(keys, rng)),
+    }
+}
+
+/// Splits plaintext that begins with an address; `at` is its offset in the datagram.
+pub(super) fn parse_packet(plain: &[u8], at: usize) -> Result<Packet, WireError> {
+    match parse_address(plain)? {
+        Address::Whole(target, len) => Ok(Packet { target, payload: at + len..at + plain.len() }),
+        Address::NeedMore(_) => Err(WireError::Truncated { what: "the address" }),
+    }
+}
+
+/// Fuzz target: a server that receives `bytes` as a datagram, and a client that does.
+#[doc(hidden)]
+pub fn fuzz_packets(key: &ServerKey, unix_s: u64, bytes: &[u8], rng: &mut dyn Rng) {
+    let mut datagram = bytes.to_vec();
+    let opened = match &key.key {
+        Key::Stream(key) => stream::Packets::new(key).open(&mut datagram, unix_s, &mut NoFilter),
+        Key::Aead(key) => aead::Packets::new(key).open(&mut datagram, unix_s, &mut NoFilter),
+        Key::Aead2022(keys) => {
+            let server = aead2022::ServerPackets::new(keys, &key.users);
+            server.read_header(&mut datagram).and_then(|header| {
+                let mut session = server.new_session(&header, rng);
+                session.open(&header, &mut datagram, unix_s)
+            })
+        }
+    };
+    if let Ok(packet) = opened {
+        assert!(packet.payload.start <= packet.payload.end && packet.payload.end <= bytes.len());
+    }
+    let mut datagram = bytes.to_vec();
+    if let Ok(packet) = client_packets(&key.key, rng).open(&mut datagram, unix_s, &mut NoFilter) {
+        assert!(packet.payload.start <= packet.payload.end && packet.payload.end <= bytes.len());
+    }
+}
