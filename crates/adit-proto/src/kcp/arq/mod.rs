@@ -1,0 +1,595 @@
+//! KCP: a reliable byte stream over datagrams, as kcp-go speaks it.
+//!
+//! ```text
+//! 0 conv u32 | 4 cmd u8 | 5 frg u8 | 6 wnd u16 | 8 ts u32 | 12 sn u32 | 16 una u32 | 20 len u32 | 24 data
+//! ```
+//!
+//! A datagram holds one or more segments, back to back. There is no handshake and no end: the first PUSH opens, silence
+//! closes, and whoever needs more puts it on top. `cmd` is 81 PUSH, 82 ACK (with the `sn` and `ts` of the PUSH), 83 WASK
+//! (what is your window?) or 84 WINS (nothing but the header). `wnd` is the free receive window in segments, `una` the
+//! number below which everything has arrived. `sn` starts at 0 and wraps.
+//!
+//! # The order of calls
+//!
+//! Give datagrams to [`Arq::handle_datagram`], bytes to [`Arq::send`], and read with [`Arq::peek`] and
+//! [`Arq::consume`]. After any of these, and when [`Arq::poll_timeout`] has passed, call [`Arq::poll_transmit`] until it
+//! returns false.
+//!
+//! # What differs from kcp-go, unseen by the peer
+//!
+//! kcp-go walks all of its window at each flush; here only holes and, about once per timeout, the window. New data
+//! leaves when the window allows and not at a flush. A segment may be sent again quickly more than once, since only
+//! acknowledgements of segments that were sent after it count (as in kcp-go before 5.6.27). With [`Settings::tuning`] a
+//! [`Model`] bounds and paces what is under way, on top of the windows.
+
+mod congestion;
+mod receiver;
+mod rto;
+mod segment;
+mod sender;
+
+use std::time::{Duration, Instant};
+
+use self::congestion::Congestion;
+use self::receiver::Receiver;
+use self::rto::Rto;
+use self::segment::{ACK, ASK, PUSH, TELL, before};
+use self::sender::{Delivery, Outgoing, Sender, Sent};
+use super::tune::{AckSample, Model, PathEstimate};
+use crate::wire::WireError;
+
+pub use self::segment::{SEGMENT_HEADER_LEN, Segment};
+
+/// Window that the peer is assumed to have before it tells, in segments.
+const INITIAL_REMOTE_WINDOW: u16 = 32;
+
+/// First wait before a closed window is asked for (kcp-go since 5.6.43).
+const FIRST_PROBE_US: u64 = 500_000;
+
+/// Longest such wait.
+const MAX_PROBE_US: u64 = 120_000_000;
+
+/// Transmissions of one segment after which kcp-go calls a link dead.
+const DEAD_LINK: u32 = 20;
+
+/// Bytes that may wait in the queue: beyond, interactive streams above would wait behind bulk.
+const MAX_QUEUED: usize = 64 << 10;
+
+/// The queue of a paced session holds what leaves in this time, so that it neither runs dry nor delays.
+const QUEUED_S: f64 = 0.01;
+
+/// How a session behaves. The names of kcp-go's `nodelay` call are in parentheses.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Timeouts of at least 30 ms instead of 100 that grow more slowly (`nodelay`).
+    pub nodelay: bool,
+    /// How late acknowledgements may be, and the least margin of a timeout; 10 ms to 5 s (`interval`).
+    pub interval: Duration,
+    /// Acknowledgements of later segments after which one is sent again; 0 is never (`resend`).
+    pub resend: u32,
+    /// Obey a congestion window (not `nc`).
+    pub congestion: bool,
+    /// Segments under way, at most.
+    pub send_window: u16,
+    /// Segments kept for the reader, at most; as many more may wait for gaps before them.
+    pub recv_window: u16,
+    /// Largest number of KCP bytes in a datagram.
+    pub mtu: usize,
+    /// Fill up the last segment of the queue with the next write.
+    pub stream: bool,
+    /// Acknowledge after each datagram.
+    pub ack_no_delay: bool,
+    /// A bound on the delay of acknowledgements below [`Settings::interval`]; peers do not mind.
+    pub ack_delay: Duration,
+    /// Bound and pace what is under way by a model of the path, with this many bytes at most.
+    pub tuning: Option<u64>,
+}
+
+impl Default for Settings {
+    /// What kcp-go starts from.
+    fn default() -> Self {
+        Self {
+            nodelay: false,
+            interval: Duration::from_millis(100),
+            resend: 0,
+            congestion: true,
+            send_window: 32,
+            recv_window: 32,
+            mtu: 1400,
+            stream: true,
+            ack_no_delay: false,
+            ack_delay: Duration::from_secs(5),
+            tuning: None,
+        }
+    }
+}
+
+/// Whether a datagram came over the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It did.
+    Received,
+    /// It was computed from parity: late, so that its window and its times mean nothing.
+    Recovered,
+}
+
+/// Counters of a session; all only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// PUSH segments sent, repetitions included.
+    pub sent: u64,
+    /// Repetitions among them.
+    pub sent_again: u64,
+    /// PUSH segments that arrived more than once.
+    pub repeated: u64,
+    /// Datagrams that were refused.
+    pub malformed: u64,
+}
+
+/// One conversation.
+#[derive(Debug)]
+pub struct Arq {
+    conv: u32,
+    settings: Settings,
+    mss: usize,
+    epoch: Instant,
+    sender: Sender,
+    receiver: Receiver,
+    rto: Rto,
+    congestion: Congestion,
+    model: Option<Model>,
+    remote_window: u16,
+    /// When the oldest pending acknowledgement has to leave.
+    ack_at_us: Option<u64>,
+    probe: Probe,
+    dead: bool,
+    stats: Stats,
+    /// `(sn, ts)` of the ACKs of one datagram.
+    acked: Vec<(u32, u32)>,
+}
+
+/// Questions about windows.
+#[derive(Debug, Default)]
+struct Probe {
+    wait_us: u64,
+    at_us: Option<u64>,
+    ask: bool,
+    tell: bool,
+}
+
+impl Arq {
+    /// A conversation whose clock starts at `epoch`.
+    ///
+    /// # Panics
+    /// If [`Settings::mtu`] leaves no room for data.
+    pub fn new(conv: u32, settings: Settings, epoch: Instant) -> Self {
+        assert!(settings.mtu > SEGMENT_HEADER_LEN, "mtu {} leaves no room for data", settings.mtu);
+        let interval = settings.interval.clamp(Duration::from_millis(10), Duration::from_secs(5));
+        let interval_ms = u32::try_from(interval.as_millis()).expect("5 s at most");
+        Self {
+            conv,
+            mss: settings.mtu - SEGMENT_HEADER_LEN,
+            epoch,
+            sender: Sender::new(),
+            receiver: Receiver::new(settings.recv_window),
+            rto: Rto::new(settings.nodelay, interval_ms, settings.tuning.is_some() && settings.resend > 0),
+            congestion: Congestion::new(),
+            model: settings.tuning.map(Model::new),
+            remote_window: INITIAL_REMOTE_WINDOW,
+            ack_at_us: None,
+            probe: Probe::default(),
+            dead: false,
+            stats: Stats::default(),
+            acked: Vec::new(),
+            settings: Settings { interval, ..settings },
+        }
+    }
+
+    /// The conversation's number.
+    pub fn conv(&self) -> u32 {
+        self.conv
+    }
+
+    /// Takes the KCP bytes of one datagram. Segments before one that is wrong are taken.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`] for another conversation or a command that does not exist, [`WireError::Truncated`].
+    /// The conversation goes on; what was wrong is to be dropped.
+    pub fn handle_datagram(&mut self, bytes: &[u8], arrival: Arrival, now: Instant) -> Result<(), WireError> {
+        let now_us = self.clock(now);
+        let una = self.sender.una();
+        let mut delivery = Delivery::default();
+        let mut last_ack = None;
+        self.acked.clear();
+        let mut rest = bytes;
+        let mut result = Ok(());
+        while !rest.is_empty() {
+            let parsed = Segment::parse(rest).and_then(|(segment, rest)| self.check(segment, rest));
+            match parsed {
+                Ok((segment, more)) => {
+                    self.handle_segment(segment, arrival, &mut delivery, &mut last_ack);
+                    rest = more;
+                }
+                Err(error) => {
+                    self.stats.malformed += 1;
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if result.is_ok() && arrival == Arrival::Received {
+            self.sample(now_us, last_ack, &delivery);
+        } else if let Some(model) = &mut self.model {
+            model.handle_ack(ack_sample(now_us, &delivery, None, &self.sender));
+        }
+        self.find_losses(una);
+        self.schedule_acks(now_us);
+        result
+    }
+
+    fn check<'a>(&self, segment: Segment<'a>, rest: &'a [u8]) -> Result<(Segment<'a>, &'a [u8]), WireError> {
+        if segment.conv == self.conv {
+            return Ok((segment, rest));
+        }
+        Err(WireError::Malformed { what: "kcp conversation", got: segment.conv.into() })
+    }
+
+    fn handle_segment(
+        &mut self,
+        segment: Segment<'_>,
+        arrival: Arrival,
+        delivery: &mut Delivery,
+        last_ack: &mut Option<(u32, Option<Sent>)>,
+    ) {
+        if arrival == Arrival::Received {
+            self.remote_window = segment.wnd;
+        }
+        match segment.cmd {
+            ACK => {
+                // Before `una`, which may take the segment away with its times.
+                let (is_news, sent) = self.sender.acknowledge(segment.sn, segment.ts, delivery);
+                // One that is told again overtakes nothing again.
+                if is_news {
+                    self.acked.push((segment.sn, segment.ts));
+                }
+                *last_ack = Some((segment.ts, sent));
+            }
+            PUSH => self.receiver.push(segment.sn, segment.ts, segment.data),
+            ASK => self.probe.tell = true,
+            _ => {}
+        }
+        self.sender.advance(segment.una, delivery);
+    }
+
+    /// A round trip, from the last ACK of a datagram; with the time that was kept, if it is known which transmission
+    /// was meant, else from the millisecond clock.
+    fn sample(&mut self, now_us: u64, last_ack: Option<(u32, Option<Sent>)>, delivery: &Delivery) {
+        let mut precise = None;
+        if let Some((ts, sent)) = last_ack {
+            let rtt_ms = millis(now_us).wrapping_sub(ts).cast_signed();
+            if let Ok(rtt_ms) = u32::try_from(rtt_ms) {
+                self.rto.sample(rtt_ms);
+            }
+            precise = sent.map(|sent| now_us.saturating_sub(sent.at_us));
+        }
+        if let Some(model) = &mut self.model {
+            model.handle_ack(ack_sample(now_us, delivery, precise, &self.sender));
+        }
+    }
+
+    fn find_losses(&mut self, una: u32) {
+        let mss = u32::try_from(self.mss).unwrap_or(u32::MAX);
+        if self.sender.una() != una && self.settings.congestion {
+            self.congestion.advance(mss, self.remote_window.into());
+        }
+        let limit = if self.settings.resend == 0 { u32::MAX } else { self.settings.resend };
+        let span = u32::try_from(self.sender.span()).unwrap_or(u32::MAX);
+        if self.sender.overtake(&mut self.acked, limit) && self.settings.congestion {
+            self.congestion.overtaken(span, self.settings.resend, mss);
+        }
+        // With nothing new to send one overtaking is enough, whatever `resend` says. A closed window counts as nothing
+        // to send in kcp-go; where a model keeps the window open it would only repeat what is out of order.
+        let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
+        if self.sender.queue_len() == 0 || is_closed {
+            self.sender.hurry();
+        }
+    }
+
+    fn schedule_acks(&mut self, now_us: u64) {
+        let pending = self.receiver.acks.len();
+        if pending == 0 {
+            return;
+        }
+        let full = pending >= self.settings.mtu / SEGMENT_HEADER_LEN;
+        let delay = self.settings.interval.min(self.settings.ack_delay);
+        let delay_us = if self.settings.ack_no_delay || full { 0 } else { micros(delay) };
+        let at_us = now_us + delay_us;
+        self.ack_at_us = Some(self.ack_at_us.map_or(at_us, |earlier| earlier.min(at_us)));
+    }
+
+    /// Bytes that [`Arq::send`] would take.
+    pub fn room(&self) -> usize {
+        let under_way = self.sender.span() + self.sender.queue_len();
+        let segments = usize::from(self.window()).saturating_sub(under_way);
+        let queue = match self.model.as_ref().and_then(Model::pacing_rate) {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+            Some(rate) => ((rate * QUEUED_S) as usize).clamp(2 * self.mss, MAX_QUEUED),
+            None => MAX_QUEUED,
+        };
+        (segments * self.mss).min(queue.saturating_sub(self.sender.queued()))
+    }
+
+    /// Queues the first bytes of `data`; returns how many.
+    pub fn send(&mut self, data: &[u8]) -> usize {
+        let len = data.len().min(self.room());
+        self.sender.enqueue(&data[..len], self.mss, self.settings.stream);
+        len
+    }
+
+    /// Received bytes that come next, as far as they lie together; empty when there are none.
+    pub fn peek(&self) -> &[u8] {
+        self.receiver.peek()
+    }
+
+    /// Drops `len` bytes of what [`Arq::peek`] gave.
+    ///
+    /// # Panics
+    /// If it gave fewer.
+    pub fn consume(&mut self, len: usize) {
+        assert!(len <= self.peek().len(), "consumed {len} of {} bytes", self.peek().len());
+        self.receiver.consume(len);
+        if std::mem::take(&mut self.receiver.reopened) {
+            self.probe.tell = true;
+        }
+    }
+
+    /// Received bytes that can be read.
+    pub fn readable(&self) -> usize {
+        self.receiver.readable()
+    }
+
+    /// Appends one datagram of at most [`Settings::mtu`] bytes to `out`; false if there is nothing to send at `now`.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
+        let now_us = self.clock(now);
+        self.expire(now_us);
+        self.update_probe(now_us);
+        let start = out.len();
+        self.emit_acks(now_us, start, out);
+        if self.probe.ask && self.fits(start, 0, out) {
+            self.emit(ASK, 0, 0, &[], out);
+            self.probe.ask = false;
+        }
+        if self.probe.tell && self.fits(start, 0, out) {
+            self.emit(TELL, 0, 0, &[], out);
+            self.probe.tell = false;
+        }
+        while self.may_send(now_us).is_ok()
+            && let Some(len) = self.sender.next_len()
+            && self.fits(start, len, out)
+        {
+            self.emit_data(now_us, out);
+        }
+        out.len() > start
+    }
+
+    /// When [`Arq::poll_transmit`] has to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let paced = match &self.model {
+            Some(model) if self.has_sendable() && self.fits_window() => model.send_at(0),
+            _ => None,
+        };
+        let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced];
+        times.into_iter().flatten().min().map(|at_us| self.epoch + Duration::from_micros(at_us))
+    }
+
+    /// Whether a segment has been sent as often as makes kcp-go call the link dead. Nothing follows from it here.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Whether everything that was sent has been acknowledged.
+    pub fn is_flushed(&self) -> bool {
+        self.sender.span() == 0 && self.sender.queue_len() == 0
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        Stats { repeated: self.receiver.repeated, ..self.stats }
+    }
+
+    /// The smoothed round trip, once there is one.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let smoothed = self.rto.smoothed_ms();
+        (smoothed > 0).then(|| Duration::from_millis(smoothed.into()))
+    }
+
+    /// What the model says of the path, if there is one.
+    pub fn estimate(&self) -> Option<PathEstimate> {
+        self.model.as_ref().map(Model::estimate)
+    }
+
+    /// Bytes of payload that are held in either direction.
+    pub fn held(&self) -> usize {
+        self.sender.held() + self.receiver.held()
+    }
+
+    /// Changes the windows while the conversation runs.
+    pub fn set_windows(&mut self, send: u16, recv: u16) {
+        self.settings.send_window = send;
+        self.receiver.set_window(recv);
+    }
+
+    fn clock(&self, now: Instant) -> u64 {
+        micros(now.saturating_duration_since(self.epoch))
+    }
+
+    /// Segments that may be under way.
+    fn window(&self) -> u16 {
+        let window = self.settings.send_window.min(self.remote_window);
+        if self.settings.congestion {
+            window.min(u16::try_from(self.congestion.window()).unwrap_or(u16::MAX))
+        } else {
+            window
+        }
+    }
+
+    fn expire(&mut self, now_us: u64) {
+        if self.sender.expire(now_us) && self.settings.congestion {
+            self.congestion.timed_out(u32::try_from(self.mss).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn update_probe(&mut self, now_us: u64) {
+        if self.remote_window > 0 {
+            self.probe.at_us = None;
+            return;
+        }
+        match self.probe.at_us {
+            None => self.probe.wait_us = FIRST_PROBE_US,
+            Some(at_us) if at_us > now_us => return,
+            Some(_) => {
+                self.probe.ask = true;
+                self.probe.wait_us = (self.probe.wait_us * 3 / 2).min(MAX_PROBE_US);
+            }
+        }
+        self.probe.at_us = Some(now_us + self.probe.wait_us);
+    }
+
+    /// Thinned as kcp-go does: what `una` covers is not told again, save the last, whose time is wanted.
+    fn emit_acks(&mut self, now_us: u64, start: usize, out: &mut Vec<u8>) {
+        if self.ack_at_us.is_none_or(|at_us| at_us > now_us) {
+            return;
+        }
+        while self.fits(start, 0, out)
+            && let Some((sn, ts)) = self.receiver.acks.pop_front()
+        {
+            if !before(sn, self.receiver.next()) || self.receiver.acks.is_empty() {
+                self.emit(ACK, sn, ts, &[], out);
+            }
+        }
+        if self.receiver.acks.is_empty() {
+            self.ack_at_us = None;
+        }
+    }
+
+    fn fits(&self, start: usize, data_len: usize, out: &[u8]) -> bool {
+        out.len() - start + SEGMENT_HEADER_LEN + data_len <= self.settings.mtu
+    }
+
+    /// Whether something waits for nothing but its time.
+    fn has_sendable(&self) -> bool {
+        let has_window = self.sender.span() < usize::from(self.window());
+        self.sender.due_len() > 0 || self.sender.queue_len() > 0 && has_window
+    }
+
+    fn fits_window(&self) -> bool {
+        self.model.as_ref().is_none_or(|model| as_u64(self.sender.in_flight()) < model.bound())
+    }
+
+    /// Whether a segment may leave now: those that are sent again need no window.
+    fn may_send(&mut self, now_us: u64) -> Result<(), Blocked> {
+        let again = self.sender.has_due();
+        if !again && self.sender.queue_len() == 0 {
+            if let Some(model) = &mut self.model
+                && as_u64(self.sender.in_flight()) < model.bound()
+            {
+                model.handle_idle(as_u64(self.sender.in_flight()));
+            }
+            return Err(Blocked);
+        }
+        if !again && self.sender.span() >= usize::from(self.window()) {
+            if let Some(model) = &mut self.model {
+                model.handle_idle(as_u64(self.sender.in_flight()));
+            }
+            return Err(Blocked);
+        }
+        if let Some(model) = &self.model
+            && (model.send_at(now_us).is_some() || !self.fits_window())
+        {
+            return Err(Blocked);
+        }
+        Ok(())
+    }
+
+    fn emit_data(&mut self, now_us: u64, out: &mut Vec<u8>) {
+        let delivered = self.model.as_ref().map_or(0, Model::delivered);
+        let sent = Sent { at_us: now_us, ts: millis(now_us), delivered };
+        let in_flight = as_u64(self.sender.in_flight());
+        let wnd = self.receiver.free_window();
+        let (conv, una) = (self.conv, self.receiver.next());
+        let next = if self.sender.has_due() {
+            self.sender.send_again(sent, &self.rto)
+        } else {
+            self.sender.send_new(sent, &self.rto)
+        };
+        let Some(Outgoing { sn, data, again, transmissions }) = next else { return };
+        Segment { conv, cmd: PUSH, frg: 0, wnd, ts: sent.ts, sn, una, data }.emit(out);
+        self.stats.sent += 1;
+        self.stats.sent_again += u64::from(again);
+        self.dead |= transmissions >= DEAD_LINK;
+        if let Some(model) = &mut self.model {
+            model.handle_sent(now_us, as_u64(data.len() + SEGMENT_HEADER_LEN), in_flight, again);
+        }
+    }
+
+    fn emit(&self, cmd: u8, sn: u32, ts: u32, data: &[u8], out: &mut Vec<u8>) {
+        let (wnd, una) = (self.receiver.free_window(), self.receiver.next());
+        Segment { conv: self.conv, cmd, frg: 0, wnd, ts, sn, una, data }.emit(out);
+    }
+}
+
+/// Nothing may leave.
+struct Blocked;
+
+fn ack_sample(now_us: u64, delivery: &Delivery, rtt_us: Option<u64>, sender: &Sender) -> AckSample {
+    AckSample {
+        now_us,
+        bytes: as_u64(delivery.bytes),
+        delivered_at_send: delivery.newest.map_or(0, |sent| sent.delivered),
+        rtt_us,
+        in_flight: as_u64(sender.in_flight()),
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("half a million years")
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the clock of the wire wraps")]
+fn millis(micros: u64) -> u32 {
+    (micros / 1000) as u32
+}
+
+fn as_u64(len: usize) -> u64 {
+    u64::try_from(len).expect("at most 64 bits")
+}
+
+/// First four bytes: the conversation; the rest: datagrams of a length byte and that many bytes each. Whatever they
+/// are, windows hold.
+#[doc(hidden)]
+pub fn fuzz_arq(data: &[u8], epoch: Instant) {
+    let Some((conv, mut rest)) = data.split_first_chunk() else { return };
+    let settings = Settings { resend: 2, tuning: Some(1 << 20), ..Settings::default() };
+    let mut arq = Arq::new(u32::from_le_bytes(*conv), settings, epoch);
+    let mut now = epoch;
+    let mut out = Vec::new();
+    while let Some((&len, more)) = rest.split_first() {
+        let (datagram, after) = more.split_at(more.len().min(len.into()));
+        rest = after;
+        arq.send(datagram);
+        if arq.handle_datagram(datagram, Arrival::Received, now).is_ok() {
+            now += Duration::from_millis(len.into());
+        }
+        while arq.poll_transmit(now, &mut out) {
+            assert!(out.len() <= 1400);
+            out.clear();
+        }
+        assert!(arq.receiver.readable() <= data.len());
+        assert!(arq.sender.span() <= usize::from(arq.settings.send_window));
+        let read = arq.peek().len() / 2;
+        arq.consume(read);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+/// Longest time before a segment is sent again, in milliseconds.
+const MAX_MS: u32 = 60_000;
+
+/// The part of the round trip that is waited more at least, by those who are patient.
+const PATIENCE: u32 = 4;
+
+/// Before the first sample, in milliseconds.
+const INITIAL_MS: u32 = 200;
+
+/// The retransmission timeout of kcp-go, in whole milliseconds.
+#[derive(Debug)]
+pub(super) struct Rto {
+    floor_ms: u32,
+    interval_ms: u32,
+    nodelay: bool,
+    smoothed_ms: u32,
+    variation_ms: u32,
+    rto_ms: u32,
+    /// The margin is at least a quarter of the round trip: where quick repetition finds losses, a timeout that was
+    /// wrong costs more than a late one.
+    is_patient: bool,
+}
+
+impl Rto {
+    pub(super) fn new(nodelay: bool, interval_ms: u32, is_patient: bool) -> Self {
+        let floor_ms = if nodelay { 30 } else { 100 };
+        let (smoothed_ms, variation_ms, rto_ms) = (0, 0, INITIAL_MS);
+        Self { floor_ms, interval_ms, nodelay, smoothed_ms, variation_ms, rto_ms, is_patient }
+    }
+
+    pub(super) fn sample(&mut self, rtt_ms: u32) {
+        let rtt_ms = rtt_ms.min(MAX_MS);
+        if self.smoothed_ms == 0 {
+            self.smoothed_ms = rtt_ms;
+            self.variation_ms = rtt_ms / 2;
+        } else {
+            let delta = rtt_ms.cast_signed() - self.smoothed_ms.cast_signed();
+            self.smoothed_ms = self.smoothed_ms.saturating_add_signed(delta >> 3);
+            // Samples that are unusually short say little about how long others may take.
+            let unusual = rtt_ms < self.smoothed_ms.saturating_sub(self.variation_ms);
+            let change = delta.abs() - self.variation_ms.cast_signed();
+            self.variation_ms =
+                self.variation_ms.saturating_add_signed(if unusual { change >> 5 } else { change >> 2 });
+        }
+        let patience_ms = if self.is_patient { self.smoothed_ms / PATIENCE } else { 0 };
+        let rto = self.smoothed_ms + self.interval_ms.max(4 * self.variation_ms).max(patience_ms);
+        self.rto_ms = rto.clamp(self.floor_ms, MAX_MS);
+    }
+
+    /// The smoothed round trip, 0 before the first sample.
+    pub(super) fn smoothed_ms(&self) -> u32 {
+        self.smoothed_ms
+    }
+
+    pub(super) fn current_ms(&self) -> u32 {
+        self.rto_ms
+    }
+
+    /// What follows a timeout of `rto_ms` of a segment.
+    pub(super) fn after_timeout_ms(&self, rto_ms: u32) -> u32 {
+        let growth = if self.nodelay { self.rto_ms / 2 } else { self.rto_ms };
+        rto_ms.saturating_add(growth).min(MAX_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand() {
+        let mut rto = Rto::new(false, 30, false);
+        assert_eq!((rto.current_ms(), rto.after_timeout_ms(200)), (200, 400));
+        rto.sample(100);
+        assert_eq!((rto.smoothed_ms(), rto.current_ms()), (100, 300));
+        rto.sample(108);
+        // 50 + ((8 - 50) >> 2) = 39
+        assert_eq!((rto.smoothed_ms(), rto.current_ms()), (101, 101 + 4 * 39));
+        rto.sample(10);
+        // smoothed 101 + (-91 >> 3) = 89; 10 < 89 - 39, so 39 + ((91 - 39) >> 5) = 40
+        assert_eq!((rto.smoothed_ms(), rto.current_ms()), (89, 89 + 160));
+        let mut quick = Rto::new(true, 10, false);
+        quick.sample(1);
+        assert_eq!((quick.current_ms(), quick.after_timeout_ms(30)), (30, 45));
+        rto.sample(u32::MAX);
+        assert!(rto.current_ms() <= MAX_MS);
+    }
+}

@@ -1,0 +1,107 @@
+use std::time::{Duration, Instant};
+
+use super::code::{Code, accumulate};
+use super::{HEADER_LEN, SHARD_AT, Shards, TYPE_DATA, TYPE_PARITY};
+
+/// A group whose last packet comes this long after the one before gets no parity: what it would repair has been sent
+/// again by then (kcp-go since 5.6.10).
+const STALE: Duration = Duration::from_millis(500);
+
+/// The sending side: numbers data packets and sums up parity while they pass.
+#[derive(Debug)]
+pub struct Encoder {
+    shards: Shards,
+    code: Code,
+    seqid: u32,
+    /// Sums of the current group; those of a full one, while `ready > 0`.
+    parity: Vec<Vec<u8>>,
+    /// Parity packets of the last group that have not been given out.
+    ready: usize,
+    last_at: Option<Instant>,
+}
+
+impl Encoder {
+    /// A counter at 0.
+    pub fn new(shards: Shards) -> Self {
+        Self {
+            shards,
+            code: Code::new(shards.data(), shards.parity()),
+            seqid: 0,
+            parity: vec![Vec::new(); shards.parity()],
+            ready: 0,
+            last_at: None,
+        }
+    }
+
+    /// The size of its groups.
+    pub fn shards(&self) -> Shards {
+        self.shards
+    }
+
+    /// Writes the header of a data packet: `packet` is [`HEADER_LEN`] bytes of room, then the KCP bytes. Afterwards
+    /// [`Encoder::poll_parity`] has to be called until it gives nothing: what it holds is lost with the next packet.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than the header or longer than a size field can tell.
+    pub fn seal(&mut self, packet: &mut [u8], now: Instant) {
+        self.skip_parity();
+        let size = u16::try_from(packet.len() - SHARD_AT).expect("datagrams are shorter than 64 KiB");
+        packet[SHARD_AT..HEADER_LEN].copy_from_slice(&size.to_le_bytes());
+        let place = (self.seqid % self.shards.total()) as usize;
+        if place == 0 {
+            self.parity.iter_mut().for_each(Vec::clear);
+        }
+        packet[..SHARD_AT].copy_from_slice(&self.header(TYPE_DATA));
+        let sums = self.parity.iter_mut().enumerate();
+        accumulate(sums.map(|(i, sum)| (self.code.coefficient(i, place), sum)), &packet[SHARD_AT..]);
+        if place + 1 == self.shards.data() {
+            self.ready = self.shards.parity();
+            if self.last_at.is_some_and(|last| place > 0 && now.saturating_duration_since(last) >= STALE) {
+                self.skip_parity();
+            }
+        }
+        self.last_at = Some(now);
+    }
+
+    /// Appends the next parity packet that is due to `out`; false if there is none.
+    pub fn poll_parity(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.ready == 0 {
+            return false;
+        }
+        let row = self.shards.parity() - self.ready;
+        self.ready -= 1;
+        out.extend(self.header(TYPE_PARITY));
+        out.extend(&self.parity[row]);
+        true
+    }
+
+    /// Length of the longest parity packet that is due.
+    pub fn parity_len(&self) -> usize {
+        SHARD_AT + self.parity[0].len()
+    }
+
+    /// Keeps groups aligned when parity is not sent.
+    fn skip_parity(&mut self) {
+        for _ in 0..std::mem::take(&mut self.ready) {
+            self.advance();
+        }
+    }
+
+    fn header(&mut self, kind: u16) -> [u8; SHARD_AT] {
+        let mut header = [0; SHARD_AT];
+        header[..4].copy_from_slice(&self.advance().to_le_bytes());
+        header[4..].copy_from_slice(&kind.to_le_bytes());
+        header
+    }
+
+    fn advance(&mut self) -> u32 {
+        let seqid = self.seqid;
+        self.seqid = (seqid + 1) % self.shards.wrap();
+        seqid
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_group(&mut self, group: u32) {
+        self.seqid = group * self.shards.total();
+    }
+}
