@@ -1,0 +1,7 @@
+//! KCP and what rides on it: recorded sessions, and whole stacks face to face over simulated links.
+
+#![expect(clippy::unwrap_used, reason = "in a test this is the assertion")]
+
+mod goodput;
+mod sessions;
+mod stack;

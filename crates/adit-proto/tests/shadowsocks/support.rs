@@ -1,0 +1,233 @@
+//! Helpers: vectors, a scripted random source, a driver for layers.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use adit_proto::buf::RecvBuf;
+use adit_proto::shadowsocks::{
+    Accept, Accepted, Acceptor, Key, Keys2022, Method, SaltFilter, ServerKey, Users, WallClock,
+};
+use adit_proto::wire::{Layer, Opened, Rng, WireError};
+use serde_json::Value;
+
+pub(crate) const NOW_S: u64 = 1_800_000_000;
+
+pub(crate) fn hex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hex");
+    digits.map(byte).collect()
+}
+
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("text at {key}"))
+}
+
+pub(crate) fn bytes(value: &Value, key: &str) -> Vec<u8> {
+    hex(text(value, key))
+}
+
+pub(crate) fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("number at {key}"))
+}
+
+/// All entries of all files, with a name for messages.
+pub(crate) fn entries() -> Vec<(String, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/shadowsocks");
+    let mut all = Vec::new();
+    for file in folder.read_dir().expect("vectors").map(|entry| entry.expect("entry").path()) {
+        if file.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        if file.ends_with("control-plane.json") {
+            // Managers' texts, not streams.
+            continue;
+        }
+        let content = std::fs::read(&file).expect("readable");
+        let Value::Array(entries) = serde_json::from_slice(&content).expect("JSON") else {
+            panic!("{} is no list", file.display())
+        };
+        let stem = file.file_stem().expect("a name").to_string_lossy().into_owned();
+        all.extend(entries.into_iter().map(|entry| (format!("{stem}/{}", text(&entry, "name")), entry)));
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(all.len(), 82, "entries in {}", folder.display());
+    all
+}
+
+pub(crate) fn method(entry: &Value) -> Method {
+    text(entry, "method").parse().expect("known method")
+}
+
+pub(crate) fn client_key(entry: &Value) -> Key {
+    let password = entry.get("client_password").or_else(|| entry.get("password")).and_then(Value::as_str);
+    Key::from_password(method(entry), password.expect("password")).expect("valid key")
+}
+
+pub(crate) fn keys_2022(method: Method, password: &str) -> std::sync::Arc<Keys2022> {
+    match Key::from_password(method, password).expect("valid key") {
+        Key::Aead2022(keys) => keys,
+        other @ (Key::Stream(_) | Key::Aead(_)) => panic!("not SIP022: {other:?}"),
+    }
+}
+
+pub(crate) fn server_key(entry: &Value) -> ServerKey {
+    let Some(password) = entry.get("server_password").and_then(Value::as_str) else {
+        return ServerKey::new(client_key(entry));
+    };
+    let keys = keys_2022(method(entry), password);
+    match entry.get("users").and_then(Value::as_array) {
+        None => ServerKey::new(Key::Aead2022(keys)),
+        Some(users) => {
+            let users = users.iter().map(|user| (text(user, "name"), text(user, "password")));
+            let users = Users::new(keys.method(), users).expect("valid users");
+            ServerKey::with_users(keys, users.into())
+        }
+    }
+}
+
+/// Hands out the bytes it was given, then a fixed sequence.
+pub(crate) struct Script {
+    bytes: Vec<u8>,
+    next: u64,
+}
+
+impl Script {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), next: 0 }
+    }
+
+    /// Random-looking bytes from a seed.
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self { bytes: Vec::new(), next: seed }
+    }
+}
+
+impl Rng for Script {
+    fn fill(&mut self, out: &mut [u8]) {
+        for byte in out {
+            *byte = if self.bytes.is_empty() {
+                self.next = self.next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                self.next.to_be_bytes()[0]
+            } else {
+                self.bytes.remove(0)
+            };
+        }
+    }
+}
+
+/// A fixed start, since the codecs only measure distances from it.
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+pub(crate) static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+pub(crate) fn now() -> Instant {
+    *START
+}
+
+pub(crate) fn clock(unix_s: u64) -> WallClock {
+    WallClock::new(now(), unix_s)
+}
+
+/// Seals `pieces` in order, each in a frame of its own (cut further only where a frame is full).
+pub(crate) fn seal_all(layer: &mut dyn Layer, pieces: &[&[u8]]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for piece in pieces {
+        let mut rest = *piece;
+        loop {
+            let room = layer.plan(now()).first;
+            let (now_sealed, later) = rest.split_at(rest.len().min(room.max_payload));
+            let mut block = vec![0xa5; room.head];
+            block.extend_from_slice(now_sealed);
+            let payload = room.head..block.len();
+            block.resize(block.len() + room.tail, 0xa5);
+            let frame = layer.seal(&mut block, payload, now()).expect("sealed");
+            wire.extend_from_slice(&block[frame]);
+            layer.finish_write(now());
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+    wire
+}
+
+/// Opens everything that `wire` holds and returns the payload.
+pub(crate) fn drain(layer: &mut dyn Layer, wire: &mut RecvBuf) -> Result<Vec<u8>, WireError> {
+    let mut plain = Vec::new();
+    loop {
+        match layer.open(wire, now())? {
+            Opened::Payload(range) => plain.extend_from_slice(&wire.block()[range]),
+            Opened::NeedMore(more) => {
+                assert!(more > 0);
+                return Ok(plain);
+            }
+            Opened::End => panic!("shadowsocks has no end in band"),
+        }
+    }
+}
+
+/// Feeds `bytes` cut at `cuts`, compacting before each piece, and returns the payload.
+pub(crate) fn open_cut(layer: &mut dyn Layer, bytes: &[u8], cuts: &[usize]) -> Result<Vec<u8>, WireError> {
+    let mut wire = RecvBuf::with_len(bytes.len());
+    let mut plain = Vec::new();
+    for piece in pieces(bytes, cuts) {
+        wire.compact();
+        assert_eq!(wire.extend(piece), piece.len());
+        plain.extend(drain(layer, &mut wire)?);
+    }
+    layer.handle_transport_end(wire.unread().len())?;
+    Ok(plain)
+}
+
+pub(crate) fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let mut at = 0;
+    let mut pieces = Vec::new();
+    for &cut in cuts.iter().chain([&bytes.len()]) {
+        pieces.push(&bytes[at..cut]);
+        at = cut;
+    }
+    pieces
+}
+
+/// Feeds `bytes` cut at `cuts` to `acceptor`; returns what was accepted, all payload up to the end, and the server.
+pub(crate) fn accept_cut(
+    mut acceptor: Acceptor,
+    bytes: &[u8],
+    cuts: &[usize],
+    unix_s: u64,
+    filter: &mut dyn SaltFilter,
+    rng: &mut dyn Rng,
+) -> Result<(Accepted, Vec<u8>, adit_proto::shadowsocks::Server), WireError> {
+    let mut wire = RecvBuf::with_len(bytes.len());
+    let mut pieces = pieces(bytes, cuts).into_iter();
+    let accepted = loop {
+        let Some(piece) = pieces.next() else { return Err(WireError::Truncated { what: "test input" }) };
+        wire.compact();
+        assert_eq!(wire.extend(piece), piece.len());
+        match acceptor.accept(&mut wire, unix_s, filter)? {
+            Accept::NeedMore(more) => assert!(more > 0),
+            Accept::Accepted(accepted) => break accepted,
+        }
+    };
+    let mut plain = wire.block()[accepted.payload.clone()].to_vec();
+    let mut server = acceptor.into_server(clock(unix_s), rng);
+    plain.extend(drain(&mut server, &mut wire)?);
+    for piece in pieces {
+        wire.compact();
+        assert_eq!(wire.extend(piece), piece.len());
+        plain.extend(drain(&mut server, &mut wire)?);
+    }
+    server.handle_transport_end(wire.unread().len())?;
+    Ok((accepted, plain, server))
+}
+
+/// A block with room around `payload`.
+pub(crate) fn block_for(room: adit_proto::wire::Room, payload: &[u8]) -> (Vec<u8>, Range<usize>) {
+    let mut block = vec![0xa5; room.head];
+    block.extend_from_slice(payload);
+    let range = room.head..block.len();
+    block.resize(block.len() + room.tail, 0xa5);
+    (block, range)
+}

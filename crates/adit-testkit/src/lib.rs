@@ -1,0 +1,39 @@
+//! What tests of several crates share: vectors ([`load`], [`hex`]), a random source that repeats itself
+//! ([`FixedRng`]), a start of time ([`epoch`]), drivers for stream layers ([`layers`]) and a link for
+//! datagrams ([`netem`]).
+//!
+//! Unit tests of `adit-proto` cannot use the parts that name its types, since they would meet a second copy of
+//! them; tests that need those live in `crates/adit-proto/tests`.
+
+#![forbid(unsafe_code)]
+
+pub mod layers;
+pub mod netem;
+
+mod rng;
+mod vectors;
+
+pub use rng::{FixedRng, ScriptedRng};
+pub use vectors::{hex, load, pattern, text};
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Instant;
+
+/// Some instant to begin a test with; tests count on from it instead of looking at the clock.
+#[expect(clippy::disallowed_methods, reason = "the standard library offers no other way to an Instant")]
+pub fn epoch() -> Instant {
+    Instant::now()
+}
+
+/// An address of this machine that nothing listens on and that nothing else is given, since no program picks its
+/// ports there by itself: each call takes another address of the loopback block. Ports that the kernel hands out
+/// would not do, for a test beside this one may get the same.
+pub fn unused_addr() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let [.., process_high, process] = std::process::id().to_be_bytes();
+    // Processes that follow one another differ in the low bits.
+    let ip = Ipv4Addr::new(127, 64 + (process & 127), process_high.wrapping_add(high), low);
+    SocketAddr::from((ip, 20_000))
+}
