@@ -1,0 +1,17 @@
+//! The one crate that may say `unsafe`: small safe wrappers around system calls that neither the standard library
+//! nor `socket2` offers.
+//!
+//! Linux comes first. On other Unix systems a function whose facility is missing returns
+//! [`std::io::ErrorKind::Unsupported`], or does nothing where its documentation says so.
+
+#![allow(unsafe_code, reason = "this crate exists to hold it")]
+
+pub mod alloc;
+#[cfg(target_os = "linux")]
+pub mod diag;
+pub mod process;
+pub mod tcp;
+#[cfg(target_os = "linux")]
+pub mod udp;
+
+pub use alloc::CountingAlloc;

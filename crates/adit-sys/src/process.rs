@@ -1,0 +1,139 @@
+//! Limits of the process, and children that do not outlive it.
+
+use std::io;
+use std::process::Command;
+
+/// Soft and hard limit of open descriptors.
+///
+/// # Errors
+/// What `getrlimit` reports.
+pub fn fd_limit() -> io::Result<(u64, u64)> {
+    let limit = read_limit()?;
+    Ok((widen(limit.rlim_cur), widen(limit.rlim_max)))
+}
+
+/// Sets the soft limit of open descriptors; above the hard limit it fails.
+///
+/// # Errors
+/// What `setrlimit` reports.
+#[allow(clippy::useless_conversion, reason = "rlim_t is signed or narrower elsewhere")]
+pub fn set_fd_limit(soft: u64) -> io::Result<()> {
+    let mut limit = read_limit()?;
+    limit.rlim_cur = soft.try_into().unwrap_or(libc::RLIM_INFINITY);
+    // SAFETY: `limit` is a valid `rlimit` that outlives the call, which only reads it.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })
+}
+
+/// Raises the soft limit of open descriptors to the hard one and returns the soft limit before and after. Never
+/// lowers it.
+///
+/// # Errors
+/// What `getrlimit` and `setrlimit` report.
+pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
+    let (old, hard) = fd_limit()?;
+    // Darwin reports no hard limit but refuses more than OPEN_MAX.
+    let want = if cfg!(target_vendor = "apple") { hard.min(10_240) } else { hard };
+    if want <= old {
+        return Ok((old, old));
+    }
+    set_fd_limit(want)?;
+    Ok((old, fd_limit()?.0))
+}
+
+/// Makes the child that `command` starts receive SIGTERM when its parent ends, however that ends.
+///
+/// The kernel's parent is the *thread* that spawns: spawn from one that lives as long as the child is to live.
+/// Linux only; elsewhere the command is left as it is.
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt;
+
+        // SAFETY: takes no pointers and cannot fail.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: the closure runs between fork and exec; it makes two system calls that are safe after a fork and
+        // builds errors from numbers, which does not allocate.
+        unsafe { command.pre_exec(move || ask_for_death_signal(parent)) };
+    }
+    command
+}
+
+/// Asks a child to end (SIGTERM). It must not have been waited for: its number may be another process's by then.
+///
+/// # Errors
+/// What `kill` reports; `InvalidInput` for a number that is no process.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: takes no pointers; a positive number names one process.
+    check(unsafe { libc::kill(pid, libc::SIGTERM) })
+}
+
+#[cfg(target_os = "linux")]
+fn ask_for_death_signal(parent: libc::pid_t) -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes one integer, passed as the unsigned long that the kernel reads.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong) })?;
+    // A parent that ended before the request took effect sends no signal: do not start at all then.
+    // SAFETY: takes no pointers and cannot fail.
+    let now = unsafe { libc::getppid() };
+    if now == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+}
+
+fn read_limit() -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid `rlimit` that outlives the call, which fills it.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    Ok(limit)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[allow(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "rlim_t is signed or narrower elsewhere"
+)]
+fn widen(limit: libc::rlim_t) -> u64 {
+    limit as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_and_never_lowered() {
+        let (soft, hard) = fd_limit().unwrap();
+        assert!(soft <= hard);
+        // Well above what the other tests of this process need.
+        let lower = (soft / 2).max(256).min(soft);
+        set_fd_limit(lower).unwrap();
+        let (old, new) = raise_fd_limit().unwrap();
+        assert_eq!(old, lower);
+        assert!(new >= soft);
+        assert_eq!(raise_fd_limit().unwrap(), (new, new));
+    }
+
+    #[test]
+    fn a_child_is_asked_to_end() {
+        use std::os::unix::process::ExitStatusExt;
+
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        terminate(child.id()).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        assert!(terminate(0).is_err() && terminate(u32::MAX).is_err(), "never a group");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_child_ends_with_the_thread_that_spawned_it() {
+        use std::os::unix::process::ExitStatusExt;
+        use std::thread;
+
+        let mut child = thread::spawn(|| end_with_parent(Command::new("sleep").arg("60")).spawn().unwrap())
+            .join()
+            .unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
+}

@@ -1,0 +1,237 @@
+//! Options of TCP sockets that `socket2` does not cover.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// Accepts TCP Fast Open on a socket that listens or will, with at most `queue` connections that have sent data but
+/// not finished their handshake; 0 switches it off.
+///
+/// # Errors
+/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn set_fast_open(socket: impl AsFd, queue: u32) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_int(&socket, libc::TCP_FASTOPEN, queue.try_into().unwrap_or(libc::c_int::MAX));
+    #[cfg(not(target_os = "linux"))]
+    unsupported((socket, queue))
+}
+
+/// The queue length that [`set_fast_open`] has set; 0 for none.
+///
+/// # Errors
+/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn fast_open(socket: impl AsFd) -> io::Result<u32> {
+    #[cfg(target_os = "linux")]
+    return get_int(&socket, libc::TCP_FASTOPEN).map(|queue| queue.try_into().unwrap_or(0));
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
+/// Lets the next `connect` on this socket defer its SYN to the first write when a Fast Open cookie of the peer is
+/// known. `connect` then reports success before anything was sent; the first write reports what went wrong.
+///
+/// # Errors
+/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn set_fast_open_connect(socket: impl AsFd, on: bool) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_int(&socket, libc::TCP_FASTOPEN_CONNECT, on.into());
+    #[cfg(not(target_os = "linux"))]
+    unsupported((socket, on))
+}
+
+/// Whether [`set_fast_open_connect`] is on.
+///
+/// # Errors
+/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn fast_open_connect(socket: impl AsFd) -> io::Result<bool> {
+    #[cfg(target_os = "linux")]
+    return get_int(&socket, libc::TCP_FASTOPEN_CONNECT).map(|on| on != 0);
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
+/// What the system allows of TCP Fast Open, whatever a socket asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FastOpenSupport {
+    /// Outgoing connections may use it.
+    pub client: bool,
+    /// Listeners may accept it.
+    pub server: bool,
+}
+
+/// Reads `net.ipv4.tcp_fastopen`, which holds for IPv6 too; `None` where it cannot be read.
+pub fn fast_open_support() -> Option<FastOpenSupport> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").ok()?;
+    parse_fast_open_support(&text)
+}
+
+/// Bits 0 and 1 of the setting; Linux `Documentation/networking/ip-sysctl.rst`, `tcp_fastopen`.
+fn parse_fast_open_support(text: &str) -> Option<FastOpenSupport> {
+    let bits: u32 = text.trim().parse().ok()?;
+    Some(FastOpenSupport { client: bits & 1 != 0, server: bits & 2 != 0 })
+}
+
+/// Name of the congestion control that this socket uses.
+///
+/// # Errors
+/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn congestion(socket: impl AsFd) -> io::Result<String> {
+    #[cfg(target_os = "linux")]
+    {
+        // TCP_CA_NAME_MAX of Linux.
+        let mut name = [0u8; 16];
+        let len = get_option(&socket, libc::TCP_CONGESTION, &mut name)?;
+        let name = name[..len].split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
+/// A few numbers about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Segments sent that the peer has not acknowledged.
+    pub unacked: u32,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Congestion window in segments.
+    pub window: u32,
+    /// Segments sent again since the connection began.
+    pub retransmits: u32,
+}
+
+/// Reads [`TcpInfo`].
+///
+/// # Errors
+/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
+    #[cfg(target_os = "linux")]
+    {
+        // The kernel copies as much of `struct tcp_info` as there is room for; these fields have not moved since
+        // Linux 2.6.
+        let mut raw = [0u8; size_of::<libc::tcp_info>()];
+        get_option(&socket, libc::TCP_INFO, &mut raw)?;
+        let field = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        Ok(TcpInfo {
+            unacked: field(std::mem::offset_of!(libc::tcp_info, tcpi_unacked)),
+            rtt: Duration::from_micros(field(std::mem::offset_of!(libc::tcp_info, tcpi_rtt)).into()),
+            window: field(std::mem::offset_of!(libc::tcp_info, tcpi_snd_cwnd)),
+            retransmits: field(std::mem::offset_of!(libc::tcp_info, tcpi_total_retrans)),
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unsupported<T, A>(_arguments: A) -> io::Result<T> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(target_os = "linux")]
+fn set_int(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    const LEN: libc::socklen_t = 4;
+    const { assert!(size_of::<libc::c_int>() == LEN as usize) };
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is borrowed and thus open; `value` is `LEN` bytes long and outlives the call, which
+    // only reads it.
+    let result = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, name, (&raw const value).cast(), LEN) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(target_os = "linux")]
+fn get_int(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value = [0u8; size_of::<libc::c_int>()];
+    get_option(socket, name, &mut value)?;
+    Ok(libc::c_int::from_ne_bytes(value))
+}
+
+/// Reads an option into `value` and returns how many bytes the kernel wrote, at most `value.len()`.
+#[cfg(target_os = "linux")]
+fn get_option(socket: &impl AsFd, name: libc::c_int, value: &mut [u8]) -> io::Result<usize> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut len = libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the descriptor is borrowed and thus open; the kernel writes at most `len` bytes to `value`, which is at
+    // least that long, and any bytes are valid there.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, name, value.as_mut_ptr().cast(), &raw mut len) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value.len().min(len as usize)) }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    fn socket() -> Socket {
+        Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
+    }
+
+    fn pair() -> (Socket, Socket) {
+        let listener = socket();
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        listener.listen(1).unwrap();
+        let client = socket();
+        client.connect(&listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        (client, server)
+    }
+
+    #[test]
+    fn fast_open_options_read_back() {
+        let listener = socket();
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        set_fast_open(&listener, 64).unwrap();
+        listener.listen(128).unwrap();
+        assert_eq!(fast_open(&listener).unwrap(), 64);
+
+        // Refused where net.ipv4.tcp_fastopen lacks the client bit.
+        let client = socket();
+        let allowed = fast_open_support().is_none_or(|support| support.client);
+        assert_eq!(set_fast_open_connect(&client, true).is_ok(), allowed);
+        assert_eq!(fast_open_connect(&client).unwrap(), allowed);
+    }
+
+    #[test]
+    fn fast_open_setting_has_a_bit_per_side() {
+        for (text, client, server) in [
+            ("0\n", false, false),
+            ("1\n", true, false),
+            ("2\n", false, true),
+            ("3", true, true),
+            ("1027\n", true, true),
+        ] {
+            assert_eq!(parse_fast_open_support(text), Some(FastOpenSupport { client, server }), "{text:?}");
+        }
+        assert_eq!(parse_fast_open_support("on"), None);
+    }
+
+    #[test]
+    fn congestion_control_has_a_name() {
+        let name = congestion(socket()).unwrap();
+        assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()), "{name:?}");
+    }
+
+    #[test]
+    fn info_of_a_fresh_connection() {
+        let (client, _server) = pair();
+        let info = info(&client).unwrap();
+        assert_eq!((info.unacked, info.retransmits), (0, 0));
+        assert!(
+            info.window > 0 && info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1),
+            "{info:?}"
+        );
+    }
+
+    #[test]
+    fn errors_carry_the_number() {
+        let (not_tcp, _other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        let error = set_fast_open(&not_tcp, 1).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+}
