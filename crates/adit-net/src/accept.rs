@@ -1,0 +1,294 @@
+//! Accepts connections, and gets through a shortage of descriptors or memory.
+
+use std::fs::File;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
+
+use crate::options::tune;
+
+/// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(100)];
+
+/// A shortage of descriptors that has lasted this long is not a blip: from then on those who wait are turned away,
+/// so that they learn of it instead of hanging.
+const SHED_AFTER: Duration = Duration::from_secs(1);
+
+/// Connections that are turned away per pause, at most.
+const SHED_BATCH: usize = 64;
+
+/// Connections in a row that may fail by themselves before a pause is made: an error that turns out to concern the
+/// listener must not keep the core busy.
+const MAX_ABORTED: u32 = 64;
+
+/// At most one warning in this time.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// What an [`Acceptor`] has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AcceptCounters {
+    /// Connections handed out.
+    pub accepted: u64,
+    /// Connections that failed before they were accepted.
+    pub aborted: u64,
+    /// Attempts that failed for want of descriptors or memory.
+    pub exhausted: u64,
+    /// Connections closed at once for want of descriptors.
+    pub shed: u64,
+}
+
+/// Accepts from one listener.
+#[derive(Debug)]
+pub struct Acceptor {
+    listener: TcpListener,
+    /// A descriptor to give up, so that a connection can be accepted and closed while there are no others.
+    reserve: Option<File>,
+    counters: AcceptCounters,
+    /// Since when every attempt has failed for want of something.
+    short_since: Option<Instant>,
+}
+
+/// Descriptors are the whole process's: all listeners together warn once.
+static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
+
+impl Acceptor {
+    /// Takes over a listener.
+    pub fn new(listener: TcpListener) -> Self {
+        Self { listener, reserve: reserve(), counters: AcceptCounters::default(), short_since: None }
+    }
+
+    /// Takes over a listener that was opened elsewhere and is non-blocking, on the current event loop.
+    ///
+    /// # Errors
+    /// When the event loop does not take it.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
+        Ok(Self::new(TcpListener::from_std(listener)?))
+    }
+
+    /// The next connection, tuned ([`tune`]), with its peer's address (never an IPv4-mapped one).
+    ///
+    /// Connections that failed while they waited are skipped; when descriptors or memory run out this waits, warns
+    /// at most once a minute, and after a second closes what keeps coming in. It may be cancelled at any time.
+    ///
+    /// # Errors
+    /// Only what means that this listener will never accept again.
+    pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        let mut aborted = 0;
+        loop {
+            let error = match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    self.short_since = None;
+                    self.counters.accepted += 1;
+                    if let Err(error) = tune(&stream) {
+                        debug!(%error, "cannot set options of an accepted connection");
+                    }
+                    return Ok((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port())));
+                }
+                Err(error) => error,
+            };
+            match Failure::of(&error) {
+                Failure::Connection => {
+                    self.counters.aborted += 1;
+                    aborted += 1;
+                    if aborted % MAX_ABORTED == 0 {
+                        sleep(PAUSE[0]).await;
+                    }
+                }
+                Failure::Descriptors => self.wait(&error, true).await,
+                Failure::Memory => self.wait(&error, false).await,
+                Failure::Listener => return Err(error),
+            }
+        }
+    }
+
+    /// What has been seen so far.
+    pub fn counters(&self) -> AcceptCounters {
+        self.counters
+    }
+
+    /// The address that is listened on.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    async fn wait(&mut self, error: &io::Error, may_shed: bool) {
+        let now = Instant::now();
+        let short_for = now - *self.short_since.get_or_insert(now);
+        self.counters.exhausted += 1;
+        if may_shed && short_for >= SHED_AFTER {
+            self.shed().await;
+        }
+        let times = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).permit(now);
+        if let Some(times) = times {
+            let shed = self.counters.shed;
+            warn!(%error, times, shed, "cannot accept connections, trying again");
+        }
+        sleep(if short_for < PAUSE[1] { PAUSE[0] } else { PAUSE[1] }).await;
+    }
+
+    /// Closes connections that wait, as long as there are any and the reserve can be had back.
+    async fn shed(&mut self) {
+        for _ in 0..SHED_BATCH {
+            if self.reserve.take().is_none() {
+                break;
+            }
+            let next = poll_fn(|context| Poll::Ready(self.listener.poll_accept(context))).await;
+            let shed = matches!(next, Poll::Ready(Ok(_)));
+            drop(next);
+            self.reserve = reserve();
+            if !shed {
+                return;
+            }
+            self.counters.shed += 1;
+        }
+        self.reserve = self.reserve.take().or_else(reserve);
+    }
+}
+
+fn reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// Whom an error of `accept` concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// The connection alone.
+    Connection,
+    /// The process or the system has no descriptor left.
+    Descriptors,
+    /// The system has no memory or buffers left.
+    Memory,
+    /// The listener itself.
+    Listener,
+}
+
+impl Failure {
+    /// accept(2), "Error handling": Linux also passes on errors that the new connection already has.
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno::EMFILE | errno::ENFILE) => Self::Descriptors,
+            Some(errno::ENOBUFS | errno::ENOMEM) => Self::Memory,
+            Some(errno::EBADF | errno::EINVAL | errno::ENOTSOCK | errno::EFAULT) => Self::Listener,
+            Some(_) => Self::Connection,
+            // Not from the system: the runtime is gone.
+            None => Self::Listener,
+        }
+    }
+}
+
+/// The numbers that [`Failure::of`] tells apart; the same on all systems but for the two that are above 34.
+mod errno {
+    pub(super) const EBADF: i32 = 9;
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const EFAULT: i32 = 14;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENFILE: i32 = 23;
+    pub(super) const EMFILE: i32 = 24;
+    pub(super) const ENOTSOCK: i32 = if cfg!(target_os = "linux") { 88 } else { 38 };
+    pub(super) const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+}
+
+/// Lets one event through per period and counts the others.
+#[derive(Debug)]
+struct RateLimit {
+    period: Duration,
+    last: Option<Instant>,
+    held_back: u64,
+}
+
+impl RateLimit {
+    const fn new(period: Duration) -> Self {
+        Self { period, last: None, held_back: 0 }
+    }
+
+    /// How many events the one that is let through stands for, itself included.
+    fn permit(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now - last < self.period) {
+            self.held_back += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.held_back) + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream as StdStream;
+
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::listen::{ListenOptions, listen};
+    use crate::options::KEEP_ALIVE;
+
+    #[tokio::test(flavor = "local")]
+    async fn accepted_connections_are_tuned_and_not_inherited() {
+        let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &ListenOptions::default()).unwrap();
+        let mut acceptor = Acceptor::new(listener);
+        let client = StdStream::connect(acceptor.local_addr().unwrap()).unwrap();
+        let (stream, peer) = acceptor.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+        assert!(stream.nodelay().unwrap());
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        assert_eq!(acceptor.counters(), AcceptCounters { accepted: 1, ..AcceptCounters::default() });
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", stream.as_raw_fd())).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            let close_on_exec = 0o2_000_000;
+            assert_ne!(u32::from_str_radix(flags, 8).unwrap() & close_on_exec, 0, "{flags}");
+        }
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn mapped_addresses_come_out_plain() {
+        let Ok((listener, _)) = listen("[::]:0".parse().unwrap(), &ListenOptions::default()) else { return };
+        let mut acceptor = Acceptor::new(listener);
+        let port = acceptor.local_addr().unwrap().port();
+        let client = StdStream::connect(("127.0.0.1", port)).unwrap();
+        let (_, peer) = acceptor.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        for (kind, failure) in [
+            (io::ErrorKind::ConnectionAborted, Failure::Connection),
+            (io::ErrorKind::NetworkUnreachable, Failure::Connection),
+            (io::ErrorKind::PermissionDenied, Failure::Connection),
+            (io::ErrorKind::OutOfMemory, Failure::Memory),
+            (io::ErrorKind::InvalidInput, Failure::Listener),
+        ] {
+            // By number, since `accept` only ever yields numbers.
+            let error =
+                (1..134).map(io::Error::from_raw_os_error).find(|error| error.kind() == kind).unwrap();
+            assert_eq!(Failure::of(&error), failure, "{error}");
+        }
+        assert_eq!(Failure::of(&io::Error::from_raw_os_error(errno::EMFILE)), Failure::Descriptors);
+    }
+
+    #[test]
+    fn one_warning_per_period_with_a_count() {
+        let (mut limit, start) = (RateLimit::new(WARN_EVERY), Instant::now());
+        assert_eq!(limit.permit(start), Some(1));
+        assert_eq!(limit.permit(start + Duration::from_secs(1)), None);
+        assert_eq!(limit.permit(start + Duration::from_secs(59)), None);
+        assert_eq!(limit.permit(start + Duration::from_secs(60)), Some(3));
+        assert_eq!(limit.permit(start + Duration::from_secs(61)), None);
+    }
+}

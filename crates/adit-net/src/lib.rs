@@ -1,0 +1,36 @@
+//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`] and [`udp`];
+//! and where children are started: [`plugin`].
+//!
+//! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "clocks are read and sockets are opened here, and only here")]
+
+pub mod accept;
+pub mod dial;
+pub mod listen;
+pub mod options;
+pub mod plugin;
+pub mod resolve;
+pub mod rt;
+#[cfg(target_os = "linux")]
+pub mod udp;
+
+mod holder;
+mod race;
+
+#[cfg(test)]
+mod testing;
+
+/// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
+pub fn trim_heap() {
+    adit_sys::alloc::trim_heap();
+}
+
+/// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
+///
+/// # Errors
+/// What the system reports.
+pub fn raise_fd_limit() -> std::io::Result<(u64, u64)> {
+    adit_sys::process::raise_fd_limit()
+}

@@ -1,0 +1,392 @@
+//! Listening sockets.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
+
+use adit_config::model::SocketOptions;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+
+use crate::holder::find_holder;
+use crate::options::{Warning, bind_interface, check_fast_open_server};
+
+pub use crate::holder::PortHolder;
+
+/// How listening sockets are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Shares the port with other sockets that ask for it too, of any process of the same user (`SO_REUSEPORT`).
+    pub reuse_port: bool,
+    /// Accepts TCP Fast Open.
+    pub fast_open: bool,
+    /// Interface that the socket is bound to.
+    pub interface: Option<Box<str>>,
+    /// Keeps an IPv6 wildcard from taking IPv4 connections as well; see [`needs_v6_only`].
+    pub v6_only: bool,
+    /// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
+    pub backlog: u16,
+}
+
+/// Connections that wait to be accepted unless told otherwise.
+pub const BACKLOG: u16 = 1024;
+
+/// Fast Open connections that may wait for the end of their handshake. Beyond it the system falls back to the plain
+/// handshake, so that a flood of spoofed addresses cannot hold more than this.
+const FAST_OPEN_QUEUE: u32 = 256;
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { reuse_port: false, fast_open: false, interface: None, v6_only: false, backlog: BACKLOG }
+    }
+}
+
+impl From<&SocketOptions> for ListenOptions {
+    fn from(options: &SocketOptions) -> Self {
+        let SocketOptions { fast_open, interface } = options;
+        Self { fast_open: *fast_open, interface: interface.clone(), ..Self::default() }
+    }
+}
+
+/// Listening sockets, non-blocking, one per core that is to accept, and what was asked for and not to be had.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The sockets, all on one address.
+    pub sockets: Vec<StdListener>,
+    /// The address, with the port that the system chose if it was asked to.
+    pub addr: SocketAddr,
+    /// To be shown to a person, once.
+    pub warnings: Vec<Warning>,
+}
+
+/// Why an address cannot be listened on.
+#[derive(Debug)]
+pub struct ListenError {
+    /// The address.
+    pub addr: SocketAddr,
+    /// The process that listens there, if that is the reason and it could be found.
+    pub holder: Option<PortHolder>,
+    /// What the system reported.
+    pub source: io::Error,
+}
+
+/// Linux's number; elsewhere sockets cannot be bound to interfaces.
+const ENODEV: i32 = 19;
+
+impl ListenError {
+    /// What a person may do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        let kind = self.source.kind();
+        if kind == io::ErrorKind::PermissionDenied {
+            Some("ports below 1024 and interfaces need privileges (CAP_NET_BIND_SERVICE, CAP_NET_RAW)")
+        } else if kind == io::ErrorKind::AddrNotAvailable {
+            Some("no interface of this machine has that address")
+        } else if self.source.raw_os_error() == Some(ENODEV) {
+            Some("this machine has no interface of the name that `interface` gives")
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}", self.addr)?;
+        match &self.holder {
+            Some(holder) => write!(f, ", taken by {holder}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Listens on `addr` with `count` sockets, at least one.
+///
+/// Several share the port by `SO_REUSEPORT`. So that this does not let two programs take one port unnoticed, the
+/// address is first bound alone, unless [`ListenOptions::reuse_port`] asks for sharing.
+///
+/// # Errors
+/// [`ListenError`], also for an unknown interface.
+pub fn listen_many(
+    addr: SocketAddr,
+    options: &ListenOptions,
+    count: usize,
+) -> Result<Listeners, ListenError> {
+    let result = match open_many(addr, options, count) {
+        Err(error) if is_missing_family(&error) && takes_v4_too(addr, options) => {
+            open_many(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port()), options, count).map(
+                |mut made| {
+                    made.warnings.push(Warning::NoIpv6);
+                    made
+                },
+            )
+        }
+        result => result,
+    };
+    result.map_err(|source| {
+        let taken = source.kind() == io::ErrorKind::AddrInUse;
+        ListenError { addr, holder: if taken { find_holder(addr) } else { None }, source }
+    })
+}
+
+/// Sockets for datagrams to one address, non-blocking, one per core.
+#[derive(Debug)]
+pub struct DatagramSockets {
+    /// The sockets.
+    pub sockets: Vec<StdUdpSocket>,
+    /// The address, with the port that the system chose if it was asked to.
+    pub addr: SocketAddr,
+    /// To be shown to a person, once.
+    pub warnings: Vec<Warning>,
+}
+
+/// Takes datagrams to `addr` with `count` sockets, at least one; as [`listen_many`] otherwise. Their buffers are
+/// raised as far as the system allows.
+///
+/// # Errors
+/// [`ListenError`], also for an unknown interface.
+pub fn listen_datagrams(
+    addr: SocketAddr,
+    options: &ListenOptions,
+    count: usize,
+) -> Result<DatagramSockets, ListenError> {
+    let result = match open_datagrams(addr, options, count) {
+        Err(error) if is_missing_family(&error) && takes_v4_too(addr, options) => {
+            let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
+            open_datagrams(addr, options, count).map(|mut made| {
+                made.warnings.push(Warning::NoIpv6);
+                made
+            })
+        }
+        result => result,
+    };
+    result.map_err(|source| ListenError { addr, holder: None, source })
+}
+
+fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Result<DatagramSockets> {
+    let share = count > 1 || options.reuse_port;
+    if share && !options.reuse_port && addr.port() != 0 {
+        drop(bind(addr, options, false, Type::DGRAM)?);
+    }
+    let mut warnings = Vec::new();
+    let mut sockets: Vec<StdUdpSocket> = Vec::with_capacity(count.max(1));
+    let mut actual = addr;
+    for at in 0..count.max(1) {
+        let socket = bind(actual, options, share, Type::DGRAM)?;
+        actual = local_addr(&socket)?;
+        let room = crate::udp::raise_buffers(&socket, LISTENER_BUFFER)?;
+        if at == 0 && room < SMALL_BUFFER {
+            warnings.push(Warning::ReceiveBuffer(room));
+        }
+        sockets.push(socket.into());
+    }
+    Ok(DatagramSockets { sockets, addr: actual, warnings })
+}
+
+/// Asked for on sockets that many clients send to: 3,640 datagrams of 1,400 bytes, some milliseconds of a fast link.
+const LISTENER_BUFFER: usize = 4 << 20;
+
+/// Below this much, as the kernel counts it, bursts of a fast link are lost: worth a warning.
+const SMALL_BUFFER: usize = 1 << 20;
+
+/// An address of `ip` with a port that nobody listens on at this moment, for another program to listen on.
+///
+/// # Errors
+/// As bind(2).
+pub fn free_port(ip: IpAddr) -> io::Result<SocketAddr> {
+    StdListener::bind((ip, 0))?.local_addr()
+}
+
+/// Listens on `addr` with one socket, registered with the runtime that this is called on.
+///
+/// # Errors
+/// As [`listen_many`].
+pub fn listen(addr: SocketAddr, options: &ListenOptions) -> Result<(TcpListener, Vec<Warning>), ListenError> {
+    let made = listen_many(addr, options, 1)?;
+    let socket = made.sockets.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into());
+    match socket.and_then(TcpListener::from_std) {
+        Ok(listener) => Ok((listener, made.warnings)),
+        Err(source) => Err(ListenError { addr, holder: None, source }),
+    }
+}
+
+/// Whether `addr` has to leave IPv4 alone because `all` (the addresses of one inbound) lists an IPv4 address of the
+/// same port, which would otherwise collide with the IPv6 wildcard.
+pub fn needs_v6_only(addr: SocketAddr, all: &[SocketAddr]) -> bool {
+    addr.is_ipv6()
+        && addr.ip().is_unspecified()
+        && addr.port() != 0
+        && all.iter().any(|other| other.is_ipv4() && other.port() == addr.port())
+}
+
+fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Result<Listeners> {
+    let share = count > 1 || options.reuse_port;
+    if share && !options.reuse_port && addr.port() != 0 {
+        drop(bind(addr, options, false, Type::STREAM)?);
+    }
+    let mut warnings = Vec::new();
+    let mut sockets: Vec<StdListener> = Vec::with_capacity(count.max(1));
+    let mut actual = addr;
+    for at in 0..count.max(1) {
+        let socket = bind(actual, options, share, Type::STREAM)?;
+        // Known to the system only once the first socket is bound to port 0.
+        actual = local_addr(&socket)?;
+        if options.fast_open && at == 0 {
+            warnings.extend(check_fast_open_server());
+        }
+        if options.fast_open
+            && let Err(error) = adit_sys::tcp::set_fast_open(&socket, FAST_OPEN_QUEUE)
+            && at == 0
+        {
+            warnings.push(Warning::FastOpenRefused(error.kind()));
+        }
+        socket.listen(options.backlog.into())?;
+        sockets.push(socket.into());
+    }
+    Ok(Listeners { sockets, addr: actual, warnings })
+}
+
+fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> io::Result<Socket> {
+    let is_stream = kind == Type::STREAM;
+    let protocol = if is_stream { Protocol::TCP } else { Protocol::UDP };
+    let socket = Socket::new(Domain::for_address(addr), kind, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    if is_stream {
+        // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
+        // would let two programs share a port.
+        socket.set_reuse_address(true)?;
+    }
+    if share {
+        socket.set_reuse_port(true)?;
+    }
+    if addr.is_ipv6() {
+        socket.set_only_v6(!takes_v4_too(addr, options))?;
+    }
+    if let Some(interface) = &options.interface {
+        bind_interface(&socket, interface)?;
+    }
+    socket.bind(&addr.into())?;
+    Ok(socket)
+}
+
+fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
+    socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn takes_v4_too(addr: SocketAddr, options: &ListenOptions) -> bool {
+    matches!(addr.ip(), IpAddr::V6(ip) if ip.is_unspecified()) && !options.v6_only
+}
+
+/// A kernel without IPv6 has no such sockets; one where it is switched off has no such addresses.
+fn is_missing_family(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, Unsupported};
+    matches!(error.kind(), AddrNotAvailable | Unsupported) || error.raw_os_error() == Some(EAFNOSUPPORT)
+}
+
+#[cfg(target_os = "linux")]
+const EAFNOSUPPORT: i32 = 97;
+#[cfg(not(target_os = "linux"))]
+const EAFNOSUPPORT: i32 = 47;
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::net::TcpStream;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:0";
+
+    fn open(addr: &str, options: &ListenOptions, count: usize) -> Result<Listeners, ListenError> {
+        listen_many(addr.parse().unwrap(), options, count)
+    }
+
+    #[test]
+    fn several_sockets_share_a_port_that_was_free() {
+        let made = open(LOOPBACK, &ListenOptions::default(), 3).unwrap();
+        assert_eq!(made.sockets.len(), 3);
+        assert_ne!(made.addr.port(), 0);
+        assert!(made.sockets.iter().all(|socket| socket.local_addr().unwrap() == made.addr));
+
+        let error = listen_many(made.addr, &ListenOptions::default(), 3).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
+        let shared = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+        assert_eq!(listen_many(made.addr, &shared, 1).unwrap().addr, made.addr);
+    }
+
+    #[test]
+    fn an_error_names_address_and_holder() {
+        let made = open(LOOPBACK, &ListenOptions::default(), 1).unwrap();
+        let error = listen_many(made.addr, &ListenOptions::default(), 1).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("cannot listen on {}", made.addr)), "{text}");
+        assert!(error.source().is_some());
+        #[cfg(target_os = "linux")]
+        {
+            assert_eq!(error.holder.as_ref().unwrap().pid, std::process::id());
+            assert!(text.ends_with(&format!("(pid {})", std::process::id())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_v6_wildcard_takes_v4_unless_told_not_to() {
+        let Ok(made) = open("[::]:0", &ListenOptions::default(), 1) else { return };
+        if made.addr.is_ipv6() {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, made.addr.port())).unwrap();
+        }
+        let only = ListenOptions { v6_only: true, ..ListenOptions::default() };
+        let made = open("[::]:0", &only, 1).unwrap();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, made.addr.port())).is_err());
+        let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), made.addr.port());
+        listen_many(v4, &only, 1).unwrap();
+    }
+
+    #[test]
+    fn v6_only_is_needed_beside_v4_of_the_same_port() {
+        let all: Vec<SocketAddr> = ["[::]:80", "0.0.0.0:80", "[::1]:80", "[::]:81"]
+            .iter()
+            .map(|addr| addr.parse().unwrap())
+            .collect();
+        let needed: Vec<bool> = all.iter().map(|addr| needs_v6_only(*addr, &all)).collect();
+        assert_eq!(needed, [true, false, false, false]);
+    }
+
+    #[test]
+    fn unknown_interfaces_and_foreign_addresses_fail() {
+        let options = ListenOptions { interface: Some("no-such-if0".into()), ..ListenOptions::default() };
+        assert!(open(LOOPBACK, &options, 1).is_err());
+        // TEST-NET-3 of RFC 5737: nobody's.
+        let error = open("203.0.113.77:0", &ListenOptions::default(), 1).unwrap_err();
+        assert!(error.hint().is_some(), "{error:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn options_reach_the_socket() {
+        let options =
+            ListenOptions { fast_open: true, interface: Some("lo".into()), ..ListenOptions::default() };
+        let made = open(LOOPBACK, &options, 1).unwrap();
+        let socket = &made.sockets[0];
+        assert_eq!(adit_sys::tcp::fast_open(socket).unwrap(), FAST_OPEN_QUEUE);
+        assert_eq!(SockRef::from(socket).device().unwrap().as_deref(), Some(&b"lo"[..]));
+        assert!(SockRef::from(socket).nonblocking().unwrap());
+        let allowed = adit_sys::tcp::fast_open_support().is_none_or(|support| support.server);
+        assert_eq!(made.warnings.is_empty(), allowed);
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn one_listener_on_the_runtime() {
+        let (listener, warnings) = listen(LOOPBACK.parse().unwrap(), &ListenOptions::default()).unwrap();
+        assert_eq!(warnings, []);
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_, peer) = listener.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+}

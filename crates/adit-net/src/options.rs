@@ -1,0 +1,135 @@
+//! Options that every relayed connection gets, and what is said when an asked-for option is not to be had.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use adit_sys::tcp::{FastOpenSupport, fast_open_support};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use thiserror::Error;
+
+/// Idle time before the first keep-alive probe, and the time between probes. The replaced programs are written in Go,
+/// whose runtime sets these on every connection.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Unanswered probes after which a connection is given up; Go's default as well.
+const KEEP_ALIVE_PROBES: u32 = 9;
+
+/// Something that was asked for and is not to be had; the socket works without it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Warning {
+    /// Listeners may not accept TCP Fast Open.
+    #[error("TCP Fast Open is off for listeners (hint: set bit 2 of the sysctl net.ipv4.tcp_fastopen)")]
+    FastOpenServer,
+    /// Outgoing connections may not use TCP Fast Open.
+    #[error(
+        "TCP Fast Open is off for outgoing connections (hint: set bit 1 of the sysctl net.ipv4.tcp_fastopen)"
+    )]
+    FastOpenClient,
+    /// The kernel has no such option, or refused it.
+    #[error("TCP Fast Open is refused by the system: {0}")]
+    FastOpenRefused(io::ErrorKind),
+    /// The socket holds so few bytes of datagrams that bursts are lost.
+    #[error(
+        "the receive buffer for datagrams is small: {0} bytes (hint: raise the sysctl net.core.rmem_max to 8388608)"
+    )]
+    ReceiveBuffer(usize),
+    /// The interface to send through does not exist, or may not be used. It may come later.
+    #[error("nothing can be reached for now, interface {0}: {1}")]
+    Interface(Box<str>, io::ErrorKind),
+    /// The system has no IPv6.
+    #[error("IPv6 is not available: listening on IPv4 alone")]
+    NoIpv6,
+}
+
+/// Sets what every relayed connection has: no delay of small segments, and keep-alive probes.
+///
+/// # Errors
+/// What the system reports; a connection that the peer has already reset may give one on some systems.
+pub fn tune(stream: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+    socket.set_tcp_keepalive(&keep_alive.with_retries(KEEP_ALIVE_PROBES))
+}
+
+/// Makes closing the connection reset it and drop what is still unsent.
+///
+/// # Errors
+/// What the system reports.
+pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
+/// Whether connections could go through an interface now.
+pub(crate) fn check_interface(interface: &str) -> Option<Warning> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
+    let error = bind_interface(&socket, interface).err()?;
+    Some(Warning::Interface(interface.into(), error.kind()))
+}
+
+/// Binds a socket to an interface by name.
+///
+/// # Errors
+/// What the system reports (`ENODEV`: no such interface); `Unsupported` where there is no such option.
+pub(crate) fn bind_interface(socket: &impl AsFd, interface: &str) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return SockRef::from(socket).bind_device(Some(interface.as_bytes()));
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _unused = (socket, interface);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What keeps listeners from accepting TCP Fast Open, if anything.
+pub fn check_fast_open_server() -> Option<Warning> {
+    server_warning(fast_open_support())
+}
+
+/// What keeps outgoing connections from using TCP Fast Open, if anything.
+pub fn check_fast_open_client() -> Option<Warning> {
+    client_warning(fast_open_support())
+}
+
+fn server_warning(support: Option<FastOpenSupport>) -> Option<Warning> {
+    support.is_some_and(|support| !support.server).then_some(Warning::FastOpenServer)
+}
+
+fn client_warning(support: Option<FastOpenSupport>) -> Option<Warning> {
+    support.is_some_and(|support| !support.client).then_some(Warning::FastOpenClient)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_open_warnings_follow_the_setting() {
+        let only_client = Some(FastOpenSupport { client: true, server: false });
+        let only_server = Some(FastOpenSupport { client: false, server: true });
+        assert_eq!(server_warning(only_client), Some(Warning::FastOpenServer));
+        assert_eq!(server_warning(only_server), None);
+        assert_eq!(client_warning(only_server), Some(Warning::FastOpenClient));
+        assert_eq!(client_warning(only_client), None);
+        assert_eq!((server_warning(None), client_warning(None)), (None, None));
+    }
+
+    #[test]
+    fn a_tuned_socket_has_its_options() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        tune(&socket).unwrap();
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        reset_on_close(&socket).unwrap();
+        assert_eq!(socket.linger().unwrap(), Some(Duration::ZERO));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_unknown_interface_is_an_error() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        assert!(bind_interface(&socket, "no-such-if0").is_err());
+    }
+}

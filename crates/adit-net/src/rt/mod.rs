@@ -1,0 +1,15 @@
+//! The runtime seam: the one place that decides how futures run and how bytes reach a socket.
+//!
+//! One event loop per core, each a thread with a tokio `LocalRuntime`; a connection lives and dies on the loop
+//! that accepted it, so nothing here is `Send` and nothing is locked. The rest of adit sees readiness only as
+//! [`Stream::poll_recv`] and its kin, which another back end could serve as well.
+
+mod cores;
+mod pool;
+mod stream;
+mod time;
+
+pub use cores::{Cores, Signal, Signals, Stop, Stopper, spawn_local, yield_now};
+pub use pool::{CHUNK_LEN, Chunk, Pool, poll_chunk};
+pub use stream::{IO_VECTORS, Stream, UnixListener, UnixStream};
+pub use time::{Elapsed, now, race, sleep, sleep_until, timeout, unix_time};

@@ -1,0 +1,26 @@
+//! Datagrams, many at a time.
+//!
+//! One [`Batch`] per core holds the bytes: a socket receives into its slots, the protocol opens and seals them where
+//! they lie, and other sockets send from there before the next batch comes. Nothing waits for room to send: what the
+//! kernel does not take at once is dropped and counted.
+//!
+//! ```text
+//!   block:  [ headroom | up to 65,535 bytes | tail ][ headroom | .. ] x 32        [ spare: copies that need room ]
+//! ```
+//!
+//! A slot is touched only as far as data goes, and the slots are spaced so that their starts share no cache set.
+
+mod batch;
+mod gro;
+mod group;
+mod socket;
+
+#[cfg(test)]
+mod tests;
+
+pub use adit_sys::udp::Fragmentation;
+pub use batch::{Batch, Datagram, HEADROOM};
+pub use group::Outgoing;
+pub use socket::{Ability, Sent, Socket};
+
+pub(crate) use socket::raise_buffers;

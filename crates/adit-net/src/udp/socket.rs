@@ -1,0 +1,432 @@
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::os::fd::AsFd;
+use std::task::{Context, Poll, ready};
+
+use adit_sys::udp::{self as sys, Fragmentation, Head};
+use socket2::{Domain, Protocol, SockRef, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::batch::{Batch, MERGED_MESSAGES, MESSAGES};
+use super::gro::Gro;
+use super::group::{Outgoing, group_len};
+
+/// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
+const FLOW_BUFFER: usize = 256 * 1024;
+
+/// Segments up to this size fit every path that IPv6 allows, whatever the device: if such a message is refused, then
+/// not for its size.
+const SAFE_SEGMENT: usize = 1200;
+
+/// Errors in a row that one call takes from a socket before it lets others run.
+const MAX_ERRORS: usize = 16;
+
+/// What a socket is able to do; it starts at the best and only ever falls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ability {
+    /// One message per call.
+    Single,
+    /// Many messages per call.
+    Batches,
+    /// Many datagrams per message.
+    Segments,
+}
+
+/// What became of the datagrams of one [`Socket::send`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Handed to the kernel.
+    pub sent: usize,
+    /// Dropped: the kernel had no room.
+    pub full: usize,
+    /// Dropped: larger than the path takes.
+    pub too_big: usize,
+    /// Dropped for another reason of the system's, such as a destination without a route.
+    pub failed: usize,
+    /// Where one of the [`Sent::too_big`] was to go, and its length.
+    pub too_big_to: Option<(SocketAddr, usize)>,
+    /// A destination that an earlier datagram did not reach, as ICMP says.
+    pub unreachable: Option<SocketAddr>,
+}
+
+/// A datagram socket, on the event loop that made it.
+#[derive(Debug)]
+pub struct Socket {
+    fd: AsyncFd<StdSocket>,
+    is_v6: bool,
+    is_connected: bool,
+    ability: Cell<Ability>,
+    /// Largest segment of a message that is to be cut; 0 below [`Ability::Segments`].
+    max_segment: Cell<usize>,
+    gro: Cell<Gro>,
+    /// The kernel's count of lost datagrams, as last seen.
+    lost: Cell<u32>,
+}
+
+impl Socket {
+    /// Puts a bound socket on the current event loop.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn from_std(socket: StdSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let is_v6 = socket.local_addr()?.is_ipv6();
+        let is_connected = socket.peer_addr().is_ok();
+        sys::report_drops(&socket)?;
+        let ability = if sys::knows_segments(&socket) { Ability::Segments } else { Ability::Batches };
+        // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
+        #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
+        let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
+        let max_segment = if ability == Ability::Segments { usize::MAX } else { 0 };
+        Ok(Self {
+            fd,
+            is_v6,
+            is_connected,
+            ability: Cell::new(ability),
+            max_segment: Cell::new(max_segment),
+            gro: Cell::new(Gro::default()),
+            lost: Cell::new(0),
+        })
+    }
+
+    /// A socket with a port of its own that may send to any address and receive from any.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn open(interface: Option<&str>) -> io::Result<Self> {
+        let v6 = unbound(Domain::IPV6, interface).and_then(|socket| {
+            socket.set_only_v6(false)?;
+            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into())?;
+            Ok(socket)
+        });
+        let socket = v6.or_else(|_| {
+            let socket = unbound(Domain::IPV4, interface)?;
+            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into())?;
+            Ok::<_, io::Error>(socket)
+        })?;
+        let is_v6 = socket.domain()? == Domain::IPV6;
+        // Errors name their destination, so that one of them ends no other flow.
+        sys::queue_errors(&socket, is_v6)?;
+        Self::from_std(socket.into())
+    }
+
+    /// A socket that sends to `peer` and receives from it alone.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn connect(peer: SocketAddr, interface: Option<&str>) -> io::Result<Self> {
+        let socket = unbound(Domain::for_address(peer), interface)?;
+        socket.connect(&peer.into())?;
+        Self::from_std(socket.into())
+    }
+
+    /// What is done with datagrams that are larger than the path takes.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_fragmentation(&self, wanted: Fragmentation) -> io::Result<()> {
+        sys::set_fragmentation(&self.fd, self.is_v6, wanted)
+    }
+
+    /// Notes for each datagram the address it was sent to, so that the answer can come from there.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn report_destination(&self) -> io::Result<()> {
+        sys::report_destination(&self.fd, self.is_v6)
+    }
+
+    /// Address of this end.
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.fd.get_ref().local_addr()
+    }
+
+    #[cfg(test)]
+    pub(super) fn fd(&self) -> &impl AsFd {
+        &self.fd
+    }
+
+    /// What the system lets this socket do.
+    pub fn ability(&self) -> Ability {
+        self.ability.get()
+    }
+
+    /// Uses no more than `most` of what the system offers.
+    pub fn limit_ability(&self, most: Ability) {
+        if most < self.ability.get() {
+            self.ability.set(most);
+            self.max_segment.set(0);
+        }
+    }
+
+    /// Whether the kernel is asked to merge what it receives.
+    pub fn merges(&self) -> bool {
+        self.gro.get().is_on()
+    }
+
+    /// Receives what waits, as one batch. Ready as soon as there is something; the batch is empty only if the time
+    /// was spent on errors. `lost` grows by what the kernel had no room for.
+    ///
+    /// # Errors
+    /// What the runtime reports, for instance at shutdown.
+    pub fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        lost: &mut u64,
+    ) -> Poll<io::Result<()>> {
+        batch.clear();
+        for _ in 0..MAX_ERRORS {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            let wanted = match self.ability.get() {
+                Ability::Single => 1,
+                _ if self.merges() => MERGED_MESSAGES,
+                Ability::Batches | Ability::Segments => MESSAGES,
+            };
+            match self.receive(batch, wanted) {
+                Ok(count) => {
+                    if count < wanted {
+                        guard.clear_ready();
+                    }
+                    self.note(batch, count, lost);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if is_missing_call(&error) && self.ability.get() > Ability::Single => {
+                    self.fall("recvmmsg", &error, Ability::Single);
+                }
+                // What ICMP said about an earlier datagram of ours: the socket is as good as before.
+                Err(error) => {
+                    tracing::trace!(%error, "receive");
+                    while let Ok(Some(_)) = sys::take_error(&self.fd) {}
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn receive(&self, batch: &mut Batch, wanted: usize) -> io::Result<usize> {
+        let mut slots = Batch::slots(&mut batch.block, wanted);
+        if self.ability.get() == Ability::Single {
+            let slot = slots.next().expect("a batch has slots");
+            batch.receiver.receive_one(&self.fd, slot)
+        } else {
+            batch.receiver.receive(&self.fd, slots)
+        }
+    }
+
+    fn note(&self, batch: &mut Batch, count: usize, lost: &mut u64) {
+        let mut in_a_row = (None, 0, 0);
+        for at in 0..count {
+            let Some(meta) = batch.receiver.meta(at) else { continue };
+            if let Some(dropped) = meta.dropped {
+                *lost += u64::from(dropped.wrapping_sub(self.lost.replace(dropped)));
+            }
+            let (from, run, longest) = in_a_row;
+            let run = if from == Some(meta.from) { run + 1 } else { 1 };
+            in_a_row = (Some(meta.from), run, longest.max(run));
+            batch.push(at, &meta);
+        }
+        let mut gro = self.gro.get();
+        if gro.note(count, batch.len(), in_a_row.2)
+            && let Err(error) = sys::set_gro(&self.fd, gro.is_on())
+        {
+            tracing::debug!(%error, "the system does not merge datagrams");
+            gro.refuse();
+        }
+        self.gro.set(gro);
+    }
+
+    /// Sends `datagrams`, which lie in the block of `batch`, in order and without waiting: grouped as far as they
+    /// may be, else many per call, else one by one.
+    pub fn send(&self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+        let mut report = Sent::default();
+        let mut rest = datagrams;
+        // Datagrams at the front that are to leave one by one, after a message of them was refused.
+        let mut alone = 0;
+        // Whether it was refused for being one.
+        let mut blame = false;
+        let mut errors = 0;
+        while !rest.is_empty() {
+            let max_segment = if alone > 0 { 0 } else { self.max_segment.get() };
+            let part = if alone > 0 { &rest[..alone] } else { rest };
+            match self.send_messages(batch, part, max_segment) {
+                Ok(count) => {
+                    errors = 0;
+                    let mut taken = 0;
+                    for _ in 0..count {
+                        taken += group_len(&part[taken..], max_segment);
+                    }
+                    report.sent += taken;
+                    if alone > 0 && std::mem::take(&mut blame) {
+                        self.blame_segments(part[0].len);
+                    }
+                    alone = alone.saturating_sub(taken);
+                    rest = &rest[taken..];
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_full(&error) => {
+                    report.full += rest.len();
+                    return report;
+                }
+                Err(error) if is_missing_call(&error) && self.ability.get() > Ability::Single => {
+                    self.fall("sendmmsg", &error, Ability::Single);
+                }
+                Err(error) if errors == 0 && !is_refused_message(&error) => {
+                    // It may be about an earlier datagram to somebody else: once more, now that it is taken.
+                    errors += 1;
+                    while let Ok(Some(queued)) = sys::take_error(&self.fd) {
+                        report.note_queued(&queued);
+                    }
+                }
+                Err(error) if group_len(part, max_segment) > 1 => {
+                    blame = is_refused_message(&error) || is_too_big(&error);
+                    alone = group_len(part, max_segment);
+                }
+                Err(error) => {
+                    errors = 0;
+                    if is_too_big(&error) {
+                        report.too_big += 1;
+                        report.too_big_to = Some((rest[0].to, rest[0].len));
+                    } else {
+                        tracing::trace!(%error, "send");
+                        report.failed += 1;
+                    }
+                    alone = alone.saturating_sub(1);
+                    rest = &rest[1..];
+                }
+            }
+        }
+        report
+    }
+
+    fn send_messages(
+        &self,
+        batch: &mut Batch,
+        datagrams: &[Outgoing],
+        max_segment: usize,
+    ) -> io::Result<usize> {
+        let block = &*batch.block;
+        let mut rest = datagrams;
+        let messages = std::iter::from_fn(|| {
+            let first = rest.first()?;
+            let (group, behind) = rest.split_at(group_len(rest, max_segment));
+            rest = behind;
+            let head = Head {
+                to: if self.is_connected { None } else { Some(self.in_family(first.to)) },
+                from: first.from.map(|ip| self.in_family(SocketAddr::new(ip, 0)).ip()),
+                class: first.class,
+                segment: if group.len() > 1 { u16::try_from(first.len).ok() } else { None },
+            };
+            Some((head, group.iter().map(|datagram| datagram.bytes(block))))
+        });
+        if self.ability.get() == Ability::Single {
+            batch.sender.send_one(&self.fd, messages)
+        } else {
+            batch.sender.send(&self.fd, messages)
+        }
+    }
+
+    /// Bytes of payload that the path to `peer` takes in one datagram, as far as the system knows.
+    pub fn largest_payload(peer: SocketAddr) -> Option<usize> {
+        let socket = unbound(Domain::for_address(peer), None).ok()?;
+        socket.connect(&peer.into()).ok()?;
+        let headers = if peer.is_ipv6() { 48 } else { 28 };
+        sys::path_mtu(&socket, peer.is_ipv6()).ok()?.checked_sub(headers)
+    }
+
+    /// IPv4 addresses as a dual-stack socket wants them.
+    fn in_family(&self, addr: SocketAddr) -> SocketAddr {
+        match addr {
+            SocketAddr::V4(v4) if self.is_v6 => {
+                SocketAddr::new(IpAddr::V6(v4.ip().to_ipv6_mapped()), v4.port())
+            }
+            SocketAddr::V4(_) | SocketAddr::V6(_) => addr,
+        }
+    }
+
+    /// A datagram left alone after a message of several of its size was refused.
+    fn blame_segments(&self, len: usize) {
+        if len > SAFE_SEGMENT {
+            // Fragments are allowed, segments are not: the path is too narrow for this size.
+            self.max_segment.set(self.max_segment.get().min(len - 1));
+        } else {
+            let error = io::Error::from(ErrorKind::Unsupported);
+            self.fall("UDP_SEGMENT", &error, Ability::Batches);
+        }
+    }
+
+    fn fall(&self, call: &str, error: &io::Error, to: Ability) {
+        let local = self.local_addr().map(|addr| addr.port()).unwrap_or_default();
+        tracing::info!(call, %error, port = local, "the system refuses a fast way to send or receive: using a slower one");
+        self.limit_ability(to);
+    }
+}
+
+impl Sent {
+    /// Adds another report.
+    pub fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.full += other.full;
+        self.too_big += other.too_big;
+        self.failed += other.failed;
+        self.too_big_to = other.too_big_to.or(self.too_big_to);
+        self.unreachable = other.unreachable.or(self.unreachable);
+    }
+
+    fn note_queued(&mut self, queued: &sys::QueuedError) {
+        let is_gone = matches!(
+            queued.error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+        );
+        if is_gone && let Some(to) = queued.to {
+            self.unreachable = Some(SocketAddr::new(to.ip().to_canonical(), to.port()));
+        }
+    }
+}
+
+/// Raises both buffers of a socket, as far as the system allows, and returns what there is for receiving.
+pub(crate) fn raise_buffers(socket: &impl AsFd, receive: usize) -> io::Result<usize> {
+    sys::set_send_buffer(socket, receive.min(1 << 20))?;
+    sys::set_receive_buffer(socket, receive)
+}
+
+fn unbound(domain: Domain, interface: Option<&str>) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    raise_buffers(&SockRef::from(&socket).as_fd(), FLOW_BUFFER)?;
+    if let Some(interface) = interface {
+        crate::options::bind_interface(&socket, interface)?;
+    }
+    Ok(socket)
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(ENOBUFS)
+}
+
+/// Whether the message itself is not wanted as it is: by the device or route (`EIO`, `EOPNOTSUPP`), or by a kernel
+/// that does not know or like its parts (`EINVAL`).
+fn is_refused_message(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(EIO | EINVAL | EOPNOTSUPP))
+}
+
+fn is_too_big(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(EMSGSIZE)
+}
+
+fn is_missing_call(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ENOSYS)
+}
+
+const EIO: i32 = 5;
+const EINVAL: i32 = 22;
+const ENOSYS: i32 = 38;
+const EMSGSIZE: i32 = 90;
+const EOPNOTSUPP: i32 = 95;
+const ENOBUFS: i32 = 105;
