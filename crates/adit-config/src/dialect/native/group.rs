@@ -1,0 +1,113 @@
+//! The keys of protocol group.
+
+use super::fields::{Fields, Report, Spanned};
+use super::keys::Table;
+use super::{MAX_OUTBOUNDS, name, value};
+use crate::dialect::value::{Problem, text_of};
+use crate::model::{Check, Group, Member, Outbound, OutboundProtocol};
+
+/// Longest address that is fetched to compare members, in bytes.
+const MAX_URL: usize = 1024;
+
+/// The group, whose members point nowhere yet, and their names.
+pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, Vec<Spanned<Box<str>>>) {
+    let field = fields.require(report, "members");
+    let tables = field.map(|field| field.tables(report, Table::Member, MAX_OUTBOUNDS)).unwrap_or_default();
+    if fields.is_empty_list("members") {
+        report.error(
+            &fields.place("members"),
+            fields.path("members"),
+            Problem::new("there is none to choose"),
+        );
+    }
+    let (mut members, mut names) = (Vec::new(), Vec::new());
+    for mut table in tables {
+        let name = table.require(report, "name").and_then(|field| field.parsed(report, name));
+        let mut member = Member::new(usize::MAX);
+        for (key, weight) in [("tcp-weight", &mut member.tcp_weight), ("udp-weight", &mut member.udp_weight)]
+        {
+            if let Some(percent) = table.integer(report, key, 0..=100) {
+                *weight = u8::try_from(percent).unwrap_or(*weight);
+            }
+        }
+        table.finish(report, None);
+        if let Some(name) = name {
+            members.push(member);
+            names.push(name);
+        }
+    }
+    (Group { members, check: check(fields, report) }, names)
+}
+
+fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
+    let default = Check::default();
+    let url = fields.parsed(report, "check-url", url).map_or(default.url, |url| url.value);
+    let mut span = |key| {
+        let span = fields.duration(report, key)?;
+        if span.is_zero() {
+            report.error(&fields.place(key), fields.path(key), Problem::new("no time at all"));
+        }
+        Some(span)
+    };
+    let interval = span("check-interval").unwrap_or(default.interval);
+    let interval_in_use = span("check-interval-in-use").unwrap_or(interval);
+    let timeout = span("check-timeout").unwrap_or(default.timeout);
+    if interval_in_use > interval {
+        let key = "check-interval-in-use";
+        report.error(&fields.place(key), fields.path(key), Problem::new("longer than check-interval"));
+    }
+    let tolerance = fields.duration(report, "tolerance").unwrap_or(default.tolerance);
+    Check { url, interval, interval_in_use, timeout, tolerance }
+}
+
+fn url(text: &str) -> Result<Box<str>, Problem> {
+    let url = text_of(text, MAX_URL)?;
+    if url.len() > "http://".len() && url.starts_with("http://") && !url.contains(char::is_whitespace) {
+        return Ok(url);
+    }
+    Err(Problem::new("no address that begins with http://")
+        .hint("what is fetched should be small and public"))
+}
+
+/// Gives the members of each group their places among all outbounds.
+pub(super) fn resolve(
+    outbounds: &mut [Outbound],
+    members: Vec<(String, Vec<Spanned<Box<str>>>)>,
+    report: &mut Report<'_>,
+) {
+    let all: Vec<_> = outbounds
+        .iter()
+        .map(|outbound| (outbound.name.clone(), matches!(outbound.protocol, OutboundProtocol::Group(_))))
+        .collect();
+    for (outbound, (path, names)) in outbounds.iter_mut().zip(members) {
+        let OutboundProtocol::Group(group) = &mut outbound.protocol else { continue };
+        for (i, (name, member)) in names.iter().zip(&mut group.members).enumerate() {
+            let path = format!("{path}.members[{i}].name");
+            let problem = match all.iter().position(|(other, _)| **other == *name.value) {
+                None => {
+                    let hint = value::closest(&name.value, all.iter().map(|(name, _)| &**name));
+                    let problem = format!("no such outbound: {}", value::excerpt(&name.value));
+                    let problem = Problem::new(problem);
+                    match hint {
+                        Some(name) => problem.hint(format!("did you mean `{name}`?")),
+                        None => problem,
+                    }
+                }
+                Some(index) if all[index].1 => Problem::new("a group cannot hold a group"),
+                Some(index) => {
+                    member.outbound = index;
+                    continue;
+                }
+            };
+            report.error(&name.at, path, problem);
+        }
+        let mut seen = std::collections::HashSet::new();
+        if !group.members.iter().all(|member| member.outbound == usize::MAX || seen.insert(member.outbound)) {
+            report.error(
+                &names[0].at,
+                format!("{path}.members"),
+                Problem::new("one of them is listed twice"),
+            );
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Every key of `adit.toml`, in one table: the reader checks against it, messages and documentation quote it.
+
+use std::fmt::Write as _;
+
+/// Where a key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// At the top of the file.
+    Root,
+    /// In `[log]`.
+    Log,
+    /// In `[admin]`.
+    Admin,
+    /// In `[limits]`.
+    Limits,
+    /// In an `[[inbound]]`.
+    Inbound,
+    /// In an entry of an inbound's `users`.
+    User,
+    /// In an `[[outbound]]`.
+    Outbound,
+    /// In an entry of an outbound's `members`.
+    Member,
+}
+
+impl Table {
+    /// All of them, in the order in which documentation lists them.
+    pub const ALL: [Self; 8] = [
+        Self::Root,
+        Self::Log,
+        Self::Admin,
+        Self::Limits,
+        Self::Inbound,
+        Self::User,
+        Self::Outbound,
+        Self::Member,
+    ];
+
+    /// The header, as it stands in a file.
+    pub fn header(self) -> &'static str {
+        match self {
+            Self::Root => "top of the file",
+            Self::Log => "[log]",
+            Self::Admin => "[admin]",
+            Self::Limits => "[limits]",
+            Self::Inbound => "[[inbound]]",
+            Self::User => "users of an [[inbound]]",
+            Self::Outbound => "[[outbound]]",
+            Self::Member => "members of an [[outbound]]",
+        }
+    }
+}
+
+/// One key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Where it stands.
+    pub table: Table,
+    /// Its name.
+    pub name: &'static str,
+    /// The protocols of the inbound or outbound that have it; empty for all.
+    pub protocols: &'static [&'static str],
+    /// What may be written, with the unit.
+    pub value: &'static str,
+    /// What holds when it is left out; `required` when it must not be.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+impl Key {
+    /// Whether an inbound or outbound of this protocol has the key.
+    pub fn applies_to(&self, protocol: &str) -> bool {
+        self.protocols.is_empty() || self.protocols.contains(&protocol)
+    }
+}
+
+/// The keys of one table.
+pub fn of(table: Table) -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(move |key| key.table == table)
+}
+
+/// The reference of all keys, as Markdown: one table for each of [`Table`].
+pub fn markdown() -> String {
+    let mut out = String::new();
+    for table in Table::ALL {
+        let lead = if out.is_empty() { "" } else { "\n" };
+        write!(out, "{lead}### {}\n\n", table.header()).expect("a string takes any text");
+        out.push_str("| key | of | value | default | meaning |\n|---|---|---|---|---|\n");
+        for key in of(table) {
+            let protocols =
+                if key.protocols.is_empty() { "all".to_owned() } else { key.protocols.join(", ") };
+            let Key { name, value, default, meaning, .. } = key;
+            writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {meaning} |")
+                .expect("a string takes any text");
+        }
+    }
+    out
+}
+
+const ALL: &[&str] = &[];
+const LOCAL: &[&str] = &["mixed", "socks", "http"];
+const USERS: &[&str] = &["mixed", "socks", "http", "shadowsocks"];
+const SNELL: &[&str] = &["snell"];
+const SHADOWSOCKS: &[&str] = &["shadowsocks"];
+const SERVERS: &[&str] = &["snell", "shadowsocks"];
+const TUNNEL: &[&str] = &["tunnel"];
+const CARRIERS: &[&str] = &["shadowsocks", "tunnel"];
+const GROUP: &[&str] = &["group"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
+
+const fn key(
+    table: Table,
+    name: &'static str,
+    protocols: &'static [&'static str],
+    value: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key { table, name, protocols, value, default, meaning }
+}
+
+/// All keys, in the order in which documentation lists them.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = {
+    use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, User};
+    &[
+        key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
+        key(Root, "log", ALL, "table", "", "what is logged, and how"),
+        key(Root, "admin", ALL, "table", "", "the control interface"),
+        key(Root, "limits", ALL, "table", "", "limits of the whole process"),
+        key(Root, "inbound", ALL, "tables", "required", "where connections come in"),
+        key(Root, "outbound", ALL, "tables", "one of protocol direct", "where connections go out"),
+
+        key(Log, "level", ALL, "error, warn, info, debug or trace", "info", "least severe level that is written"),
+        key(Log, "format", ALL, "text or json", "text", "shape of a line"),
+        key(Log, "time", ALL, "true or false", "true", "puts the time on each line; a journal adds its own"),
+        key(Log, "destinations", ALL, "true or false", "false", "shows where connections go in lines of level info"),
+
+        key(Admin, "socket", ALL, "path of a unix socket", "none: no control interface", "where the control interface listens"),
+
+        key(Limits, "idle", ALL, "duration, or off", "2h4m", "ends a connection without a byte in either direction for this long"),
+        key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
+        key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
+        key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
+
+        key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
+        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
+        key(Inbound, "listen", ALL, "address:port, or a list", "required", "where to listen; `:port` is every address of the machine"),
+        key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
+        key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
+        key(Inbound, "interface", ALL, "name of an interface", "any", "listens on this interface alone"),
+        key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; for shadowsocks each password is a key in base64"),
+        key(Inbound, "allow-lan", LOCAL, "true or false", "false", "lets a port without users listen beyond loopback"),
+        key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
+        key(Inbound, "psk", SNELL, "text", "required", "the pre-shared key"),
+        key(Inbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
+        key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
+        key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
+        key(Inbound, "mode", CARRIERS, "tcp, udp or tcp-and-udp", "tcp", "what is served"),
+        key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
+        key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
+        key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
+        key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
+        key(Inbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Inbound, "target", TUNNEL, "host:port", "required", "where every connection goes"),
+
+        key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
+        key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password"),
+
+        key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
+        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),
+        key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
+        key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
+        key(Outbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that the server expects"),
+        key(Outbound, "obfs-host", SERVERS, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
+        key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
+        key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
+        key(Outbound, "mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for"),
+        key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
+        key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
+        key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
+        key(Outbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Outbound, "reuse", SNELL, "true or false", "false", "keeps connections for further requests"),
+        key(Outbound, "half-close", SNELL, "auto, on or late", "auto", "passes on the end of local data at once, or after the answer; auto: at once to adit"),
+        key(Outbound, "version", SNELL, "4 or 5", "5", "version of the server; both speak alike, so nothing depends on it"),
+        key(Outbound, "family", DIALLING, "any, prefer-ipv4, ipv4-only or ipv6-only", "any", "which address families are used"),
+        key(Outbound, "ipv6", DIALLING, "true or false", "true", "false is short for family = \"ipv4-only\""),
+        key(Outbound, "interface", DIALLING, "name of an interface", "by routing", "sends through this interface"),
+        key(Outbound, "egress-interface", DIALLING, "name of an interface", "by routing", "other name of `interface`"),
+        key(Outbound, "dns", DIALLING, "address, address:port, or a list", "the system's resolver", "name servers; port 53 unless given"),
+        key(Outbound, "tcp-fast-open", DIALLING, "true or false", "false", "sends data in the first packet"),
+        key(Outbound, "timeout", DIALLING, "duration", "10s", "time for name resolution and all attempts to connect together"),
+        key(Outbound, "members", GROUP, "list of { name }", "required", "outbounds of which the one that answers best is used"),
+        key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),
+        key(Outbound, "check-interval", GROUP, "duration", "10s", "time between two checks of a member"),
+        key(Outbound, "check-interval-in-use", GROUP, "duration", "check-interval", "the same for the member in use"),
+        key(Outbound, "check-timeout", GROUP, "duration", "5s", "an answer that takes longer is none"),
+        key(Outbound, "tolerance", GROUP, "duration", "50ms", "how much faster another member must be to take over"),
+
+        key(Member, "name", ALL, "name of an outbound", "required", "which outbound it is; not one of protocol group"),
+        key(Member, "tcp-weight", ALL, "percent, 0 to 100", "100", "how much it is preferred for streams; 0 is never"),
+        key(Member, "udp-weight", ALL, "percent, 0 to 100", "100", "the same for datagrams"),
+    ]
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_within_a_table() {
+        for (i, key) in KEYS.iter().enumerate() {
+            let twin = KEYS[..i].iter().find(|other| (other.table, other.name) == (key.table, key.name));
+            assert_eq!(twin, None);
+        }
+    }
+
+    #[test]
+    fn the_reference_has_a_row_for_each_key() {
+        let text = markdown();
+        assert!(text.contains("\n| `psk` | snell | text | required | the pre-shared key |\n"), "{text}");
+        let cells: Vec<usize> =
+            text.lines().filter(|l| l.starts_with("| `")).map(|l| l.matches('|').count()).collect();
+        assert_eq!(cells, vec![6; KEYS.len()]);
+    }
+
+    #[test]
+    fn the_reference_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (_, tables) = page.split_once("<!-- adit config docs -->\n\n").expect("the page has the mark");
+        assert_eq!(tables, markdown(), "`adit config docs` prints what belongs behind the mark");
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_model() {
+        use crate::dialect::value::duration;
+        use crate::model::{Dial, Limits};
+
+        let default = |table, name| of(table).find(|key| key.name == name).unwrap().default;
+        let limits = Limits::default();
+        assert_eq!(duration(default(Table::Limits, "idle")).ok(), limits.idle);
+        assert_eq!(duration(default(Table::Limits, "drain")), Ok(limits.drain));
+        assert_eq!(duration(default(Table::Outbound, "timeout")), Ok(Dial::default().timeout));
+        assert_eq!(default(Table::Limits, "unauthenticated"), limits.unauthenticated.to_string());
+    }
+
+    #[test]
+    fn the_example_names_every_key() {
+        for key in KEYS {
+            assert!(super::super::EXAMPLE.contains(key.name), "{}", key.name);
+        }
+    }
+}

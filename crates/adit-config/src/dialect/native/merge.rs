@@ -1,0 +1,115 @@
+//! One configuration out of several files.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::{Config, Inbound, Limits, Log, Outbound};
+
+/// Puts the configurations of several files, each valid by itself, together.
+///
+/// Inbounds and outbounds add up, and an inbound keeps the outbound of its own file. A name stands for one thing;
+/// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `[log]`, `[admin]`,
+/// `[limits]`) may be set in one file, or alike in several.
+///
+/// # Errors
+/// Names that are taken, and settings that contradict each other, by file.
+pub fn merge(files: impl IntoIterator<Item = (Arc<str>, Config)>) -> Result<Config, Diagnostics> {
+    let mut all = Merged { config: Config::default(), found: Diagnostics::new() };
+    for (file, config) in files {
+        all.add(&file, config);
+    }
+    if all.found.has_errors() { Err(all.found) } else { Ok(all.config) }
+}
+
+struct Merged {
+    config: Config,
+    found: Diagnostics,
+}
+
+impl Merged {
+    fn add(&mut self, file: &Arc<str>, config: Config) {
+        let Config { log, admin, cores, limits, inbounds, outbounds } = config;
+        self.settle::<Log>(file, "log", log, |config| &mut config.log);
+        self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
+        self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
+        let places: Vec<usize> = outbounds.into_iter().map(|o| self.outbound(file, o)).collect();
+        for mut inbound in inbounds {
+            inbound.outbound = places[inbound.outbound];
+            let same = |other: &&Inbound| {
+                let taken = |addr: &&SocketAddr| addr.port() != 0 && inbound.listen.contains(addr);
+                other.name == inbound.name || other.listen.iter().any(|addr| taken(&addr))
+            };
+            if let Some(other) = self.config.inbounds.iter().find(same) {
+                let problem = format!("another file has an inbound of that name or address: {}", other.name);
+                self.found.push(Diagnostic::error(file, format!("inbound {}", inbound.name), problem));
+            }
+            self.config.inbounds.push(inbound);
+        }
+    }
+
+    /// The index of an outbound, which is added unless its equal is there.
+    fn outbound(&mut self, file: &Arc<str>, outbound: Outbound) -> usize {
+        let known = &mut self.config.outbounds;
+        if let Some(index) = known.iter().position(|other| *other == outbound) {
+            return index;
+        }
+        if known.iter().any(|other| other.name == outbound.name) {
+            let key = format!("outbound {}", outbound.name);
+            let error = Diagnostic::error(file, key, "another file has another outbound of that name");
+            self.found.push(error.hint("give it a name of its own"));
+        }
+        known.push(outbound);
+        known.len() - 1
+    }
+
+    fn settle<T: PartialEq + Default>(
+        &mut self,
+        file: &Arc<str>,
+        key: &str,
+        value: T,
+        place: fn(&mut Config) -> &mut T,
+    ) {
+        let kept = place(&mut self.config);
+        if value == T::default() || value == *kept {
+            return;
+        }
+        if *kept == T::default() {
+            *kept = value;
+        } else {
+            self.found.push(Diagnostic::error(file, key, "another file sets it to something else"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::native::parse;
+
+    fn file(name: &str, text: &str) -> (Arc<str>, Config) {
+        (name.into(), parse(name, text).unwrap().config)
+    }
+
+    const ONE: &str = "[log]\nlevel = \"debug\"\n[[inbound]]\nname = \"a\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+
+    #[test]
+    fn lists_add_up_and_settings_hold_for_all() {
+        let two = "[[inbound]]\nname = \"b\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:2\"\noutbound = \"no\"\n\
+                   [[outbound]]\nname = \"no\"\nprotocol = \"reject\"\n[[outbound]]\nprotocol = \"direct\"\n";
+        let config = merge([file("one", ONE), file("two", two)]).unwrap();
+        assert_eq!(config.log.level, crate::model::Level::Debug);
+        assert_eq!(config.outbounds.iter().map(|o| &*o.name).collect::<Vec<_>>(), ["direct", "no"]);
+        assert_eq!(config.inbounds.iter().map(|i| i.outbound).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let two = ONE.replace("debug", "trace");
+        let found = merge([file("one", ONE), file("two", &two)]).unwrap_err().to_string();
+        assert!(found.contains("two: log: another file sets it"), "{found}");
+        assert!(found.contains("two: inbound a: another file has an inbound"), "{found}");
+    }
+}

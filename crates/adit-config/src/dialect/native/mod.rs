@@ -1,0 +1,290 @@
+//! adit's own file, `adit.toml`.
+//!
+//! ```toml
+//! [[inbound]]
+//! protocol = "mixed"
+//! listen = "127.0.0.1:1080"
+//!
+//! [[outbound]]
+//! protocol = "snell"
+//! server = "example.com:6160"
+//! psk = "..."
+//! ```
+//!
+//! Every key with its values and default is in [`keys::KEYS`]; [`EXAMPLE`] shows all of them at work. Durations
+//! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). What is not a key is an error, and all errors of
+//! a file are reported together.
+
+mod fields;
+mod group;
+mod inbound;
+pub mod keys;
+mod merge;
+mod outbound;
+mod shadowsocks;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toml_edit::Document;
+
+use self::fields::{Fields, Report, Spanned};
+use self::inbound::RawInbound;
+use self::keys::Table;
+pub use self::merge::merge;
+use self::outbound::RawOutbound;
+pub use self::write::to_toml;
+use super::Loaded;
+use super::value::{self, Problem, text_of};
+use crate::diagnostic::Diagnostics;
+use crate::model::{Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol};
+use crate::source::Source;
+
+/// A file with every key, commented; it is valid as it stands.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
+const MAX_INBOUNDS: usize = 256;
+const MAX_OUTBOUNDS: usize = 256;
+const MAX_USERS: usize = 4096;
+const MAX_NAME: usize = 64;
+/// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Reads a file's text; `file` is its name in messages.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    let source = Source::new(file, text);
+    source.check_len()?;
+    let mut report = Report { source: &source, found: Diagnostics::new() };
+    let document = match Document::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let at = error.span().unwrap_or(0..0);
+            // The message alone: the long form quotes the line, which may hold a key.
+            report.error(&at, "", Problem::new(error.message().trim().replace('\n', ", ")));
+            return Err(report.found);
+        }
+    };
+    let root = Fields::new(document.as_table(), Table::Root, String::new(), 0..0);
+    let config = read(root, &mut report);
+    Loaded::conclude(config, report.found)
+}
+
+fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
+    let mut config = Config { cores: root.integer(report, "cores", 1..=1024), ..Config::default() };
+    if let Some(table) = root.take("log").and_then(|field| field.table(report, Table::Log)) {
+        config.log = log(table, report);
+    }
+    if let Some(table) = root.take("admin").and_then(|field| field.table(report, Table::Admin)) {
+        config.admin = admin(table, report);
+    }
+    if let Some(table) = root.take("limits").and_then(|field| field.table(report, Table::Limits)) {
+        config.limits = limits(table, report);
+    }
+    let outbounds = match root.take("outbound") {
+        Some(field) => field.tables(report, Table::Outbound, MAX_OUTBOUNDS),
+        None => Vec::new(),
+    };
+    let outbounds: Vec<RawOutbound> =
+        outbounds.into_iter().map(|table| outbound::read(table, report)).collect();
+    let inbounds = match root.take("inbound") {
+        Some(field) => field.tables(report, Table::Inbound, MAX_INBOUNDS),
+        None => Vec::new(),
+    };
+    let inbounds: Vec<RawInbound> = inbounds.into_iter().map(|table| inbound::read(table, report)).collect();
+    if inbounds.is_empty() && !report.found.has_errors() {
+        let hint = "add an [[inbound]] with protocol and listen";
+        report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
+    }
+    root.finish(report, None);
+    config.outbounds = translate_outbounds(outbounds, report);
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
+    config
+}
+
+fn log(mut table: Fields<'_>, report: &mut Report<'_>) -> Log {
+    let default = Log::default();
+    let log = Log {
+        level: table.one_of(report, "level", write::LEVELS).unwrap_or(default.level),
+        format: table.one_of(report, "format", write::FORMATS).unwrap_or(default.format),
+        time: table.flag(report, "time").unwrap_or(default.time),
+        destinations: table.flag(report, "destinations").unwrap_or(default.destinations),
+    };
+    table.finish(report, None);
+    log
+}
+
+fn admin(mut table: Fields<'_>, report: &mut Report<'_>) -> Option<PathBuf> {
+    let socket = table.parsed(report, "socket", |text| text_of(text, MAX_SOCKET_PATH));
+    table.finish(report, None);
+    socket.map(|path| PathBuf::from(&*path.value))
+}
+
+fn limits(mut table: Fields<'_>, report: &mut Report<'_>) -> Limits {
+    const MOST: usize = 1 << 20;
+    let default = Limits::default();
+    let limits = Limits {
+        idle: idle(&mut table, report, default.idle),
+        drain: table.duration(report, "drain").unwrap_or(default.drain),
+        unauthenticated: table
+            .integer(report, "unauthenticated", 1..=MOST)
+            .unwrap_or(default.unauthenticated),
+        unauthenticated_per_source: table
+            .integer(report, "unauthenticated-per-source", 1..=MOST)
+            .unwrap_or(default.unauthenticated_per_source),
+    };
+    table.finish(report, None);
+    limits
+}
+
+fn idle(
+    table: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    default: Option<std::time::Duration>,
+) -> Option<std::time::Duration> {
+    if table.text("idle") == Some("off") {
+        table.take("idle");
+        return None;
+    }
+    let idle = table.duration(report, "idle");
+    if idle.is_some_and(|idle| idle.is_zero()) {
+        let problem = Problem::new("ends every connection at once").hint("write \"off\" to never end one");
+        report.error(&table.place("idle"), table.path("idle"), problem);
+    }
+    idle.or(default)
+}
+
+fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Outbound> {
+    let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound_protocol));
+    let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
+    let mut raw = raw;
+    let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let all = raw.into_iter().zip(names);
+    let mut outbounds: Vec<Outbound> = all
+        .map(|(raw, name)| Outbound {
+            name,
+            dial: raw.dial,
+            // A broken one keeps its place, so that inbounds are checked against the right names.
+            protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
+        })
+        .collect();
+    group::resolve(&mut outbounds, members, report);
+    if outbounds.is_empty() {
+        let protocol = OutboundProtocol::Direct;
+        outbounds.push(Outbound { name: "direct".into(), dial: Dial::default(), protocol });
+    }
+    outbounds
+}
+
+fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Inbound> {
+    check_listen(&raw, report);
+    let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", write::inbound_protocol));
+    let names = names(protocols, raw.iter().map(|i| (i.path.as_str(), i.name.as_ref())), report);
+    let mut inbounds = Vec::new();
+    for (raw, name) in raw.into_iter().zip(names) {
+        let outbound = find_outbound(&raw, outbounds, report);
+        let Some(protocol) = raw.protocol else { continue };
+        let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
+        inbounds.push(Inbound { name, listen, socket: raw.socket, outbound, protocol });
+    }
+    inbounds
+}
+
+fn outbound_protocol(protocol: &OutboundProtocol) -> &'static str {
+    write::outbound_protocol(protocol)
+}
+
+/// The names of all tables of one kind: as given, else after the protocol, with a number where that is taken.
+fn names<'r>(
+    protocols: impl Iterator<Item = &'static str>,
+    given: impl Iterator<Item = (&'r str, Option<&'r Spanned<Box<str>>>)>,
+    report: &mut Report<'_>,
+) -> Vec<Arc<str>> {
+    let given: Vec<_> = given.collect();
+    let mut taken: HashSet<Arc<str>> = HashSet::new();
+    for (path, name) in &given {
+        if let Some(name) = name
+            && !taken.insert(Arc::from(&*name.value))
+        {
+            let problem = Problem::new(format!("the name is taken: {}", name.value));
+            report.error(&name.at, format!("{path}.name"), problem);
+        }
+    }
+    let mut names = Vec::new();
+    for ((_, name), protocol) in given.into_iter().zip(protocols) {
+        names.push(match name {
+            Some(name) => Arc::from(&*name.value),
+            None => free_name(protocol, &mut taken),
+        });
+    }
+    names
+}
+
+fn free_name(protocol: &str, taken: &mut HashSet<Arc<str>>) -> Arc<str> {
+    let numbered = (2_usize..).map(|n| Arc::from(format!("{protocol}-{n}")));
+    let name = std::iter::once(Arc::from(protocol)).chain(numbered).find(|name| !taken.contains(name));
+    let name = name.expect("there are more numbers than names");
+    taken.insert(Arc::clone(&name));
+    name
+}
+
+fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'_>) -> usize {
+    let Some(wanted) = &raw.outbound else { return 0 };
+    if let Some(index) = outbounds.iter().position(|outbound| *outbound.name == *wanted.value) {
+        return index;
+    }
+    let names: Vec<&str> = outbounds.iter().map(|outbound| &*outbound.name).collect();
+    let hint = match value::closest(&wanted.value, names.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("the first outbound is `{}`", names[0]),
+    };
+    let problem = Problem::new(format!("no such outbound: {}", value::excerpt(&wanted.value))).hint(hint);
+    report.error(&wanted.at, format!("{}.outbound", raw.path), problem);
+    0
+}
+
+fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {
+    let mut seen: HashMap<SocketAddr, &str> = HashMap::new();
+    for inbound in raw {
+        for addr in inbound.listen.iter().filter(|addr| addr.value.port() != 0) {
+            if let Some(first) = seen.insert(addr.value, &inbound.path) {
+                let problem = Problem::new(format!("{} is taken by {first}", addr.value));
+                report.error(&addr.at, format!("{}.listen", inbound.path), problem);
+            }
+        }
+    }
+}
+
+/// The name of an inbound or outbound.
+pub(super) fn name(text: &str) -> Result<Box<str>, Problem> {
+    if text.chars().count() > MAX_NAME {
+        return Err(Problem::new(format!("longer than {MAX_NAME} characters")));
+    }
+    text_of(text, MAX_NAME * 4)
+}
+
+fn obfs_server(text: &str) -> Result<ObfsServer, Problem> {
+    fields::one_of(text, write::OBFS)
+}
+
+/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written and
+/// read again.
+#[doc(hidden)]
+pub fn fuzz_native(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match parse("fuzz.toml", &text) {
+        Ok(loaded) => {
+            let again = parse("again.toml", &to_toml(&loaded.config));
+            assert_eq!(again.map(|again| again.config).as_ref(), Ok(&loaded.config));
+        }
+        Err(found) => super::assert_inside(&text, &found),
+    }
+}
+
+#[cfg(test)]
+mod tests;

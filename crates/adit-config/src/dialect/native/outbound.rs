@@ -1,0 +1,160 @@
+//! One `[[outbound]]`.
+
+use std::time::Duration;
+
+use adit_proto::wire::Target;
+
+use super::fields::{Fields, Report, Spanned, one_of};
+use super::{group, name, obfs_server, shadowsocks};
+use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
+use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, SnellClient};
+
+/// An outbound as it is written.
+pub(super) struct RawOutbound {
+    pub(super) path: String,
+    pub(super) name: Option<Spanned<Box<str>>>,
+    pub(super) dial: Dial,
+    /// `None` when something in it is wrong, which has been reported.
+    pub(super) protocol: Option<OutboundProtocol>,
+    /// The names that the members of a group have.
+    pub(super) members: Vec<Spanned<Box<str>>>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Direct,
+    Reject,
+    Snell,
+    Shadowsocks,
+    Group,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("direct", Kind::Direct),
+    ("reject", Kind::Reject),
+    ("snell", Kind::Snell),
+    ("shadowsocks", Kind::Shadowsocks),
+    ("group", Kind::Group),
+];
+
+pub(super) const FAMILIES: &[(&str, Family)] = &[
+    ("any", Family::Any),
+    ("prefer-ipv4", Family::PreferV4),
+    ("ipv4-only", Family::V4Only),
+    ("ipv6-only", Family::V6Only),
+];
+
+pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbound {
+    let kind = fields.require(report, "protocol").and_then(|field| {
+        field.parsed(report, |text| one_of(text, KINDS).map(|kind| (kind, text.to_owned())))
+    });
+    let name = fields.parsed(report, "name", name);
+    let path = fields.path("");
+    let mut raw = RawOutbound {
+        path: path.trim_end_matches('.').to_owned(),
+        name,
+        dial: Dial::default(),
+        protocol: None,
+        members: Vec::new(),
+    };
+    if let Some(kind) = &kind {
+        raw.protocol = match kind.value.0 {
+            Kind::Direct => Some(OutboundProtocol::Direct),
+            Kind::Reject => Some(OutboundProtocol::Reject),
+            Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
+            Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
+            Kind::Group => {
+                let (group, members) = group::read(&mut fields, report);
+                raw.members = members;
+                Some(OutboundProtocol::Group(group))
+            }
+        };
+        if !matches!(kind.value.0, Kind::Reject | Kind::Group) {
+            raw.dial = dial(&mut fields, report);
+        }
+    }
+    fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
+    raw
+}
+
+fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
+    let dns = fields.list(report, "dns", MAX_DNS, value::name_server).unwrap_or_default();
+    Dial {
+        family: family(fields, report),
+        interface: egress(fields, report),
+        dns: dns.into_iter().map(|server| server.value).collect(),
+        fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
+        timeout: timeout(fields, report),
+    }
+}
+
+fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
+    let both = fields.has("family") && fields.has("ipv6");
+    let family = fields.one_of(report, "family", FAMILIES);
+    let ipv6 = fields.flag(report, "ipv6");
+    if both {
+        let problem = Problem::new("family says it already");
+        report.error(&fields.place("ipv6"), fields.path("ipv6"), problem.hint("keep one of them"));
+    }
+    match (family, ipv6) {
+        (Some(family), _) => family,
+        (None, Some(false)) => Family::V4Only,
+        (None, _) => Family::Any,
+    }
+}
+
+fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
+    if fields.has("interface") && fields.has("egress-interface") {
+        let problem = Problem::new("another name of interface, which is given too");
+        report.error(&fields.place("egress-interface"), fields.path("egress-interface"), problem);
+    }
+    let own = fields.parsed(report, "interface", interface);
+    let alias = fields.parsed(report, "egress-interface", interface);
+    own.or(alias).map(|name| name.value)
+}
+
+fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
+    let default = Dial::default().timeout;
+    let timeout = fields.duration(report, "timeout").unwrap_or(default);
+    if timeout.is_zero() {
+        let problem = Problem::new("a timeout of nothing lets nothing connect");
+        report.error(&fields.place("timeout"), fields.path("timeout"), problem);
+    }
+    timeout
+}
+
+fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient> {
+    const HALF_CLOSES: &[(&str, HalfClose)] =
+        &[("auto", HalfClose::Auto), ("on", HalfClose::On), ("late", HalfClose::Late)];
+    let server = fields.require(report, "server").and_then(|f| f.parsed(report, value::target));
+    let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, psk));
+    let obfs = obfs_client(fields, report, server.as_ref().map(|s| &s.value));
+    let reuse = fields.flag(report, "reuse").unwrap_or(false);
+    let half_close = fields.one_of(report, "half-close", HALF_CLOSES).unwrap_or_default();
+    fields.integer(report, "version", 4..=5);
+    Some(SnellClient { server: server?.value, psk: psk?.value, obfs, reuse, half_close })
+}
+
+pub(super) fn obfs_client(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    server: Option<&Target>,
+) -> ObfsClient {
+    let mode = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
+    let host = fields.parsed(report, "obfs-host", value::disguise_host);
+    if let (ObfsServer::Off, Some(host)) = (mode, &host) {
+        let problem = Problem::new("there is no disguise that could name it");
+        report.error(
+            &host.at,
+            fields.path("obfs-host"),
+            problem.hint("write obfs = \"http\" too, or leave it out"),
+        );
+    }
+    let host =
+        host.map(|h| h.value).or_else(|| server.map(|s| s.host.to_string().into())).unwrap_or_default();
+    match mode {
+        ObfsServer::Off => ObfsClient::Off,
+        ObfsServer::Http => ObfsClient::Http(host),
+        ObfsServer::Tls => ObfsClient::Tls(host),
+    }
+}

@@ -1,0 +1,551 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dialect::value::MAX_LISTEN;
+use crate::model::{
+    ClientCover, Family, HalfClose, InboundProtocol, KeyForm, Level, Local, LocalProtocols, ObfsClient,
+    Plugin, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    ShadowsocksServerKey, SnellClient, SnellServer, SocketOptions,
+};
+
+const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
+const SNELL_OUT: &str = "[[outbound]]\nprotocol = \"snell\"\nserver = \"a.example:1\"\npsk = \"k\"\n";
+const SS: &str = "[[outbound]]\nprotocol = \"shadowsocks\"\nserver = \"a.example:1\"\npassword = \"MDEyMzQ1Njc4OWFiY2RlZg==\"\n";
+const SNELL_IN: &str = "[[inbound]]\nprotocol = \"snell\"\nlisten = \":1\"\npsk = \"k\"\n";
+
+fn load(text: &str) -> Config {
+    match parse("t.toml", text) {
+        Ok(loaded) => loaded.config,
+        Err(found) => panic!("{found}\n{text}"),
+    }
+}
+
+fn rejected(text: &str) -> String {
+    match parse("t.toml", text) {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(found) => {
+            super::super::assert_inside(text, &found);
+            found.to_string()
+        }
+    }
+}
+
+#[test]
+fn the_least_file() {
+    let config = load(HEAD);
+    assert_eq!(config.inbounds.len(), 1);
+    assert_eq!(&*config.inbounds[0].name, "mixed");
+    assert_eq!(config.outbounds.len(), 1);
+    assert_eq!(config.outbounds[0].protocol, OutboundProtocol::Direct);
+    assert_eq!(config.log, Log::default());
+    assert_eq!(config.limits, Limits::default());
+}
+
+#[test]
+fn the_example_is_valid() {
+    let config = load(EXAMPLE);
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 5));
+    assert_eq!(config.inbounds[0].outbound, 0);
+    assert_eq!(config.inbounds[2].outbound, 2);
+    assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
+    assert_eq!(load(&to_toml(&config)), config);
+    // Every line that is commented out is a valid choice as well.
+    let on = EXAMPLE.replace("# cores", "cores").replace("# allow-lan", "allow-lan");
+    load(&on.replace("# interface", "interface"));
+}
+
+#[test]
+fn groups() {
+    const TWO: &str =
+        "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[outbound]]\nprotocol = \"group\"\n";
+    const REST: &str =
+        "\n[[outbound]]\nprotocol = \"direct\"\n[[outbound]]\nname = \"no\"\nprotocol = \"reject\"\n";
+    let with = |keys: &str| parse("t.toml", &format!("{TWO}{keys}{REST}"));
+    let config =
+        with("members = [{ name = \"no\" }, { name = \"direct\", tcp-weight = 0 }]\ncheck-interval = \"5s\"")
+            .unwrap()
+            .config;
+    let OutboundProtocol::Group(group) = &config.outbounds[0].protocol else { panic!("not a group") };
+    let members: Vec<_> = group.members.iter().map(|m| (m.outbound, m.tcp_weight, m.udp_weight)).collect();
+    assert_eq!(members, [(2, 100, 100), (1, 0, 100)]);
+    assert_eq!(group.check.interval_in_use.as_secs(), 5);
+    assert_eq!(load(&to_toml(&config)), config);
+    for (keys, want) in [
+        ("", "4:1: outbound[0].members: missing"),
+        ("members = []", "6:11: outbound[0].members: there is none to choose"),
+        (
+            "members = [{ name = \"dirct\" }]",
+            "6:21: outbound[0].members[0].name: no such outbound: dirct\n  hint: did you mean `direct`?",
+        ),
+        ("members = [{ name = \"group\" }]", "a group cannot hold a group"),
+        ("members = [{ name = \"no\" }, { name = \"no\" }]", "one of them is listed twice"),
+        ("members = [{ name = \"no\", tcp-weight = 101 }]", "not from 0 to 100"),
+        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "no address that begins with http://"),
+        ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "no time at all"),
+        ("members = [{ name = \"no\" }]\ncheck-interval-in-use = \"1m\"", "longer than check-interval"),
+        ("members = [{ name = \"no\" }]\ntimeout = \"1m\"", "protocol group has no such key"),
+    ] {
+        let found = with(keys).unwrap_err().to_string();
+        assert!(found.contains(want), "wanted {want}\nfound {found}");
+    }
+}
+
+#[test]
+fn values() {
+    let text = format!(
+        "cores = 2\n[log]\nlevel = \"trace\"\nformat = \"json\"\ntime = false\n[limits]\nidle = \"off\"\n{SNELL_OUT}\
+         name = \"out\"\nobfs = \"tls\"\nreuse = true\nhalf-close = \"on\"\nversion = 4\nipv6 = false\n\
+         egress-interface = \"eth0\"\ndns = \"1.1.1.1\"\ntimeout = \"1m\"\n{SNELL_IN}obfs = \"http\"\noutbound = \"out\"\n"
+    );
+    let config = load(&text);
+    assert_eq!((config.cores, config.log.level, config.limits.idle), (Some(2), Level::Trace, None));
+    let outbound = &config.outbounds[0];
+    let OutboundProtocol::Snell(client) = &outbound.protocol else { panic!("not snell") };
+    assert_eq!(client.obfs, ObfsClient::Tls("a.example".into()));
+    assert_eq!((client.reuse, client.half_close), (true, HalfClose::On));
+    assert_eq!(outbound.dial.family, Family::V4Only);
+    assert_eq!(outbound.dial.interface.as_deref(), Some("eth0"));
+    assert_eq!(outbound.dial.dns[0].to_string(), "1.1.1.1:53");
+    assert_eq!(outbound.dial.timeout, Duration::from_secs(60));
+}
+
+#[test]
+fn inline_and_dotted_forms_are_read_alike() {
+    let inline =
+        "log = { level = \"warn\" }\ninbound = [{ protocol = \"mixed\", listen = \"127.0.0.1:1080\" }]\n";
+    let dotted = format!("log.level = \"warn\"\n{HEAD}");
+    assert_eq!(load(inline), load(&dotted));
+}
+
+#[test]
+fn omitted_names_are_made_unique() {
+    let config = load(&format!("{HEAD}{}{SNELL_IN}name = \"mixed-2\"\n", HEAD.replace("1080", "1081")));
+    let names: Vec<&str> = config.inbounds.iter().map(|i| &*i.name).collect();
+    assert_eq!(names, ["mixed", "mixed-3", "mixed-2"]);
+}
+
+#[test]
+fn errors_name_place_and_remedy() {
+    let lan = "[[inbound]]\nprotocol = \"socks\"\nlisten = [\"127.0.0.1:1\", \":2\"]\n";
+    for (text, wants) in [
+        (String::new(), &["t.toml:1:1: inbound: there is none"][..]),
+        ("a = ".into(), &["t.toml:1:"]),
+        (
+            format!("{HEAD}lsiten = 1\n"),
+            &["t.toml:4:1: inbound[0].lsiten: unknown key\n  hint: did you mean `listen`?"],
+        ),
+        (
+            format!("{HEAD}psk = \"x\"\n"),
+            &["4:1: inbound[0].psk: protocol mixed has no such key\n  hint: it belongs to snell"],
+        ),
+        (
+            format!("{HEAD}reply = \"soon\"\n"),
+            &["4:9: inbound[0].reply: unknown value: soon\n  hint: write one of early, connected"],
+        ),
+        (
+            format!("{HEAD}outbound = \"dirct\"\n"),
+            &["4:12: inbound[0].outbound: no such outbound: dirct\n  hint: did you mean `direct`?"],
+        ),
+        (format!("{HEAD}{HEAD}"), &["6:10: inbound[1].listen: 127.0.0.1:1080 is taken by inbound[0]"]),
+        (
+            format!("{HEAD}name = \"a\"\n{SNELL_IN}name = \"a\"\n"),
+            &["9:8: inbound[1].name: the name is taken: a"],
+        ),
+        (
+            lan.into(),
+            &[
+                "3:26: inbound[0].listen: everybody who reaches [::]:2 could use this proxy\n  hint: add users",
+            ],
+        ),
+        (SNELL_IN.replace("\"k\"", "\"\""), &["4:7: inbound[0].psk: empty"]),
+        (SNELL_IN.replace("psk", "#"), &["1:1: inbound[0].psk: missing"]),
+        (
+            format!("{SNELL_IN}obfs = \"none\"\n"),
+            &["5:8: inbound[0].obfs: unknown value: none\n  hint: write one of off, http, tls"],
+        ),
+        (
+            "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \":1\"\n".into(),
+            &["1:1: inbound[0].target: missing"],
+        ),
+        (format!("{}users = []\n", HEAD.replace("127.0.0.1", "")), &["3:10: inbound[0].listen: everybody"]),
+        ("[[inbound]]\nprotocol = \"mixed\"\nlisten = []\n".into(), &["3:10: inbound[0].listen: empty"]),
+        ("[[inbound]]\nlisten = \":1\"\n".into(), &["1:1: inbound[0].protocol: missing"]),
+        ("[[inbound]]\nprotocol = \"mixed\"\n".into(), &["1:1: inbound[0].listen: missing"]),
+        (
+            "[[inbound]]\nprotocol = \"mixed\"\nlisten = 1080\n".into(),
+            &["3:10: inbound[0].listen: expected a text in quotes, found integer"],
+        ),
+        (
+            format!("{HEAD}users = [{{ name = \"a:b\", password = \"\" }}]\n"),
+            &["users[0].name: a colon", "users[0].password: empty"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}timeout = 10\n"),
+            &["8:11: outbound[0].timeout: a duration needs a unit\n  hint: write \"10s\" for seconds"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}timeout = \"0s\"\n"),
+            &["8:11: outbound[0].timeout: a timeout of nothing"],
+        ),
+        (format!("{HEAD}{SNELL_OUT}version = 6\n"), &["8:11: outbound[0].version: not from 4 to 5"]),
+        (
+            format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"),
+            &["8:13: outbound[0].obfs-host: there is no disguise"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}obfs = \"http\"\nobfs-host = \"a\\r\\nb\"\n"),
+            &["9:13: outbound[0].obfs-host: host holds"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}ipv6 = true\nfamily = \"any\"\n"),
+            &["8:8: outbound[0].ipv6: family says it already"],
+        ),
+        (
+            format!("{HEAD}[[outbound]]\nprotocol = \"reject\"\ndns = []\n"),
+            &["6:1: outbound[0].dns: protocol reject has no such key"],
+        ),
+        (
+            format!("cores = 0\n{HEAD}[limits]\nidle = \"0s\"\n"),
+            &["1:9: cores: not from 1 to 1024", "6:8: limits.idle: ends every"],
+        ),
+        (
+            format!("{HEAD}{SS}method = \"aes-128-gmc\"\n"),
+            &["unknown method: aes-128-gmc\n  hint: did you mean `aes-128-gcm`?"],
+        ),
+        (format!("{HEAD}{SS}method = \"none\"\nkey = \"x\"\n"), &["outbound[0].key: stands for password"]),
+        (
+            format!("{HEAD}{SS}method = \"2022-blake3-aes-256-gcm\"\n"),
+            &[
+                "outbound[0].password: key 1 for 2022-blake3-aes-256-gcm must be 32 bytes, got: 16\n  hint: `openssl rand -base64 32`",
+            ],
+        ),
+        (
+            format!("{HEAD}{SS}method = \"none\"\nplugin = \"p\"\nobfs = \"tls\"\n"),
+            &["outbound[0].obfs: the plugin carries the stream already"],
+        ),
+        (
+            format!("{HEAD}{SS}method = \"none\"\nplugin-options = \"p\"\n"),
+            &["outbound[0].plugin-options: there is no plugin"],
+        ),
+        (format!("log = 1\n{HEAD}"), &["1:7: log: expected a table, found integer"]),
+        ("inbound = [1]\n".into(), &["1:12: inbound[0]: expected a table"]),
+    ] {
+        let found = rejected(&text);
+        for want in wants {
+            assert!(found.contains(want), "wanted {want}\nfound {found}");
+        }
+    }
+}
+
+#[test]
+fn all_errors_come_at_once() {
+    let found =
+        rejected("cores = 0\nbogus = 1\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"x\"\nreply = 1\n");
+    assert_eq!(found.matches("t.toml:").count(), 4, "{found}");
+    assert!(!found.contains("there is none"));
+}
+
+#[test]
+fn no_key_is_ever_shown() {
+    for text in [
+        "psk = \"hunter2hunter2\n",
+        "[[inbound]]\nprotocol = \"snell\"\npsk = \"hunter2hunter2\" x\n",
+        "[[inbound]]\nprotocol = \"snell\"\npsk = [\"hunter2hunter2\"]\n",
+        "[[inbound]]\nprotocol = \"mixed\"\npsk = \"hunter2hunter2\"\nusers = [\"a:hunter2hunter2\"]\n",
+    ] {
+        assert!(!rejected(text).contains("hunter2"), "{text}");
+    }
+    let config = load(&SNELL_IN.replace("\"k\"", "\"hunter2\""));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn no_slip_shows_a_key() {
+    let text = format!(
+        "{HEAD}users = [{{ name = \"a\", password = \"hunter2\" }}]\n{}[[inbound]]\nlisten = \":2\"\n\
+         psk = \"hunter2\"\nprotocol = \"snell\"\n",
+        SNELL_OUT.replace("\"k\"", "\"hunter2\"")
+    );
+    load(&text);
+    for cut in 0..text.len() {
+        let slipped = format!("{}{}", &text[..cut], &text[cut + 1..]);
+        if let Err(found) = parse("t.toml", &slipped) {
+            super::super::assert_inside(&slipped, &found);
+            assert!(!found.to_string().contains("hunter2"), "{found}\n{slipped}");
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_errors_ends_soon() {
+    let keys: String = (0..60_000).map(|i| format!("k{i}=1,")).collect();
+    let text = format!("{HEAD}users = [{{ {}a=1 }}]\n", keys);
+    assert!(rejected(&text).ends_with("more not shown\n"));
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let long = format!("{HEAD}#{}", "x".repeat(crate::source::MAX_LEN));
+    assert_eq!(rejected(&long), "t.toml: longer than 1024 KiB\n");
+    let listen: Vec<String> = (0..=MAX_LISTEN).map(|i| format!("\"127.0.0.1:{}\"", i + 1)).collect();
+    let text = format!("[[inbound]]\nprotocol = \"mixed\"\nlisten = [{}]\n", listen.join(","));
+    assert!(rejected(&text).contains("more than 64 entries"));
+    let deep = format!("a = {}{}", "[".repeat(5000), "]".repeat(5000));
+    rejected(&deep);
+    rejected(&format!("{}b = 1", "a.".repeat(5000)));
+}
+
+fn words() -> impl Strategy<Value = String> {
+    proptest::string::string_regex("[a-zA-Z0-9 #=;,'\"\\\\`%()${}éß中😀\u{7f}\n\t-]{1,24}").unwrap()
+}
+
+fn plain(max: usize) -> impl Strategy<Value = Box<str>> {
+    proptest::string::string_regex(&format!("[a-z0-9é\"\\\\ -]{{1,{max}}}")).unwrap().prop_map(Into::into)
+}
+
+fn host() -> impl Strategy<Value = Box<str>> {
+    proptest::string::string_regex("[a-z]{1,9}(\\.[a-z0-9-]{1,5}){0,2}[a-z]").unwrap().prop_map(Into::into)
+}
+
+fn target() -> impl Strategy<Value = adit_proto::wire::Target> {
+    (host(), 1..=u16::MAX)
+        .prop_map(|(host, port)| adit_proto::wire::Target::new(host.as_bytes(), port).unwrap())
+}
+
+fn interface_name() -> impl Strategy<Value = Option<Box<str>>> {
+    proptest::option::of(proptest::string::string_regex("[a-z0-9.@-]{1,15}").unwrap().prop_map(Into::into))
+}
+
+fn log_strategy() -> impl Strategy<Value = Log> {
+    let level = proptest::sample::select(write::LEVELS).prop_map(|(_, level)| level);
+    let format = proptest::sample::select(write::FORMATS).prop_map(|(_, format)| format);
+    (level, format, any::<bool>(), any::<bool>()).prop_map(|(level, format, time, destinations)| Log {
+        level,
+        format,
+        time,
+        destinations,
+    })
+}
+
+fn limits_strategy() -> impl Strategy<Value = Limits> {
+    let idle = proptest::option::of(1_u64..10_000_000);
+    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000).prop_map(|(idle, drain, total, per)| Limits {
+        idle: idle.map(Duration::from_millis),
+        drain: Duration::from_millis(drain),
+        unauthenticated: total,
+        unauthenticated_per_source: per,
+    })
+}
+
+fn dial_strategy() -> impl Strategy<Value = Dial> {
+    let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
+    let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
+    (family, interface_name(), dns, any::<bool>(), 1_u64..10_000_000).prop_map(
+        |(family, interface, dns, fast_open, timeout)| Dial {
+            family,
+            interface,
+            dns: dns.into_iter().map(SocketAddr::from).collect(),
+            fast_open,
+            timeout: Duration::from_millis(timeout),
+        },
+    )
+}
+
+fn client_strategy() -> impl Strategy<Value = SnellClient> {
+    let obfs = prop_oneof![
+        Just(ObfsClient::Off),
+        host().prop_map(ObfsClient::Http),
+        host().prop_map(ObfsClient::Tls)
+    ];
+    let half_close = prop_oneof![Just(HalfClose::Auto), Just(HalfClose::On), Just(HalfClose::Late)];
+    (target(), words(), obfs, any::<bool>(), half_close).prop_map(|(server, psk, obfs, reuse, half_close)| {
+        SnellClient { server, psk: Secret::new(psk), obfs, reuse, half_close }
+    })
+}
+
+fn shadowsocks_key() -> impl Strategy<Value = ShadowsocksKey> {
+    let form = proptest::sample::select(&[KeyForm::Password, KeyForm::Base64][..]);
+    let old = ["none", "aes-256-cfb", "aes-128-gcm", "table"].map(|name| name.parse().unwrap());
+    let old = (proptest::sample::select(old.to_vec()), words(), form).prop_map(|(method, text, form)| {
+        let text = if form == KeyForm::Base64 { "A".repeat(44) } else { text };
+        ShadowsocksKey::new(method, Secret::new(text), form).unwrap()
+    });
+    let new = Just("2022-blake3-aes-128-gcm".parse().unwrap()).prop_map(|method| {
+        ShadowsocksKey::new(method, Secret::new(KEY), KeyForm::Password).expect("16 bytes")
+    });
+    prop_oneof![old, new]
+}
+
+const KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZg==";
+
+fn plugin() -> impl Strategy<Value = Plugin> {
+    let options = prop_oneof![Just("".into()), plain(20)];
+    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    (plain(9), options, proptest::collection::vec(plain(5), 0..3), transports)
+        .prop_map(|(program, options, args, transports)| Plugin { program, options, args, transports })
+}
+
+fn shadowsocks_client() -> impl Strategy<Value = ShadowsocksClient> {
+    let cover = prop_oneof![
+        Just(ClientCover::default()),
+        host().prop_map(|host| ClientCover::Obfs(ObfsClient::Tls(host))),
+        plugin().prop_map(ClientCover::Plugin),
+    ];
+    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    (target(), shadowsocks_key(), transports, cover)
+        .prop_map(|(server, key, transports, cover)| ShadowsocksClient { server, key, transports, cover })
+}
+
+fn shadowsocks_server() -> impl Strategy<Value = ShadowsocksServer> {
+    let obfs = proptest::sample::select(write::OBFS).prop_map(|(_, obfs)| ServerCover::Obfs(obfs));
+    let cover = prop_oneof![obfs, plugin().prop_map(ServerCover::Plugin)];
+    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let replay = proptest::sample::select(write::REPLAY).prop_map(|(_, replay)| replay);
+    let users = proptest::option::of(plain(9).prop_map(|name| (name, Secret::new("A".repeat(22)))));
+    (shadowsocks_key(), users, transports, cover, replay).prop_map(
+        |(key, users, transports, cover, replay)| {
+            let users = users.filter(|_| key.text().expose() == KEY);
+            let key = ShadowsocksServerKey::with_users(key, users.into_iter().collect()).unwrap();
+            ShadowsocksServer { key, transports, cover, replay }
+        },
+    )
+}
+
+fn outbound_strategy() -> impl Strategy<Value = Outbound> {
+    let protocol = prop_oneof![
+        Just(OutboundProtocol::Direct),
+        Just(OutboundProtocol::Reject),
+        client_strategy().prop_map(OutboundProtocol::Snell),
+        shadowsocks_client().prop_map(OutboundProtocol::Shadowsocks)
+    ];
+    (plain(20), dial_strategy(), protocol).prop_map(|(name, dial, protocol)| Outbound {
+        name: Arc::from(&*name),
+        dial: if protocol == OutboundProtocol::Reject { Dial::default() } else { dial },
+        protocol,
+    })
+}
+
+fn local_strategy() -> impl Strategy<Value = Local> {
+    let accepts =
+        prop_oneof![Just(LocalProtocols::Socks), Just(LocalProtocols::Http), Just(LocalProtocols::Mixed)];
+    let users = proptest::collection::btree_map(plain(9), words().prop_map(Secret::new), 0..3);
+    let reply = prop_oneof![Just(Reply::Early), Just(Reply::Connected)];
+    (accepts, users, reply).prop_map(|(accepts, users, reply)| Local {
+        accepts,
+        users: users.into_iter().collect(),
+        reply,
+    })
+}
+
+fn inbound_strategy() -> impl Strategy<Value = Inbound> {
+    let obfs = proptest::sample::select(write::OBFS).prop_map(|(_, obfs)| obfs);
+    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let protocol = prop_oneof![
+        local_strategy().prop_map(InboundProtocol::Local),
+        (words(), obfs)
+            .prop_map(|(psk, obfs)| InboundProtocol::Snell(SnellServer { psk: Secret::new(psk), obfs })),
+        shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
+        (target(), transports)
+            .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
+    ];
+    let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
+    (plain(20), listen, any::<bool>(), interface_name(), any::<usize>(), protocol).prop_map(
+        |(name, listen, fast_open, interface, outbound, protocol)| Inbound {
+            name: Arc::from(&*name),
+            listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
+            socket: SocketOptions { fast_open, interface },
+            outbound,
+            protocol,
+        },
+    )
+}
+
+fn config_strategy() -> impl Strategy<Value = Config> {
+    let inbounds = proptest::collection::vec(inbound_strategy(), 1..4);
+    let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
+    let admin = proptest::option::of("/[a-z ]{1,9}");
+    (log_strategy(), admin, proptest::option::of(1_usize..1000), limits_strategy(), inbounds, outbounds)
+        .prop_map(|(log, admin, cores, limits, inbounds, outbounds)| Config {
+            log,
+            admin: admin.map(PathBuf::from),
+            cores,
+            limits,
+            inbounds,
+            outbounds,
+        })
+        .prop_map(make_valid)
+}
+
+/// Names unique, addresses distinct, references inside the list.
+fn make_valid(mut config: Config) -> Config {
+    for (i, outbound) in config.outbounds.iter_mut().enumerate() {
+        outbound.name = format!("{}{i}", outbound.name).into();
+    }
+    let mut port = 1;
+    for (i, inbound) in config.inbounds.iter_mut().enumerate() {
+        inbound.name = format!("{}{i}", inbound.name).into();
+        inbound.outbound %= config.outbounds.len();
+        for addr in &mut inbound.listen {
+            addr.set_port(port);
+            port += 1;
+        }
+    }
+    config
+}
+
+/// Pieces from which nearly right files are made.
+const PIECES: &[&str] = &[
+    "[[inbound]]\n",
+    "[[outbound]]\n",
+    "[log]\n",
+    "[limits]\n",
+    "protocol = \"",
+    "mixed\"\n",
+    "snell\"\n",
+    "direct\"\n",
+    "listen = ",
+    "\":1\"\n",
+    "[\":1\", \"[::1]:2\"]\n",
+    "psk = \"é\"\n",
+    "users = ",
+    "[{name=\"a\",password=\"b\"}]\n",
+    "allow-lan = true\n",
+    "server = \"a:1\"\n",
+    "idle = \"off\"\n",
+    "1",
+    "\"",
+    "\n",
+    "=",
+    "é",
+    "obfs = \"tls\"\n",
+    "\"\"\"",
+    "{",
+    "}",
+    "inbound.",
+    "a.b.c = 1\n",
+    "\u{feff}",
+    "\r",
+    "#",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_is_read_again(config in config_strategy()) {
+        let text = to_toml(&config);
+        prop_assert_eq!(load(&text), config);
+    }
+
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fuzz_native(&data);
+    }
+
+    #[test]
+    fn nearly_right_files(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
+        fuzz_native(pieces.concat().as_bytes());
+    }
+}

@@ -1,0 +1,295 @@
+//! Writing `adit.toml`.
+
+use std::fmt::Write as _;
+
+use super::outbound::FAMILIES;
+use crate::dialect::value::{duration_text, quote};
+use crate::model::{
+    ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
+    Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
+    Plugin, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    SnellClient, SocketOptions, Transports,
+};
+
+pub(super) const LEVELS: &[(&str, Level)] = &[
+    ("error", Level::Error),
+    ("warn", Level::Warn),
+    ("info", Level::Info),
+    ("debug", Level::Debug),
+    ("trace", Level::Trace),
+];
+
+pub(super) const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+pub(super) const OBFS: &[(&str, ObfsServer)] =
+    &[("off", ObfsServer::Off), ("http", ObfsServer::Http), ("tls", ObfsServer::Tls)];
+
+pub(super) const TRANSPORTS: &[(&str, Transports)] =
+    &[("tcp", Transports::Tcp), ("udp", Transports::Udp), ("tcp-and-udp", Transports::Both)];
+
+pub(super) const REPLAY: &[(&str, ReplayPolicy)] =
+    &[("refuse", ReplayPolicy::Refuse), ("report", ReplayPolicy::Report), ("ignore", ReplayPolicy::Ignore)];
+
+/// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
+///
+/// Durations are cut to milliseconds, and bytes of a path that are no UTF-8 are lost.
+pub fn to_toml(config: &Config) -> String {
+    let mut out = Writer(String::new());
+    if let Some(cores) = config.cores {
+        out.raw("cores", cores);
+        out.0.push('\n');
+    }
+    out.log(&config.log);
+    if let Some(socket) = &config.admin {
+        out.header("[admin]");
+        out.text("socket", &socket.to_string_lossy());
+    }
+    out.limits(&config.limits);
+    for inbound in &config.inbounds {
+        out.inbound(inbound, &config.outbounds);
+    }
+    for outbound in &config.outbounds {
+        out.outbound(outbound, &config.outbounds);
+    }
+    out.0
+}
+
+pub(super) fn inbound_protocol(protocol: &InboundProtocol) -> &'static str {
+    match protocol {
+        InboundProtocol::Local(local) => match local.accepts {
+            LocalProtocols::Socks => "socks",
+            LocalProtocols::Http => "http",
+            LocalProtocols::Mixed => "mixed",
+        },
+        InboundProtocol::Snell(_) => "snell",
+        InboundProtocol::Shadowsocks(_) => "shadowsocks",
+        InboundProtocol::Tunnel { .. } => "tunnel",
+    }
+}
+
+pub(super) fn outbound_protocol(protocol: &OutboundProtocol) -> &'static str {
+    match protocol {
+        OutboundProtocol::Direct => "direct",
+        OutboundProtocol::Reject => "reject",
+        OutboundProtocol::Snell(_) => "snell",
+        OutboundProtocol::Shadowsocks(_) => "shadowsocks",
+        OutboundProtocol::Group(_) => "group",
+    }
+}
+
+struct Writer(String);
+
+impl Writer {
+    fn header(&mut self, header: &str) {
+        if !self.0.is_empty() && !self.0.ends_with("\n\n") {
+            self.0.push('\n');
+        }
+        self.0.push_str(header);
+        self.0.push('\n');
+    }
+
+    fn raw(&mut self, key: &str, value: impl std::fmt::Display) {
+        writeln!(self.0, "{key} = {value}").expect("a string takes any text");
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.raw(key, quote(value));
+    }
+
+    /// One text, or a list where there is another number of them.
+    fn texts(&mut self, key: &str, values: impl Iterator<Item = String>) {
+        let values: Vec<String> = values.map(|value| quote(&value)).collect();
+        match &*values {
+            [one] => self.raw(key, one),
+            all => self.raw(key, format!("[{}]", all.join(", "))),
+        }
+    }
+
+    /// A switch that is off unless written.
+    fn switch(&mut self, key: &str, on: bool) {
+        if on {
+            self.raw(key, true);
+        }
+    }
+
+    fn choice<T: PartialEq>(&mut self, key: &str, choices: &[(&str, T)], value: &T) {
+        let (name, _) = choices.iter().find(|(_, v)| v == value).expect("the table has every value");
+        self.text(key, name);
+    }
+
+    fn log(&mut self, log: &Log) {
+        self.header("[log]");
+        self.choice("level", LEVELS, &log.level);
+        self.choice("format", FORMATS, &log.format);
+        self.raw("time", log.time);
+        self.raw("destinations", log.destinations);
+    }
+
+    fn limits(&mut self, limits: &Limits) {
+        self.header("[limits]");
+        self.text("idle", &limits.idle.map_or_else(|| "off".to_owned(), duration_text));
+        self.text("drain", &duration_text(limits.drain));
+        self.raw("unauthenticated", limits.unauthenticated);
+        self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
+    }
+
+    fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {
+        self.header("[[inbound]]");
+        self.text("name", &inbound.name);
+        self.text("protocol", inbound_protocol(&inbound.protocol));
+        self.texts("listen", inbound.listen.iter().map(ToString::to_string));
+        match &inbound.protocol {
+            InboundProtocol::Local(local) => self.local(local, inbound),
+            InboundProtocol::Snell(server) => {
+                self.text("psk", server.psk.expose());
+                self.choice("obfs", OBFS, &server.obfs);
+            }
+            InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
+            InboundProtocol::Tunnel { target, transports } => {
+                self.text("target", &target.to_string());
+                self.choice("mode", TRANSPORTS, transports);
+            }
+        }
+        self.socket(&inbound.socket);
+        if let (Some(outbound), true) = (outbounds.get(inbound.outbound), outbounds.len() > 1) {
+            self.text("outbound", &outbound.name);
+        }
+    }
+
+    fn local(&mut self, local: &Local, inbound: &Inbound) {
+        self.users(&local.users);
+        let open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
+        self.switch("allow-lan", open && local.users.is_empty());
+        if local.reply == Reply::Connected {
+            self.text("reply", "connected");
+        }
+    }
+
+    fn users(&mut self, users: &[(Box<str>, Secret)]) {
+        let users = users.iter().map(|(name, password)| {
+            format!("{{ name = {}, password = {} }}", quote(name), quote(password.expose()))
+        });
+        let users: Vec<String> = users.collect();
+        if !users.is_empty() {
+            self.raw("users", format!("[{}]", users.join(", ")));
+        }
+    }
+
+    fn shadowsocks_key(&mut self, key: &ShadowsocksKey) {
+        self.text("method", key.method().name());
+        let name = match key.form() {
+            KeyForm::Password => "password",
+            KeyForm::Base64 => "key",
+        };
+        self.text(name, key.text().expose());
+    }
+
+    fn shadowsocks_server(&mut self, server: &ShadowsocksServer) {
+        self.shadowsocks_key(server.key.key());
+        self.users(server.key.users());
+        self.choice("mode", TRANSPORTS, &server.transports);
+        match &server.cover {
+            ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
+            ServerCover::Plugin(plugin) => self.plugin(plugin),
+        }
+        self.choice("replay", REPLAY, &server.replay);
+    }
+
+    fn shadowsocks_client(&mut self, client: &ShadowsocksClient) {
+        self.text("server", &client.server.to_string());
+        self.shadowsocks_key(&client.key);
+        self.choice("mode", TRANSPORTS, &client.transports);
+        match &client.cover {
+            ClientCover::Obfs(obfs) => self.obfs_client(obfs),
+            ClientCover::Plugin(plugin) => self.plugin(plugin),
+        }
+    }
+
+    fn plugin(&mut self, plugin: &Plugin) {
+        self.text("plugin", &plugin.program);
+        if !plugin.options.is_empty() {
+            self.text("plugin-options", &plugin.options);
+        }
+        if !plugin.args.is_empty() {
+            self.texts("plugin-arguments", plugin.args.iter().map(ToString::to_string));
+        }
+        self.choice("plugin-mode", TRANSPORTS, &plugin.transports);
+    }
+
+    fn obfs_client(&mut self, obfs: &ObfsClient) {
+        match obfs {
+            ObfsClient::Off => self.text("obfs", "off"),
+            ObfsClient::Http(host) => {
+                self.text("obfs", "http");
+                self.text("obfs-host", host);
+            }
+            ObfsClient::Tls(host) => {
+                self.text("obfs", "tls");
+                self.text("obfs-host", host);
+            }
+        }
+    }
+
+    fn socket(&mut self, socket: &SocketOptions) {
+        self.switch("tcp-fast-open", socket.fast_open);
+        if let Some(interface) = &socket.interface {
+            self.text("interface", interface);
+        }
+    }
+
+    fn outbound(&mut self, outbound: &Outbound, outbounds: &[Outbound]) {
+        self.header("[[outbound]]");
+        self.text("name", &outbound.name);
+        self.text("protocol", outbound_protocol(&outbound.protocol));
+        match &outbound.protocol {
+            OutboundProtocol::Reject => return,
+            OutboundProtocol::Direct => {}
+            OutboundProtocol::Snell(client) => self.snell_client(client),
+            OutboundProtocol::Shadowsocks(client) => self.shadowsocks_client(client),
+            OutboundProtocol::Group(group) => return self.group(group, outbounds),
+        }
+        self.dial(&outbound.dial);
+    }
+
+    fn group(&mut self, group: &Group, outbounds: &[Outbound]) {
+        let members = group.members.iter().filter_map(|member| {
+            let name = quote(&outbounds.get(member.outbound)?.name);
+            let Member { tcp_weight, udp_weight, .. } = member;
+            Some(format!("{{ name = {name}, tcp-weight = {tcp_weight}, udp-weight = {udp_weight} }}"))
+        });
+        let members: Vec<String> = members.collect();
+        self.raw("members", format!("[{}]", members.join(", ")));
+        self.text("check-url", &group.check.url);
+        self.text("check-interval", &duration_text(group.check.interval));
+        self.text("check-interval-in-use", &duration_text(group.check.interval_in_use));
+        self.text("check-timeout", &duration_text(group.check.timeout));
+        self.text("tolerance", &duration_text(group.check.tolerance));
+    }
+
+    fn snell_client(&mut self, client: &SnellClient) {
+        self.text("server", &client.server.to_string());
+        self.text("psk", client.psk.expose());
+        self.obfs_client(&client.obfs);
+        self.raw("reuse", client.reuse);
+        let half_close = match client.half_close {
+            HalfClose::Auto => "auto",
+            HalfClose::On => "on",
+            HalfClose::Late => "late",
+        };
+        self.text("half-close", half_close);
+    }
+
+    fn dial(&mut self, dial: &Dial) {
+        if dial.family != Family::Any {
+            self.choice("family", FAMILIES, &dial.family);
+        }
+        if let Some(interface) = &dial.interface {
+            self.text("interface", interface);
+        }
+        if !dial.dns.is_empty() {
+            self.texts("dns", dial.dns.iter().map(ToString::to_string));
+        }
+        self.switch("tcp-fast-open", dial.fast_open);
+        self.text("timeout", &duration_text(dial.timeout));
+    }
+}

@@ -1,0 +1,205 @@
+//! The command line, as Go's `flag` package reads it: one dash or two, `-c x` or `-c=x`, and the first argument
+//! that is no flag ends them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Program;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::Level;
+
+/// What a command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Invocation {
+    /// To run.
+    Run(Flags),
+    /// To print [`usage`] and to exit with status 0.
+    Help,
+}
+
+/// The flags of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    /// The configuration file: `-c FILE`, or the program's default path.
+    pub config: PathBuf,
+    /// Level of the log: `-v` for debug, `-l LEVEL` as the official server has it; `None` for info.
+    pub level: Option<Level>,
+    /// Warnings about arguments that have no effect.
+    pub diagnostics: Diagnostics,
+}
+
+/// Levels of `-l`, as the official server names them.
+const LEVELS: &[(&str, Level)] = &[
+    ("verbose", Level::Debug),
+    ("debug", Level::Debug),
+    ("info", Level::Info),
+    ("notify", Level::Info),
+    ("warn", Level::Warn),
+    ("warning", Level::Warn),
+    ("err", Level::Error),
+    ("error", Level::Error),
+];
+
+/// The flags of a program, for a person.
+pub fn usage(program: Program) -> String {
+    format!(
+        "usage: {} [-c FILE] [-v] [-l LEVEL]\n\n  \
+         -c FILE   configuration file (default {})\n  \
+         -l LEVEL  least severe level of the log: verbose, info, notify, warn or err (default info)\n  \
+         -v        writes debug lines too\n  \
+         -h        prints this text\n",
+        program.name(),
+        program.default_path(),
+    )
+}
+
+/// Reads the arguments behind the program's name.
+///
+/// # Errors
+/// The first flag that is none; the programs exit with status 2 then.
+pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+    let mut reader = Reader { program, file: "command line".into(), args: args.into_iter() };
+    let mut flags =
+        Flags { config: program.default_path().into(), level: None, diagnostics: Diagnostics::new() };
+    while let Some(arg) = reader.args.next() {
+        let Some((name, value)) = split(&arg) else {
+            if arg != "--" {
+                flags.diagnostics.push(reader.ignored(&arg));
+            }
+            break;
+        };
+        match &*name {
+            "h" | "help" => return Ok(Invocation::Help),
+            "c" => flags.config = reader.value(&name, value)?.into(),
+            "l" => flags.level = flags.level.max(Some(reader.level(&name, value)?)),
+            "v" => {
+                if reader.switch(&name, value)? {
+                    flags.level = flags.level.max(Some(Level::Debug));
+                }
+            }
+            "tun" if program == Program::Client => {
+                if reader.switch(&name, value)? {
+                    flags.diagnostics.push(Diagnostic::warning(&reader.file, "-tun", super::NOT_YET));
+                }
+            }
+            _ => return Err(reader.error(&name, "no such flag").hint("-h lists the flags").into()),
+        }
+    }
+    Ok(Invocation::Run(flags))
+}
+
+/// Name and value of `-name`, `--name`, `-name=value` and `--name=value`; `None` for what ends the flags.
+fn split(arg: &OsString) -> Option<(String, Option<OsString>)> {
+    let bytes = arg.as_encoded_bytes();
+    let body =
+        bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")).filter(|body| !body.is_empty())?;
+    let Some(equals) = body.iter().position(|b| *b == b'=') else {
+        return Some((String::from_utf8_lossy(body).into_owned(), None));
+    };
+    let value = match arg.to_str() {
+        Some(text) => OsString::from(&text[text.len() - (body.len() - equals - 1)..]),
+        None => String::from_utf8_lossy(&body[equals + 1..]).into_owned().into(),
+    };
+    Some((String::from_utf8_lossy(&body[..equals]).into_owned(), Some(value)))
+}
+
+struct Reader<I> {
+    program: Program,
+    file: Arc<str>,
+    args: I,
+}
+
+impl<I: Iterator<Item = OsString>> Reader<I> {
+    fn value(&mut self, name: &str, value: Option<OsString>) -> Result<OsString, Diagnostic> {
+        value.or_else(|| self.args.next()).ok_or_else(|| self.error(name, "a value must follow"))
+    }
+
+    fn level(&mut self, name: &str, value: Option<OsString>) -> Result<Level, Diagnostic> {
+        let value = self.value(name, value)?;
+        let level = LEVELS.iter().find(|(text, _)| value == *text);
+        level.map(|(_, level)| *level).ok_or_else(|| {
+            self.error(name, "no such level").hint("the levels are verbose, info, notify, warn and err")
+        })
+    }
+
+    /// A flag without a value of its own: `-v`, but `-v=false` too.
+    fn switch(&self, name: &str, value: Option<OsString>) -> Result<bool, Diagnostic> {
+        let Some(value) = value else { return Ok(true) };
+        match value.to_str() {
+            Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(true),
+            Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(false),
+            _ => Err(self.error(name, "neither true nor false")),
+        }
+    }
+
+    fn error(&self, name: &str, problem: &str) -> Diagnostic {
+        let name = crate::dialect::value::excerpt(name);
+        Diagnostic::error(&self.file, format!("{} -{name}", self.program.name()), problem)
+    }
+
+    fn ignored(&self, arg: &OsString) -> Diagnostic {
+        let key = crate::dialect::value::excerpt(&arg.to_string_lossy());
+        Diagnostic::warning(&self.file, key, "no flag, so this and what follows has no effect")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str]) -> Result<Invocation, Diagnostics> {
+        flags(Program::Server, args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn forms() {
+        let default = "/etc/snell-server/snell-server.conf";
+        for (args, config, level) in [
+            (&[][..], default, None),
+            (&["-c", "x"], "x", None),
+            (&["-c=x"], "x", None),
+            (&["--c", "x"], "x", None),
+            (&["--c=x=y"], "x=y", None),
+            (&["-c="], "", None),
+            (&["-c", "x", "-c", "-y"], "-y", None),
+            (&["-v"], default, Some(Level::Debug)),
+            (&["-v=false"], default, None),
+            (&["-l", "notify"], default, Some(Level::Info)),
+            (&["-l=err", "-v"], default, Some(Level::Debug)),
+            (&["--", "-c"], default, None),
+        ] {
+            let Ok(Invocation::Run(flags)) = read(args) else { panic!("{args:?}") };
+            assert_eq!((flags.config, flags.level), (PathBuf::from(config), level), "{args:?}");
+        }
+        for args in [&["-h"][..], &["--help"], &["-v", "-h"]] {
+            assert_eq!(read(args), Ok(Invocation::Help), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn errors() {
+        for (args, want) in [
+            (&["-x"][..], "command line: snell-server -x: no such flag\n  hint: -h lists the flags\n"),
+            (&["-c"], "command line: snell-server -c: a value must follow\n"),
+            (&["-v=maybe"], "command line: snell-server -v: neither true nor false\n"),
+            (&["-l", "loud"], "command line: snell-server -l: no such level\n"),
+            (&["-tun"], "command line: snell-server -tun: no such flag\n"),
+            (&["---c"], "command line: snell-server --c: no such flag\n"),
+        ] {
+            let found = read(args).unwrap_err().to_string();
+            assert!(found.starts_with(want), "{found}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_flag_ends_them() {
+        let Ok(Invocation::Run(flags)) = read(&["start", "-c", "x"]) else { panic!() };
+        assert_eq!(flags.config, PathBuf::from(Program::Server.default_path()));
+        assert_eq!(flags.diagnostics.len(), 1);
+        let client = super::flags(Program::Client, ["-tun".into()]);
+        let Ok(Invocation::Run(flags)) = client else { panic!() };
+        assert_eq!(flags.diagnostics.len(), 1);
+        assert!(usage(Program::Client).contains("/etc/snell-server/snell-client.conf"));
+    }
+}

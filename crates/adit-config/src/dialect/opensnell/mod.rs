@@ -1,0 +1,106 @@
+//! OpenSnell's `snell-server` and `snell-client` (main branch): their flags, their INI files, their defaults.
+//!
+//! What they ignore is accepted here too, with one warning for each key; what they refuse is refused. Keys of the
+//! official server and of OpenSnell's alpha branch are known, and those that would switch on what this build does
+//! not do give a warning. `mode`, which changes the wire (Snell v6), is an error.
+//!
+//! | `[snell-server]` | default | becomes |
+//! |---|---|---|
+//! | `listen` | `0.0.0.0:2333` | addresses of the inbound; a list with commas, as the official version 6 has it |
+//! | `psk` | required | its key |
+//! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
+//! | `ipv6` | `true` | `false` uses IPv4 targets alone |
+//! | `dns-ip-preference` | `default` | order of address families: `prefer-ipv4`, `ipv4-only` and so on |
+//! | `egress-interface` | none | interface of outgoing connections **and of the listener** |
+//! | `dns` | the system's | name servers, a list with commas; port 53 unless given |
+//! | `tfo` | `false` | TCP Fast Open on both sides |
+//! | `version` | | nothing: versions 4 and 5 are served alike |
+//!
+//! | `[snell-client]` | default | becomes |
+//! |---|---|---|
+//! | `listen` | `127.0.0.1:1080` | the local port: SOCKS, and HTTP besides |
+//! | `server` | required | the server |
+//! | `psk` | required | its key |
+//! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
+//! | `obfs-host` | host of `server` | the host that the disguise names |
+//! | `reuse` | `false` | keeps connections for further requests |
+//! | `version` | `5` | nothing, but must be 4 or 5 |
+//! | `tfo` | `false` | TCP Fast Open to the server |
+//!
+//! A server gives a target 5 s to be reached, a client 8 s to reach the server. An idle connection through a
+//! server is never ended, as there; the local port of a client keeps adit's limit, because applications that
+//! vanish would otherwise leave their half behind.
+
+mod flags;
+mod ini;
+mod translate;
+
+pub use self::flags::{Flags, Invocation, flags, usage};
+use super::Loaded;
+use crate::diagnostic::Diagnostics;
+use crate::model::Level;
+use crate::source::Source;
+
+/// What is said about keys of features that are to come.
+const NOT_YET: &str = "not in this build yet, so it has no effect";
+
+/// One of the two programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `snell-server`.
+    Server,
+    /// `snell-client`.
+    Client,
+}
+
+impl Program {
+    /// The name of the program, which is that of its section too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Server => "snell-server",
+            Self::Client => "snell-client",
+        }
+    }
+
+    /// The file that is read when none is named.
+    pub fn default_path(self) -> &'static str {
+        match self {
+            Self::Server => "/etc/snell-server/snell-server.conf",
+            Self::Client => "/etc/snell-server/snell-client.conf",
+        }
+    }
+}
+
+/// Reads a file's text; `file` is its name in messages, `level` comes from the flags.
+///
+/// # Errors
+/// Everything that is wrong with it; the programs exit with status 1 then.
+pub fn parse(program: Program, level: Option<Level>, file: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    let source = Source::new(file, text);
+    source.check_len()?;
+    let (ini, found) = ini::parse(&source);
+    if found.has_errors() {
+        return Err(found);
+    }
+    translate::translate(program, level, &source, &ini)
+}
+
+/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written as
+/// adit's own file and read again.
+#[doc(hidden)]
+pub fn fuzz_ini(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for program in [Program::Server, Program::Client] {
+        match parse(program, None, "fuzz.conf", &text) {
+            Ok(loaded) => {
+                super::assert_inside(&text, &loaded.diagnostics);
+                let again = super::native::parse("again.toml", &super::native::to_toml(&loaded.config));
+                assert_eq!(again.map(|again| again.config).as_ref(), Ok(&loaded.config));
+            }
+            Err(found) => super::assert_inside(&text, &found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

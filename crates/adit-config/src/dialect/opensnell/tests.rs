@@ -1,0 +1,329 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{
+    Config, Family, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer, OutboundProtocol,
+    SnellClient, SnellServer,
+};
+
+fn load(program: Program, text: &str) -> Loaded {
+    match parse(program, None, "t.conf", text) {
+        Ok(loaded) => loaded,
+        Err(found) => panic!("{found}\n{text}"),
+    }
+}
+
+fn server(keys: &str) -> Loaded {
+    load(Program::Server, &format!("[snell-server]\npsk = secret\n{keys}"))
+}
+
+fn client(keys: &str) -> Loaded {
+    load(Program::Client, &format!("[snell-client]\nserver = a.example:1\npsk = secret\n{keys}"))
+}
+
+fn snell_server(config: &Config) -> (&Inbound, &SnellServer) {
+    let InboundProtocol::Snell(server) = &config.inbounds[0].protocol else { panic!("not snell") };
+    (&config.inbounds[0], server)
+}
+
+fn snell_client(config: &Config) -> &SnellClient {
+    let OutboundProtocol::Snell(client) = &config.outbounds[0].protocol else { panic!("not snell") };
+    client
+}
+
+#[test]
+fn server_defaults() {
+    let loaded = server("");
+    assert!(loaded.diagnostics.is_empty());
+    let (inbound, snell) = snell_server(&loaded.config);
+    assert_eq!(inbound.listen, ["0.0.0.0:2333".parse().unwrap()]);
+    assert_eq!((snell.psk.expose(), snell.obfs), ("secret", ObfsServer::Off));
+    let dial = &loaded.config.outbounds[0].dial;
+    assert_eq!((dial.family, dial.timeout, dial.fast_open), (Family::Any, Duration::from_secs(5), false));
+    assert_eq!(loaded.config.limits.idle, None);
+    assert_eq!(loaded.config.log.level, Level::Info);
+}
+
+#[test]
+fn server_values() {
+    let loaded = server(
+        "listen = ::0:6160, 0.0.0.0:6160\nobfs = tls\nipv6 = off\negress-interface = eth0\n\
+         dns = 1.1.1.1, [::1]:54\ntfo = yes\nversion = 5\n",
+    );
+    assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
+    let (inbound, snell) = snell_server(&loaded.config);
+    assert_eq!(inbound.listen, ["[::]:6160".parse().unwrap(), "0.0.0.0:6160".parse().unwrap()]);
+    assert_eq!(inbound.socket.interface.as_deref(), Some("eth0"));
+    assert!(inbound.socket.fast_open);
+    assert_eq!(snell.obfs, ObfsServer::Tls);
+    let dial = &loaded.config.outbounds[0].dial;
+    assert_eq!((dial.family, dial.interface.as_deref()), (Family::V4Only, Some("eth0")));
+    assert_eq!(dial.dns, ["1.1.1.1:53".parse().unwrap(), "[::1]:54".parse().unwrap()]);
+    assert!(dial.fast_open);
+}
+
+#[test]
+fn client_defaults_and_values() {
+    let loaded = client("");
+    assert!(loaded.diagnostics.is_empty());
+    let inbound = &loaded.config.inbounds[0];
+    assert_eq!(inbound.listen, ["127.0.0.1:1080".parse().unwrap()]);
+    let InboundProtocol::Local(local) = &inbound.protocol else { panic!("not local") };
+    assert_eq!(local.accepts, LocalProtocols::Mixed);
+    assert_eq!(loaded.config.outbounds[0].dial.timeout, Duration::from_secs(8));
+    assert!(!snell_client(&loaded.config).reuse);
+    let loaded = client("obfs = http\nreuse = true\nversion = v4\ntfo = 1\n");
+    let snell = snell_client(&loaded.config);
+    assert_eq!((snell.reuse, &snell.obfs), (true, &ObfsClient::Http("a.example".into())));
+    assert!(loaded.config.outbounds[0].dial.fast_open && !loaded.config.inbounds[0].socket.fast_open);
+    let loaded = client("obfs = tls\nobfs-host = b.example\n");
+    assert_eq!(snell_client(&loaded.config).obfs, ObfsClient::Tls("b.example".into()));
+}
+
+#[test]
+fn address_families() {
+    for (keys, want) in [
+        ("", Family::Any),
+        ("dns-ip-preference = default\n", Family::Any),
+        ("dns-ip-preference = prefer-ipv6\n", Family::Any),
+        ("dns-ip-preference = prefer-ipv4\n", Family::PreferV4),
+        ("dns-ip-preference = ipv4-only\n", Family::V4Only),
+        ("dns-ip-preference = ipv6-only\n", Family::V6Only),
+        ("ipv6 = false\ndns-ip-preference = prefer-ipv6\n", Family::V4Only),
+        ("ipv6 = false\n", Family::V4Only),
+    ] {
+        let loaded = server(keys);
+        assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);
+        assert_eq!(loaded.config.outbounds[0].dial.family, want, "{keys}");
+    }
+    let text = "[snell-server]\npsk = k\nipv6 = false\ndns-ip-preference = ipv6-only\n";
+    let found = parse(Program::Server, None, "t.conf", text).unwrap_err().to_string();
+    assert!(found.starts_with("t.conf:4:1: dns-ip-preference: ipv6 = false leaves"), "{found}");
+}
+
+#[test]
+fn what_changes_the_wire_is_an_error() {
+    for (program, value) in
+        [(Program::Server, "default"), (Program::Server, "unshaped"), (Program::Client, "unsafe-raw")]
+    {
+        let text = format!("[{}]\npsk = k\nserver = a:1\nmode = {value}\n", program.name());
+        let found = parse(program, None, "t.conf", &text).unwrap_err().to_string();
+        assert!(found.contains("t.conf:4:1: mode: Snell v6 is not in this build"), "{found}");
+    }
+}
+
+#[test]
+fn warnings_name_key_and_line() {
+    const LATER: &str = "not in this build yet";
+    for (program, keys, want) in [
+        (
+            Program::Server,
+            "pks = x\n",
+            "3:1: warning: pks: unknown key, so it has no effect\n  hint: did you mean `psk`?",
+        ),
+        (Program::Server, "colour = red\n", "3:1: warning: colour: unknown key"),
+        (Program::Server, "udp = true\n", LATER),
+        (Program::Server, "udp = false\nquic = no\nbrutal = 0\nbrutal-mbps = 5\nmode =\n", ""),
+        (Program::Server, "quic = 1\n", LATER),
+        (Program::Server, "brutal = on\nbrutal-mbps = 100\n", LATER),
+        (
+            Program::Server,
+            "dns-ip-preference = prefer-ipv5\n",
+            "unknown value, so it has no effect: prefer-ipv5",
+        ),
+        (Program::Server, "version = 6\n", "speaks versions 4 and 5"),
+        (Program::Server, "ipv6 = maybe\n", "3:1: warning: ipv6: neither true nor false, so true is used"),
+        (Program::Server, "[extra]\nx = 1\n", "3:1: warning: [extra]: unknown section"),
+        (Program::Server, "[snell-client]\nx = 1\n", ""),
+        (Program::Client, "server = b:1\nlisten = 0.0.0.0:1080\n", "4:1: warning: listen: everybody"),
+        (Program::Client, "server = b:1\ndns = 1.1.1.1\n", "4:1: warning: dns: unknown key"),
+        (
+            Program::Client,
+            "server = b:1\n[snell-tun]\nenable = true\nmtu = 9000\n",
+            "5:1: warning: snell-tun.enable: not in",
+        ),
+    ] {
+        let loaded = load(program, &format!("[{}]\npsk = secret\n{keys}", program.name()));
+        let text = loaded.diagnostics.to_string();
+        assert_eq!(loaded.diagnostics.len(), usize::from(!want.is_empty()), "{keys}{text}");
+        assert!(text.contains(want), "{text}");
+        assert_eq!(loaded.strict().is_err(), !want.is_empty());
+    }
+    let loaded = load(Program::Server, "udp = 1\nkey = secret\n[snell-server]\npsk = %(key)s\n");
+    assert_eq!(
+        loaded.diagnostics.to_string(),
+        "t.conf:1:1: warning: udp: stands outside [snell-server], so it has no effect\n"
+    );
+    assert_eq!(snell_server(&loaded.config).1.psk.expose(), "secret");
+}
+
+#[test]
+fn errors_come_at_once_with_their_places() {
+    for (program, text, wants) in [
+        (Program::Server, "", &["t.conf:1:1: there is no section [snell-server]"][..]),
+        (
+            Program::Server,
+            "\n[Snell-Server]\npsk = x\n",
+            &["2:1: there is no section [snell-server]\n  hint: write [snell-server]"],
+        ),
+        (Program::Server, "[snell-server]\n", &["1:1: psk: missing"]),
+        (Program::Server, "[snell-server]\npsk = #x\n", &["2:1: psk: empty"]),
+        (
+            Program::Server,
+            "[snell-server]\nPSK = x\n",
+            &["psk: missing", "PSK: unknown key", "did you mean `psk`?"],
+        ),
+        (
+            Program::Server,
+            "[snell-server]\nlisten = 1,:1,:1\nobfs = none\ndns = dns.google\nabc = 1\n",
+            &[
+                "2:1: listen: port is missing: 1\n",
+                "2:1: listen: listed twice: [::]:1",
+                "3:1: obfs: unknown value: none",
+                "4:1: dns: bad",
+                "1:1: psk: missing",
+                "5:1: warning: abc",
+            ],
+        ),
+        (
+            Program::Client,
+            "[snell-client]\npsk = x\nlisten = off\n",
+            &["1:1: server: missing", "3:1: listen: nothing would listen"],
+        ),
+        (
+            Program::Client,
+            "[snell-client]\npsk = x\nserver = a\nversion = 3\n",
+            &["3:1: server: port is missing", "4:1: version: neither 4 nor 5"],
+        ),
+        (
+            Program::Client,
+            "[snell-client]\npsk = x\nserver = a:1\nobfs = http\nobfs-host = `a b`\n",
+            &["5:1: obfs-host: host holds"],
+        ),
+        (Program::Server, "[snell-server]\npsk = x\nwhat\nthat\n", &["3:1: no `=`", "4:1: no `=`"]),
+    ] {
+        let found = parse(program, None, "t.conf", text).unwrap_err();
+        super::super::assert_inside(text, &found);
+        for want in wants {
+            assert!(found.to_string().contains(want), "wanted {want}\nfound {found}");
+        }
+    }
+}
+
+#[test]
+fn no_key_is_ever_shown() {
+    for text in [
+        "[snell-server]\npsk = hunter2 # x\nlisten = %(psk)s\nobfs = %(psk)s\ndns = %(psk)s\negress-interface = %(psk)s-long-long\n",
+        "[snell-client]\npsk = hunter2\nserver = %(psk)s:x\nlisten = %(psk)s\nversion = %(psk)s\n",
+        "[snell-server]\npsk hunter2\n",
+        "[snell-server]\npsk = `hunter2\n",
+        "psk = hunter2\n",
+    ] {
+        for program in [Program::Server, Program::Client] {
+            let found = parse(program, None, "t.conf", text).unwrap_err();
+            assert!(!found.to_string().contains("hunter2"), "{found}");
+        }
+    }
+    let loaded = server("");
+    assert!(!format!("{loaded:?}").contains("secret"));
+}
+
+#[test]
+fn no_slip_shows_a_key() {
+    for (program, text) in [
+        (
+            Program::Server,
+            "[snell-server]\nlisten=:1\npsk=hunter2\nobfs = off\ndns = 1.1.1.1\npsk = hunter2\nversion = 5\n",
+        ),
+        (
+            Program::Client,
+            "[snell-client]\nserver = a:1\npsk = hunter2\nlisten = :1\npsk=hunter2\nudp = 0\npsk = `hunter2`\n",
+        ),
+    ] {
+        for cut in 0..text.len() {
+            let slipped = format!("{}{}", &text[..cut], &text[cut + 1..]);
+            let found = match parse(program, None, "t", &slipped) {
+                Ok(loaded) => loaded.diagnostics,
+                Err(found) => found,
+            };
+            assert!(!found.to_string().contains("hunter2"), "{found}\n{slipped}");
+        }
+    }
+}
+
+#[test]
+fn floods_end_soon() {
+    let references = format!("[snell-server]\npsk = {}\n", "%(".repeat(400_000));
+    parse(Program::Server, None, "t", &references).unwrap_err();
+    let outside: String = (0..50_000).map(|i| format!("k{i}=%(k{i})s\n")).collect();
+    parse(Program::Server, None, "t", &format!("{outside}[snell-server]\npsk = x\n")).unwrap();
+    let unknown: String = (0..100_000).map(|i| format!("k{i}=\n")).collect();
+    parse(Program::Server, None, "t", &format!("[snell-server]\npsk = x\n{unknown}")).unwrap();
+}
+
+#[test]
+fn a_cut_key_is_noticed() {
+    let loaded = load(Program::Server, "[snell-server]\npsk = ab#cd\n");
+    assert_eq!(snell_server(&loaded.config).1.psk.expose(), "ab");
+    assert!(loaded.diagnostics.to_string().contains("2:1: warning: psk: `#` and `;` start a comment"));
+}
+
+#[test]
+fn the_level_comes_from_the_flags() {
+    let loaded = parse(Program::Server, Some(Level::Debug), "t", "[snell-server]\npsk = x").unwrap();
+    assert_eq!(loaded.config.log.level, Level::Debug);
+}
+
+/// Pieces from which nearly right files are made.
+const PIECES: &[&str] = &[
+    "[snell-server]\n",
+    "[snell-client]\n",
+    "[DEFAULT]\n",
+    "psk",
+    "=",
+    " = ",
+    "k\n",
+    "listen = ",
+    ":1,",
+    "[::1]:2\n",
+    "server = a:1\n",
+    "obfs = http\n",
+    "obfs-host = ",
+    "é",
+    "`",
+    "\"\"\"",
+    "\\\n",
+    "\\",
+    "#",
+    ";",
+    "%(",
+    "psk)s",
+    "\n",
+    "egress-interface = eth0\n",
+    "dns = 1.1.1.1,::1\n",
+    "\u{feff}",
+    "\r\n",
+    "tfo = y\n",
+    "[",
+    "]",
+    "\"",
+    "version = 4\n",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fuzz_ini(&data);
+    }
+
+    #[test]
+    fn nearly_right_files(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..30)) {
+        let text = pieces.concat();
+        fuzz_ini(text.as_bytes());
+        fuzz_ini(format!("[snell-client]\npsk = k\nserver = a:1\n[snell-server]\npsk = k\n{text}").as_bytes());
+    }
+}

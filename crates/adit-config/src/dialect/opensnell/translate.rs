@@ -1,0 +1,432 @@
+//! From the entries of a file to the model.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use adit_proto::wire::Target;
+use zeroize::Zeroizing;
+
+use super::ini::{DEFAULT, Entry, Ini, Section, references};
+use super::{NOT_YET, Program};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::Loaded;
+use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
+use crate::model::{
+    Config, Dial, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols, Log,
+    ObfsClient, ObfsServer, Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer,
+    SocketOptions,
+};
+use crate::source::Source;
+
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(8);
+const SERVER_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2333);
+const CLIENT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1080);
+
+/// Most unknown keys that are named.
+const MAX_UNKNOWN: usize = 100;
+
+/// Values of `dns-ip-preference`; both families are tried IPv6 first unless told otherwise.
+const FAMILIES: &[(&str, Family)] = &[
+    ("default", Family::Any),
+    ("prefer-ipv6", Family::Any),
+    ("prefer-ipv4", Family::PreferV4),
+    ("ipv4-only", Family::V4Only),
+    ("ipv6-only", Family::V6Only),
+];
+
+/// Section of the alpha branch's TUN mode.
+const TUN: &str = "snell-tun";
+
+pub(super) fn translate(
+    program: Program,
+    level: Option<Level>,
+    source: &Source<'_>,
+    ini: &Ini,
+) -> Result<Loaded, Diagnostics> {
+    let Some(section) = ini.sections.get(program.name()) else {
+        return Err(no_section(program, source, ini).into());
+    };
+    let mut keys = Keys { source, ini, section, known: Vec::new(), found: Diagnostics::new() };
+    let mut config = match program {
+        Program::Server => server(&mut keys),
+        Program::Client => client(&mut keys),
+    };
+    config.log = Log { level: level.unwrap_or(Level::Info), ..Log::default() };
+    keys.finish(program);
+    Loaded::conclude(config, keys.found)
+}
+
+fn no_section(program: Program, source: &Source<'_>, ini: &Ini) -> Diagnostic {
+    let name = program.name();
+    let error = Diagnostic::error(&source.file, "", format!("there is no section [{name}]"));
+    match ini.sections.iter().find(|(other, _)| other.trim().eq_ignore_ascii_case(name)) {
+        Some((_, section)) => error.at(section.place).hint(format!("write [{name}], in these very letters")),
+        None => error.at((1, 1)).hint(format!("put [{name}] above the keys")),
+    }
+}
+
+fn server(keys: &mut Keys<'_>) -> Config {
+    let listen = keys.list("listen", MAX_LISTEN, value::listen);
+    let psk = keys.psk();
+    let obfs = keys.obfs();
+    let interface = keys.parsed("egress-interface", value::interface);
+    let fast_open = keys.flag("tfo", false);
+    let dial = Dial {
+        family: keys.family(),
+        interface: interface.clone(),
+        dns: keys.list("dns", MAX_DNS, value::name_server),
+        fast_open,
+        timeout: SERVER_TIMEOUT,
+    };
+    keys.server_version();
+    keys.later_switches(&["udp", "quic", "brutal"]);
+    keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
+    keys.no_mode();
+    keys.check_distinct(&listen);
+    Config {
+        limits: Limits { idle: None, ..Limits::default() },
+        inbounds: vec![Inbound {
+            name: Program::Server.name().into(),
+            listen: if listen.is_empty() { vec![SERVER_LISTEN] } else { listen },
+            socket: SocketOptions { fast_open, interface },
+            outbound: 0,
+            protocol: InboundProtocol::Snell(SnellServer { psk, obfs }),
+        }],
+        outbounds: vec![Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }],
+        ..Config::default()
+    }
+}
+
+fn client(keys: &mut Keys<'_>) -> Config {
+    let listen = keys.client_listen();
+    let server = keys.server();
+    let psk = keys.psk();
+    let obfs = keys.client_obfs(&server);
+    let reuse = keys.flag("reuse", false);
+    let dial = Dial { fast_open: keys.flag("tfo", false), timeout: CLIENT_TIMEOUT, ..Dial::default() };
+    keys.client_version();
+    keys.later_switches(&["udp", "quic", "brutal"]);
+    keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
+    keys.no_mode();
+    keys.tun();
+    let client = SnellClient { server, psk, obfs, reuse, half_close: HalfClose::Auto };
+    // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
+    let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
+    Config {
+        inbounds: vec![Inbound {
+            name: "local".into(),
+            listen: vec![listen],
+            socket: SocketOptions::default(),
+            outbound: 0,
+            protocol: InboundProtocol::Local(local),
+        }],
+        outbounds: vec![Outbound { name: "snell".into(), dial, protocol: OutboundProtocol::Snell(client) }],
+        ..Config::default()
+    }
+}
+
+/// The entries of the program's section, of which keys are taken one by one.
+struct Keys<'a> {
+    source: &'a Source<'a>,
+    ini: &'a Ini,
+    section: &'a Section,
+    known: Vec<&'static str>,
+    found: Diagnostics,
+}
+
+/// An entry that is not empty.
+struct Value<'a> {
+    text: Zeroizing<String>,
+    entry: &'a Entry,
+}
+
+impl<'a> Keys<'a> {
+    /// The value of a key; empty is as good as absent, as for the programs.
+    fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+        self.known.push(key);
+        let entry = self.section.entries.get(key)?;
+        let Some(text) = self.ini.value(self.section, entry) else {
+            self.error(entry, key, Problem::new("%(..)s puts in more and more without an end"));
+            return None;
+        };
+        (!text.is_empty()).then_some(Value { text, entry })
+    }
+
+    fn parsed<T>(&mut self, key: &'static str, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+        let value = self.take(key)?;
+        match parse(&value.text) {
+            Ok(parsed) => Some(parsed),
+            Err(problem) => {
+                self.error(value.entry, key, problem);
+                None
+            }
+        }
+    }
+
+    fn list<T>(
+        &mut self,
+        key: &'static str,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Vec<T> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let mut parts = value.text.split(',').filter(|part| !part.trim().is_empty());
+        let mut list = Vec::new();
+        for part in parts.by_ref().take(max) {
+            match parse(part) {
+                Ok(parsed) => list.push(parsed),
+                Err(problem) => self.error(value.entry, key, problem),
+            }
+        }
+        if parts.next().is_some() {
+            self.error(value.entry, key, Problem::new(format!("more than {max} entries")));
+        }
+        list
+    }
+
+    /// A switch; what is neither on nor off counts as the default.
+    fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        let Some(value) = self.take(key) else { return default };
+        boolean(&value.text).unwrap_or_else(|| {
+            let problem = Problem::new(format!("neither true nor false, so {default} is used"));
+            self.warning(value.entry, key, problem);
+            default
+        })
+    }
+
+    fn psk(&mut self) -> Secret {
+        const KEY: &str = "psk";
+        let entry = self.section.entries.get(KEY);
+        if let Some(entry) = entry.filter(|entry| entry.cut) {
+            let problem = Problem::new("`#` and `;` start a comment, so the key ends in front of it");
+            self.warning(entry, KEY, problem.hint("put the key between backquotes if it goes on"));
+        }
+        if let Some(psk) = self.parsed(KEY, value::psk) {
+            return psk;
+        }
+        match entry {
+            None => {
+                let error = Diagnostic::error(&self.source.file, KEY, "missing").at(self.section.place);
+                self.found.push(error.hint("psk = and the key that both ends share"));
+            }
+            Some(entry) if entry.value.is_empty() => self.error(entry, KEY, Problem::new("empty")),
+            Some(_) => {}
+        }
+        Secret::new("")
+    }
+
+    fn obfs(&mut self) -> ObfsServer {
+        let obfs = self.parsed("obfs", |text| match text {
+            "off" => Ok(ObfsServer::Off),
+            "http" => Ok(ObfsServer::Http),
+            "tls" => Ok(ObfsServer::Tls),
+            _ => Err(Problem::new(format!("unknown value: {}", value::excerpt(text)))
+                .hint("write one of off, http, tls")),
+        });
+        obfs.unwrap_or_default()
+    }
+
+    fn client_obfs(&mut self, server: &Target) -> ObfsClient {
+        let mode = self.obfs();
+        let host = self.parsed("obfs-host", value::disguise_host);
+        let host = host.unwrap_or_else(|| server.host.to_string().into());
+        match mode {
+            ObfsServer::Off => ObfsClient::Off,
+            ObfsServer::Http => ObfsClient::Http(host),
+            ObfsServer::Tls => ObfsClient::Tls(host),
+        }
+    }
+
+    fn server(&mut self) -> Target {
+        const KEY: &str = "server";
+        let server = self.parsed(KEY, value::target);
+        if server.is_none() && self.section.entries.get(KEY).is_none_or(|entry| entry.value.is_empty()) {
+            let error = Diagnostic::error(&self.source.file, KEY, "missing").at(self.section.place);
+            self.found.push(error.hint("server = host:port"));
+        }
+        server.unwrap_or_else(|| Target::from(CLIENT_LISTEN))
+    }
+
+    fn client_listen(&mut self) -> SocketAddr {
+        const KEY: &str = "listen";
+        let off = |text: &str| matches!(text, "off" | "none" | "disabled");
+        let listen = self.parsed(KEY, |text| {
+            if off(text) { Err(Problem::new("nothing would listen")) } else { value::listen(text) }
+        });
+        let listen = listen.unwrap_or(CLIENT_LISTEN);
+        if let Some(entry) =
+            self.section.entries.get(KEY).filter(|_| !listen.ip().to_canonical().is_loopback())
+        {
+            let problem = Problem::new("everybody who reaches this address can use the proxy");
+            self.warning(entry, KEY, problem.hint("127.0.0.1:1080 serves this machine alone"));
+        }
+        listen
+    }
+
+    /// A server takes whatever version it is told, but speaks 4 and 5.
+    fn server_version(&mut self) {
+        let Some(value) = self.take("version") else { return };
+        if !is_version(&value.text) {
+            self.warning(
+                value.entry,
+                "version",
+                Problem::new("this server speaks versions 4 and 5, whatever it says"),
+            );
+        }
+    }
+
+    fn client_version(&mut self) {
+        self.parsed("version", |text| {
+            if is_version(text) { Ok(()) } else { Err(Problem::new("neither 4 nor 5").hint("write 4 or 5")) }
+        });
+    }
+
+    /// Switches of features to come.
+    fn later_switches(&mut self, names: &[&'static str]) {
+        for key in names {
+            if let Some(value) = self.take(key).filter(|value| boolean(&value.text) == Some(true)) {
+                self.warning(value.entry, key, Problem::new(NOT_YET));
+            }
+        }
+    }
+
+    /// `ipv6`, and the official server's order of address families.
+    fn family(&mut self) -> Family {
+        const KEY: &str = "dns-ip-preference";
+        let ipv6 = self.flag("ipv6", true);
+        let wanted = self.take(KEY).and_then(|value| {
+            let family = FAMILIES.iter().find(|(name, _)| *name == *value.text).map(|(_, family)| *family);
+            if family.is_none() {
+                let problem = Problem::new(format!(
+                    "unknown value, so it has no effect: {}",
+                    value::excerpt(&value.text)
+                ));
+                let names = "write one of default, prefer-ipv4, prefer-ipv6, ipv4-only, ipv6-only";
+                self.warning(value.entry, KEY, problem.hint(names));
+            }
+            family.map(|family| (family, value.entry))
+        });
+        match wanted {
+            Some((Family::V6Only, entry)) if !ipv6 => {
+                self.error(entry, KEY, Problem::new("ipv6 = false leaves no address family"));
+                Family::V4Only
+            }
+            Some((family, _)) if ipv6 => family,
+            _ if ipv6 => Family::Any,
+            _ => Family::V4Only,
+        }
+    }
+
+    /// `mode` chooses a wire format of version 6: a file that says it must not run as something else.
+    fn no_mode(&mut self) {
+        if let Some(value) = self.take("mode") {
+            let problem = Problem::new("Snell v6 is not in this build");
+            self.error(value.entry, "mode", problem.hint("remove the key to speak versions 4 and 5"));
+        }
+    }
+
+    fn tun(&mut self) {
+        let Some(section) = self.ini.sections.get(TUN) else { return };
+        let Some(entry) = section.entries.get("enable") else { return };
+        let enabled = self.ini.value(section, entry).and_then(|text| boolean(&text));
+        if enabled == Some(true) {
+            let warning = Diagnostic::warning(&self.source.file, "snell-tun.enable", NOT_YET);
+            self.found.push(warning.at(entry.place));
+        }
+    }
+
+    fn check_distinct(&mut self, listen: &[SocketAddr]) {
+        let mut seen = HashSet::new();
+        let Some(entry) = self.section.entries.get("listen") else { return };
+        for addr in listen.iter().filter(|addr| addr.port() != 0) {
+            if !seen.insert(addr) {
+                self.error(entry, "listen", Problem::new(format!("listed twice: {addr}")));
+            }
+        }
+    }
+
+    /// A warning for whatever the program would pass over in silence.
+    fn finish(&mut self, program: Program) {
+        let unknown = self.section.entries.iter().filter(|(name, _)| !self.known.contains(&name.as_str()));
+        for (name, entry) in unknown.take(MAX_UNKNOWN) {
+            let warning = Diagnostic::warning(
+                &self.source.file,
+                value::excerpt(name),
+                "unknown key, so it has no effect",
+            );
+            let hint = value::closest(name, self.known.iter().copied());
+            let warning = warning.at(entry.place);
+            self.found.push(match hint {
+                Some(key) => warning.hint(format!("did you mean `{key}`?")),
+                None => warning,
+            });
+        }
+        self.outside(program);
+        let foreign = [Program::Server.name(), Program::Client.name(), TUN, DEFAULT];
+        for (name, section) in self.ini.sections.iter().filter(|(name, _)| !foreign.contains(&name.as_str()))
+        {
+            let key = format!("[{}]", value::excerpt(name));
+            let warning = Diagnostic::warning(&self.source.file, key, "unknown section, so it has no effect");
+            self.found.push(warning.at(section.place));
+        }
+    }
+
+    /// Keys above all sections serve `%(key)s` alone.
+    fn outside(&mut self, program: Program) {
+        let Some(section) = self.ini.sections.get(DEFAULT) else { return };
+        let used: HashSet<&str> = references(self.source.text).collect();
+        for (name, entry) in &section.entries {
+            if !used.contains(name.as_str()) {
+                let problem = format!("stands outside [{}], so it has no effect", program.name());
+                let warning = Diagnostic::warning(&self.source.file, value::excerpt(name), problem);
+                self.found.push(warning.at(entry.place));
+            }
+        }
+    }
+
+    fn error(&mut self, entry: &Entry, key: &str, problem: Problem) {
+        self.found.push(self.finding(
+            Diagnostic::error(&self.source.file, key, discreet(entry, problem.text)),
+            entry,
+            problem.hint,
+        ));
+    }
+
+    fn warning(&mut self, entry: &Entry, key: &str, problem: Problem) {
+        self.found.push(self.finding(
+            Diagnostic::warning(&self.source.file, key, discreet(entry, problem.text)),
+            entry,
+            problem.hint,
+        ));
+    }
+
+    fn finding(&self, finding: Diagnostic, entry: &Entry, hint: Option<String>) -> Diagnostic {
+        let mut finding = finding.at(entry.place);
+        finding.hint = hint;
+        finding
+    }
+}
+
+/// A message about a value that may have had the key put in does not quote it.
+fn discreet(entry: &Entry, text: String) -> String {
+    if entry.value.contains("%(") { "bad value".to_owned() } else { text }
+}
+
+/// The words that go-ini takes for a truth value.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" | "YES" | "yes" | "Yes" | "y" | "ON" | "on" | "On" => {
+            Some(true)
+        }
+        "0" | "f" | "F" | "false" | "FALSE" | "False" | "NO" | "no" | "No" | "n" | "OFF" | "off" | "Off" => {
+            Some(false)
+        }
+        _ => None,
+    }
+}
+
+fn is_version(text: &str) -> bool {
+    matches!(text, "4" | "5" | "v4" | "v5" | "V4" | "V5")
+}

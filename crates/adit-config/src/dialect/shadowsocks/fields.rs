@@ -1,0 +1,216 @@
+//! Reading one JSON object: each key is taken once, with its place, and what has not been taken is unknown.
+
+use std::ops::RangeInclusive;
+
+use zeroize::Zeroizing;
+
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::dialect::json::{Member, Node, Value, whole};
+use crate::dialect::value::{self, Problem};
+use crate::source::Source;
+
+/// Most unknown keys of one object that are looked up among the known ones.
+const MAX_UNKNOWN: usize = 100;
+
+/// The findings about one source.
+pub(super) struct Report<'a> {
+    pub(super) source: &'a Source<'a>,
+    pub(super) found: Diagnostics,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(source: &'a Source<'a>) -> Self {
+        Self { source, found: Diagnostics::new() }
+    }
+
+    pub(super) fn error(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
+        self.push(Severity::Error, at, path.into(), problem);
+    }
+
+    pub(super) fn warning(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
+        self.push(Severity::Warning, at, path.into(), problem);
+    }
+
+    fn push(&mut self, severity: Severity, at: usize, path: String, problem: Problem) {
+        let place = if self.found.is_full() { (0, 0) } else { self.source.locate(at) };
+        let mut finding = Diagnostic::error(&self.source.file, path, problem.text).at(place);
+        finding.severity = severity;
+        finding.hint = problem.hint;
+        self.found.push(finding);
+    }
+}
+
+/// An object of which keys are taken one by one.
+pub(super) struct Fields<'a> {
+    members: &'a [Member],
+    path: String,
+    /// Where it begins.
+    pub(super) at: usize,
+    taken: Vec<&'static str>,
+}
+
+/// A key that was there, and not with null.
+#[derive(Clone)]
+pub(super) struct Field<'a> {
+    pub(super) path: String,
+    pub(super) value: &'a Value,
+}
+
+impl<'a> Fields<'a> {
+    /// The keys of an object; any other value is reported.
+    pub(super) fn new(report: &mut Report<'_>, value: &'a Value, path: String) -> Option<Self> {
+        let Node::Object(members) = &value.node else {
+            let problem = format!("expected an object, found {}", value.node.kind());
+            report.error(value.at, path, Problem::new(problem));
+            return None;
+        };
+        Some(Self { members, path, at: value.at, taken: Vec::new() })
+    }
+
+    /// Path of a key.
+    pub(super) fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The last value of a key; null is as good as absent.
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
+        self.taken.push(key);
+        let value = &self.members.iter().rfind(|member| member.key == key)?.value;
+        (value.node != Node::Null).then(|| Field { path: self.path(key), value })
+    }
+
+    /// The value of a key that has two names.
+    pub(super) fn take_either(&mut self, key: &'static str, alias: &'static str) -> Option<Field<'a>> {
+        let (own, other) = (self.take(key), self.take(alias));
+        own.or(other)
+    }
+
+    pub(super) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<&'a str> {
+        self.take(key)?.text(report)
+    }
+
+    pub(super) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
+        self.take(key)?.flag(report)
+    }
+
+    pub(super) fn number(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        self.take(key)?.number(report, range)
+    }
+
+    /// Keys that are there twice, of which the last one has counted.
+    pub(super) fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
+        let mut seen = std::collections::HashSet::new();
+        for member in self.members {
+            if !seen.insert(member.key.as_str()) && self.taken.contains(&member.key.as_str()) {
+                let problem = Problem::new("given twice; the last one counts");
+                report.push(severity, member.at, self.path(&member.key), problem);
+            }
+        }
+    }
+
+    /// One warning for each key that has not been taken.
+    pub(super) fn finish(self, report: &mut Report<'_>) {
+        let unknown = self.members.iter().filter(|member| !self.taken.contains(&member.key.as_str()));
+        for (n, member) in unknown.enumerate() {
+            let known = self.taken.iter().copied();
+            let hint = if n < MAX_UNKNOWN { value::closest(&member.key, known) } else { None };
+            let mut problem = Problem::new("unknown key, so it has no effect");
+            problem.hint = hint.map(|key| format!("did you mean `{key}`?"));
+            report.warning(member.at, self.path(&value::excerpt(&member.key)), problem);
+        }
+    }
+}
+
+impl<'a> Field<'a> {
+    pub(super) fn error(&self, report: &mut Report<'_>, problem: Problem) {
+        report.error(self.value.at, self.path.clone(), problem);
+    }
+
+    pub(super) fn warning(&self, report: &mut Report<'_>, problem: Problem) {
+        report.warning(self.value.at, self.path.clone(), problem);
+    }
+
+    pub(super) fn text(&self, report: &mut Report<'_>) -> Option<&'a str> {
+        if let Node::Text(text) = &self.value.node {
+            return Some(text);
+        }
+        self.wrong_type(report, "a text in quotes");
+        None
+    }
+
+    /// A text, or a whole number as it is written.
+    pub(super) fn text_or_number(&self, report: &mut Report<'_>) -> Option<Zeroizing<String>> {
+        match &self.value.node {
+            Node::Text(text) => Some(text.clone()),
+            Node::Number(number) if whole(number.trim_start_matches('-')).is_some() => {
+                Some(Zeroizing::new(number.to_string()))
+            }
+            Node::Number(_) | Node::Null | Node::Bool(_) | Node::Array(_) | Node::Object(_) => {
+                self.wrong_type(report, "a text or a whole number");
+                None
+            }
+        }
+    }
+
+    pub(super) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
+        if let Node::Bool(on) = self.value.node {
+            return Some(on);
+        }
+        self.wrong_type(report, "true or false");
+        None
+    }
+
+    pub(super) fn number(&self, report: &mut Report<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+        let Node::Number(number) = &self.value.node else {
+            self.wrong_type(report, "a number");
+            return None;
+        };
+        let number = whole(number).filter(|number| range.contains(number));
+        if number.is_none() {
+            let problem = format!("no whole number from {} to {}", range.start(), range.end());
+            self.error(report, Problem::new(problem));
+        }
+        number
+    }
+
+    pub(super) fn parsed<T>(
+        &self,
+        report: &mut Report<'_>,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
+        let text = self.text(report)?;
+        self.checked(report, parse(text))
+    }
+
+    /// The value, or `None` with the problem reported here.
+    pub(super) fn checked<T>(&self, report: &mut Report<'_>, result: Result<T, Problem>) -> Option<T> {
+        result.map_err(|problem| self.error(report, problem)).ok()
+    }
+
+    /// A list of at most `max` values.
+    pub(super) fn list(&self, report: &mut Report<'_>, max: usize) -> Vec<Self> {
+        let Node::Array(values) = &self.value.node else {
+            self.wrong_type(report, "a list");
+            return Vec::new();
+        };
+        if values.len() > max {
+            self.error(report, Problem::new(format!("more than {max} entries")));
+        }
+        let entry = |(i, value)| Field { path: format!("{}[{i}]", self.path), value };
+        values.iter().take(max).enumerate().map(entry).collect()
+    }
+
+    pub(super) fn object(&self, report: &mut Report<'_>) -> Option<Fields<'a>> {
+        Fields::new(report, self.value, self.path.clone())
+    }
+
+    pub(super) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
+        let problem = format!("expected {wanted}, found {}", self.value.node.kind());
+        self.error(report, Problem::new(problem));
+    }
+}

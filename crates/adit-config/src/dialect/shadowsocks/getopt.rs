@@ -1,0 +1,209 @@
+//! Command lines in the way of `getopt_long` and of clap, which agree about nearly everything.
+//!
+//! ```text
+//! -p 1   -p1   -uvp1            short ones may be written together; the last may take a value
+//! --mtu 1   --mtu=1
+//! --                            everything behind it is an operand
+//! ```
+//!
+//! getopt takes any unambiguous beginning of a long option; clap takes `-p=1` as `-p 1`.
+
+use std::ffi::OsString;
+
+use zeroize::Zeroizing;
+
+use super::Family;
+use crate::dialect::value::excerpt;
+
+/// One option.
+pub(super) struct Opt<T: 'static> {
+    pub(super) id: T,
+    /// Its letter, if it has one.
+    pub(super) short: Option<char>,
+    /// Its long names, of which the first is the usual one.
+    pub(super) long: &'static [&'static str],
+    pub(super) takes_value: bool,
+}
+
+/// An option that takes a value.
+pub(super) const fn value<T>(id: T, short: Option<char>, long: &'static [&'static str]) -> Opt<T> {
+    Opt { id, short, long, takes_value: true }
+}
+
+/// An option that takes none.
+pub(super) const fn switch<T>(id: T, short: Option<char>, long: &'static [&'static str]) -> Opt<T> {
+    Opt { id, short, long, takes_value: false }
+}
+
+/// An option that was on the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Item<T> {
+    pub(super) id: T,
+    /// The option as it is named in messages.
+    pub(super) name: String,
+    /// Empty for those that take none. It may be a password.
+    pub(super) value: Zeroizing<String>,
+}
+
+/// What ended the reading.
+#[derive(Debug, PartialEq)]
+pub(super) struct Wrong {
+    pub(super) name: String,
+    pub(super) problem: &'static str,
+}
+
+/// The options up to the first mistake, the number of operands, and the mistake.
+pub(super) fn read<T: Copy>(
+    family: Family,
+    options: &'static [Opt<T>],
+    args: impl IntoIterator<Item = OsString>,
+) -> (Vec<Item<T>>, usize, Option<Wrong>) {
+    let mut reader = Reader { family, options, args: args.into_iter(), items: Vec::new(), operands: 0 };
+    let wrong = reader.read().err();
+    (reader.items, reader.operands, wrong)
+}
+
+struct Reader<T: 'static, I> {
+    family: Family,
+    options: &'static [Opt<T>],
+    args: I,
+    items: Vec<Item<T>>,
+    operands: usize,
+}
+
+impl<T: Copy, I: Iterator<Item = OsString>> Reader<T, I> {
+    fn read(&mut self) -> Result<(), Wrong> {
+        while let Some(arg) = self.next() {
+            if arg.as_str() == "--" {
+                self.operands += self.args.by_ref().count();
+            } else if let Some(body) = arg.strip_prefix("--") {
+                self.long(body)?;
+            } else if let Some(body) = arg.strip_prefix('-').filter(|body| !body.is_empty()) {
+                self.cluster(body)?;
+            } else {
+                self.operands += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn long(&mut self, body: &str) -> Result<(), Wrong> {
+        let (word, value) = body.split_once('=').map_or((body, None), |(word, value)| (word, Some(value)));
+        let option = self.find(word)?;
+        let name = format!("--{}", option.long[0]);
+        let value = match (option.takes_value, value) {
+            (true, Some(value)) => Zeroizing::new(value.to_owned()),
+            (true, None) => self.value(&name)?,
+            (false, None) => Zeroizing::default(),
+            (false, Some(_)) => return Err(Wrong { name, problem: "takes no value" }),
+        };
+        self.items.push(Item { id: option.id, name, value });
+        Ok(())
+    }
+
+    fn find(&self, word: &str) -> Result<&'static Opt<T>, Wrong> {
+        let options = self.options;
+        if let Some(option) = options.iter().find(|option| option.long.contains(&word)) {
+            return Ok(option);
+        }
+        let begins = |option: &&Opt<T>| option.long.iter().any(|long| long.starts_with(word));
+        let mut found = options.iter().filter(begins).filter(|_| self.family == Family::Libev);
+        let problem = match (found.next(), found.next()) {
+            (Some(option), None) => return Ok(option),
+            (Some(_), Some(_)) => "more than one flag begins so",
+            (None, _) => "no such flag",
+        };
+        Err(Wrong { name: format!("--{}", excerpt(word)), problem })
+    }
+
+    fn cluster(&mut self, body: &str) -> Result<(), Wrong> {
+        let mut rest = body;
+        while let Some(letter) = rest.chars().next() {
+            rest = &rest[letter.len_utf8()..];
+            let name = format!("-{letter}");
+            let option = self.options.iter().find(|option| option.short == Some(letter));
+            let Some(option) = option else { return Err(Wrong { name, problem: "no such flag" }) };
+            let mut value = Zeroizing::default();
+            if option.takes_value {
+                let attached = match self.family {
+                    Family::Libev => rest,
+                    Family::Rust => rest.strip_prefix('=').unwrap_or(rest),
+                };
+                value =
+                    if rest.is_empty() { self.value(&name)? } else { Zeroizing::new(attached.to_owned()) };
+                rest = "";
+            }
+            self.items.push(Item { id: option.id, name, value });
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, name: &str) -> Result<Zeroizing<String>, Wrong> {
+        self.next().ok_or_else(|| Wrong { name: name.to_owned(), problem: "a value must follow" })
+    }
+
+    /// The next argument; bytes that are no UTF-8 become U+FFFD, which is refused wherever it matters.
+    fn next(&mut self) -> Option<Zeroizing<String>> {
+        self.args.next().map(|arg| Zeroizing::new(arg.to_string_lossy().into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: &[Opt<char>] = &[
+        value('p', Some('p'), &["port"]),
+        value('k', Some('k'), &["password"]),
+        value('m', None, &["mtu"]),
+        switch('u', Some('u'), &[]),
+        switch('f', None, &["fast-open", "tcp-fast-open"]),
+        switch('g', None, &["fast"]),
+    ];
+
+    fn text(family: Family, line: &str) -> String {
+        let (items, operands, wrong) = read(family, OPTIONS, line.split_whitespace().map(OsString::from));
+        let mut out: Vec<String> = items.iter().map(|i| format!("{}{}", i.id, *i.value)).collect();
+        if operands > 0 {
+            out.push(format!("+{operands}"));
+        }
+        out.extend(wrong.map(|wrong| format!("{}: {}", wrong.name, wrong.problem)));
+        out.join(" ")
+    }
+
+    #[test]
+    fn both() {
+        for (line, want) in [
+            ("", ""),
+            ("-p 1 -u", "p1 u"),
+            ("-p1 -up2", "p1 u p2"),
+            ("-pu", "pu"),
+            ("--mtu 5 --mtu=6 --mtu=", "m5 m6 m"),
+            ("--fast --fast-open --tcp-fast-open", "g f f"),
+            ("-k -u", "k-u"),
+            ("a -u -- -p", "u +2"),
+            ("-", "+1"),
+            ("-u -x -p1", "u -x: no such flag"),
+            ("-p", "-p: a value must follow"),
+            ("--mtu", "--mtu: a value must follow"),
+            ("--fast-open=1", "--fast-open: takes no value"),
+            ("--nope=hunter2", "--nope: no such flag"),
+        ] {
+            for family in [Family::Libev, Family::Rust] {
+                assert_eq!(text(family, line), want, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_they_differ() {
+        for (line, libev, rust) in [
+            ("--pass x", "kx", "--pass: no such flag"),
+            ("--p x", "--p: more than one flag begins so", "--p: no such flag"),
+            ("-p=1", "p=1", "p1"),
+        ] {
+            assert_eq!(text(Family::Libev, line), libev, "{line}");
+            assert_eq!(text(Family::Rust, line), rust, "{line}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The file: JSON that is strict but for a comma at the end, of which each known key has one kind of value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::dialect::json::{self, Grammar};
+use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::value::Problem;
+use crate::model::Secret;
+use crate::source::Source;
+
+/// Longest file, in bytes (shadowsocks-libev 3.3.5).
+const MAX_LEN: usize = 128 << 10;
+
+/// Most servers of a client, and addresses of a server (shadowsocks-libev 3.3.5).
+pub(super) const MAX_SERVERS: usize = 10;
+
+/// Most entries of `port_password` (shadowsocks-libev 3.3.5).
+const MAX_PORTS: usize = 1024;
+
+/// What flags and file can both say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Server,
+    ServerPort,
+    LocalAddress,
+    LocalPort,
+    Password,
+    Base64,
+    Method,
+    Timeout,
+    User,
+    OpenFiles,
+    NameServer,
+    Target,
+    Mode,
+    Mtu,
+    Plugin,
+    PluginOptions,
+    Acl,
+    ManagerAddress,
+    Directory,
+    FastOpen,
+    ReusePort,
+    NoDelay,
+    Mptcp,
+    Ipv6First,
+    Syslog,
+    Tproxy,
+    /// Source address of outgoing connections, and marks on packets.
+    Ignored,
+}
+
+/// Kinds of values in the file.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A text or a whole number.
+    Text,
+    Switch,
+    /// A number without quotes.
+    Whole,
+    /// A text or a list of texts.
+    Hosts,
+}
+
+/// Keys of all programs of the family (jconf of 3.3.5), without `port_password`, `dscp` and `auth`.
+const KEYS: &[(&str, Key, Kind)] = &[
+    ("server", Key::Server, Kind::Hosts),
+    ("server_port", Key::ServerPort, Kind::Text),
+    ("local_address", Key::LocalAddress, Kind::Text),
+    ("local_ipv4_address", Key::Ignored, Kind::Text),
+    ("local_ipv6_address", Key::Ignored, Kind::Text),
+    ("local_port", Key::LocalPort, Kind::Text),
+    ("password", Key::Password, Kind::Text),
+    ("key", Key::Base64, Kind::Text),
+    ("method", Key::Method, Kind::Text),
+    ("timeout", Key::Timeout, Kind::Text),
+    ("user", Key::User, Kind::Text),
+    ("plugin", Key::Plugin, Kind::Text),
+    ("plugin_opts", Key::PluginOptions, Kind::Text),
+    ("fast_open", Key::FastOpen, Kind::Switch),
+    ("reuse_port", Key::ReusePort, Kind::Switch),
+    ("nofile", Key::OpenFiles, Kind::Whole),
+    ("nameserver", Key::NameServer, Kind::Text),
+    ("tunnel_address", Key::Target, Kind::Text),
+    ("mode", Key::Mode, Kind::Text),
+    ("mtu", Key::Mtu, Kind::Whole),
+    ("mptcp", Key::Mptcp, Kind::Switch),
+    ("ipv6_first", Key::Ipv6First, Kind::Switch),
+    ("use_syslog", Key::Syslog, Kind::Switch),
+    ("no_delay", Key::NoDelay, Kind::Switch),
+    ("tcp_tproxy", Key::Tproxy, Kind::Switch),
+    ("workdir", Key::Directory, Kind::Text),
+    ("acl", Key::Acl, Kind::Text),
+    ("manager_address", Key::ManagerAddress, Kind::Text),
+];
+
+/// A value, and where it stands.
+#[derive(Clone)]
+pub(super) struct Given {
+    value: Zeroizing<String>,
+    file: Arc<str>,
+    key: String,
+    place: (usize, usize),
+}
+
+/// Values may be keys, so they are not shown.
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Given").field("key", &self.key).field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Given {
+    /// On the command line, where nothing has a place.
+    pub(super) fn flag(file: &Arc<str>, key: String, value: Zeroizing<String>) -> Self {
+        Self { value, file: Arc::clone(file), key, place: (0, 0) }
+    }
+
+    /// The same with another value.
+    pub(super) fn with(mut self, value: &str) -> Self {
+        self.value = Zeroizing::new(value.to_owned());
+        self
+    }
+
+    pub(super) fn file(&self) -> Arc<str> {
+        Arc::clone(&self.file)
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.value
+    }
+
+    pub(super) fn error(&self, found: &mut Diagnostics, problem: Problem) {
+        found.push(self.finding(Severity::Error, problem));
+    }
+
+    pub(super) fn warning(&self, found: &mut Diagnostics, problem: Problem) {
+        found.push(self.finding(Severity::Warning, problem));
+    }
+
+    pub(super) fn parsed<T>(
+        &self,
+        found: &mut Diagnostics,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
+        parse(&self.value).map_err(|problem| self.error(found, problem)).ok()
+    }
+
+    fn finding(&self, severity: Severity, problem: Problem) -> Diagnostic {
+        let mut finding = Diagnostic::error(&self.file, self.key.clone(), problem.text).at(self.place);
+        finding.severity = severity;
+        finding.hint = problem.hint;
+        finding
+    }
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    pub(super) values: Vec<(Key, Given)>,
+    pub(super) port_password: Vec<(Given, u16, Secret)>,
+}
+
+/// Reads a file.
+pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagnostics> {
+    if source.text.len() > MAX_LEN {
+        let problem = format!("longer than {} KiB", MAX_LEN >> 10);
+        return Err(Diagnostic::error(&source.file, "", problem).into());
+    }
+    let root = json::parse(source, Grammar::Lax)?;
+    let mut report = Report::new(source);
+    let mut values = Values::default();
+    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+        read(&mut report, &mut fields, &mut values);
+        fields.repeated(&mut report, Severity::Warning);
+        fields.finish(&mut report);
+    }
+    Ok((values, report.found))
+}
+
+fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
+    for (name, key, kind) in KEYS {
+        let Some(field) = fields.take(name) else { continue };
+        let texts = match kind {
+            Kind::Text => field.text_or_number(report).into_iter().collect(),
+            Kind::Switch => field.flag(report).map(|on| Zeroizing::new(on.to_string())).into_iter().collect(),
+            Kind::Whole => whole(report, &field).into_iter().collect(),
+            Kind::Hosts => hosts(report, &field),
+        };
+        values.values.extend(texts.into_iter().map(|text| (*key, given(report, &field, text))));
+    }
+    if let Some(field) = fields.take("auth")
+        && field.flag(report) == Some(true)
+    {
+        field.error(report, Problem::new("one-time authentication is gone; use an AEAD method"));
+    }
+    if let Some(field) = fields.take("dscp") {
+        field.warning(report, Problem::new(super::super::setup::NOT_YET));
+    }
+    if let Some(field) = fields.take("port_password") {
+        ports(report, &field, values);
+    }
+}
+
+fn given(report: &Report<'_>, field: &Field<'_>, value: Zeroizing<String>) -> Given {
+    let place = report.source.locate(field.value.at);
+    Given { value, file: Arc::clone(&report.source.file), key: field.path.clone(), place }
+}
+
+fn whole(report: &mut Report<'_>, field: &Field<'_>) -> Option<Zeroizing<String>> {
+    let number = field.number(report, 0..=u64::from(u32::MAX))?;
+    Some(Zeroizing::new(number.to_string()))
+}
+
+fn hosts(report: &mut Report<'_>, field: &Field<'_>) -> Vec<Zeroizing<String>> {
+    let json::Node::Array(_) = field.value.node else {
+        return field.text_or_number(report).into_iter().collect();
+    };
+    field.list(report, MAX_SERVERS).iter().filter_map(|entry| entry.text_or_number(report)).collect()
+}
+
+fn ports(report: &mut Report<'_>, field: &Field<'_>, values: &mut Values) {
+    let json::Node::Object(members) = &field.value.node else {
+        return field.wrong_type(report, "an object");
+    };
+    if members.len() > MAX_PORTS {
+        field.error(report, Problem::new(format!("more than {MAX_PORTS} entries")));
+    }
+    for (n, member) in members.iter().take(MAX_PORTS).enumerate() {
+        let entry = Field { path: format!("{}[{n}]", field.path), value: &member.value };
+        let Some(password) = entry.text_or_number(report) else { continue };
+        match member.key.parse::<u16>() {
+            Ok(port) if port != 0 => {
+                let place = given(report, &entry, Zeroizing::default());
+                values.port_password.push((place, port, Secret::new(password.as_str())));
+            }
+            _ => report.error(member.at, entry.path, Problem::new("its key is no port")),
+        }
+    }
+}

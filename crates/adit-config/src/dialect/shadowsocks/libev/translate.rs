@@ -1,0 +1,439 @@
+//! From flags and file to the model.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::shadowsocks::Method;
+use adit_proto::wire::Target;
+
+use super::Program;
+use super::file::{Given, Key, MAX_SERVERS, Values};
+use super::flags::Flags;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::shadowsocks::manager::Add;
+use crate::dialect::shadowsocks::setup::{
+    self, Choice, Control, Datagrams, Manager, ManagerAddress, NOT_YET, Process, Setup,
+};
+use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
+use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
+use crate::model::{
+    Check, Config, Dial, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log, Outbound,
+    OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    ShadowsocksServerKey, SocketOptions, Transports,
+};
+
+/// Longest name of a user, in bytes.
+const MAX_USER: usize = 256;
+
+/// Timeout of all programs but `ss-redir`.
+const TIMEOUT_S: u64 = 60;
+
+/// Longest time to connect, and shortest for datagrams.
+const TEN_S: u64 = 10;
+
+/// Streams are never ended sooner.
+const DAY_S: u64 = 86_400;
+
+pub(super) fn translate(
+    program: Program,
+    flags: &Flags,
+    values: Values,
+    found: Diagnostics,
+) -> Result<Setup, Diagnostics> {
+    let mut merged = Merged { program, flags, values, found };
+    let timeout = merged.timeout();
+    let mut setup = Setup {
+        config: Config::default(),
+        process: merged.process(),
+        datagrams: Datagrams {
+            idle: Some(Duration::from_secs(timeout.max(TEN_S))),
+            associations: None,
+            mtu: merged.parsed(Key::Mtu, |text| Ok(text.parse().ok())).flatten().filter(|mtu| *mtu > 0),
+        },
+        acl: merged.path(Key::Acl),
+        control: Control::None,
+        online: Vec::new(),
+        diagnostics: Diagnostics::new(),
+    };
+    merged.warn_of_what_is_to_come();
+    match program {
+        Program::Server => merged.server(timeout, &mut setup),
+        Program::Manager => merged.manager(timeout, &mut setup),
+        Program::Local | Program::Tunnel | Program::Redir => merged.client(timeout, &mut setup),
+    }
+    setup.config.log =
+        Log { level: if flags.verbose { Level::Debug } else { Level::Info }, ..Log::default() };
+    setup.config.limits = Limits { idle: Some(Duration::from_secs(timeout.max(DAY_S))), ..Limits::default() };
+    let mut found = merged.found;
+    found.sort();
+    if found.has_errors() {
+        return Err(found);
+    }
+    setup.diagnostics = found;
+    Ok(setup)
+}
+
+struct Merged<'a> {
+    program: Program,
+    flags: &'a Flags,
+    values: Values,
+    found: Diagnostics,
+}
+
+impl Merged<'_> {
+    /// The last flag, or else what the file says.
+    fn given(&self, key: Key) -> Option<Given> {
+        let is = |entry: &&(Key, Given)| entry.0 == key;
+        let flag = self.flags.values.iter().rfind(is);
+        flag.or_else(|| self.values.values.iter().find(is)).map(|(_, given)| given.clone())
+    }
+
+    fn parsed<T>(&mut self, key: Key, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+        self.given(key)?.parsed(&mut self.found, parse)
+    }
+
+    fn switch(&self, key: Key) -> bool {
+        let is = |entry: &&(Key, Given)| entry.0 == key && entry.1.text() == "true";
+        self.flags.values.iter().chain(&self.values.values).any(|entry| is(&entry))
+    }
+
+    fn path(&mut self, key: Key) -> Option<PathBuf> {
+        self.parsed(key, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path))
+    }
+
+    /// Something that must be there: the flag is named, and the key.
+    fn missing(&mut self, flag: &str, key: &str) {
+        let file = self.values.values.first().map(|(_, given)| given.clone());
+        let hint = format!("give {flag}, or {key} in the file");
+        let error = Diagnostic::error(&"command line".into(), key, "missing").hint(hint);
+        self.found.push(match file {
+            Some(given) => Diagnostic { file: given.file(), ..error }.at((1, 1)),
+            None => error,
+        });
+    }
+
+    /// Seconds, read as far as they are digits (`atoi`).
+    fn timeout(&mut self) -> u64 {
+        let Some(given) = self.given(Key::Timeout) else { return TIMEOUT_S };
+        let text = given.text().trim_start();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let seconds = text[..digits].parse().ok().filter(|s| *s > 0 && digits == text.len());
+        if seconds.is_none() {
+            let problem = Problem::new(format!("no whole number of seconds, so {TIMEOUT_S} is used"));
+            given.warning(&mut self.found, problem);
+        }
+        seconds.unwrap_or(TIMEOUT_S).min(u64::from(u32::MAX))
+    }
+
+    fn process(&mut self) -> Process {
+        Process {
+            daemonize: self.flags.pid_file.is_some(),
+            pid_file: self.flags.pid_file.clone(),
+            user: self.parsed(Key::User, |text| text_of(text, MAX_USER)),
+            open_files: self
+                .parsed(Key::OpenFiles, |text| text.parse().map_err(|_| Problem::new("no whole number")))
+                .filter(|files| *files > 0),
+            syslog: self.switch(Key::Syslog),
+        }
+    }
+
+    fn warn_of_what_is_to_come(&mut self) {
+        for key in [Key::ReusePort, Key::Mptcp] {
+            if self.switch(key)
+                && let Some(given) = self.given(key)
+            {
+                given.warning(&mut self.found, Problem::new(NOT_YET));
+            }
+        }
+        let source = if self.program == Program::Server { Some(Key::LocalAddress) } else { None };
+        for key in [Key::Ignored].into_iter().chain(source) {
+            if let Some(given) = self.given(key) {
+                given.warning(&mut self.found, Problem::new(NOT_YET));
+            }
+        }
+    }
+
+    fn transports(&mut self) -> Transports {
+        let Some(given) = self.given(Key::Mode) else { return Transports::Tcp };
+        setup::transports(given.text()).unwrap_or_else(|mut problem| {
+            problem.text.push_str(", so tcp_only is used");
+            given.warning(&mut self.found, problem);
+            Transports::Tcp
+        })
+    }
+
+    fn method(&mut self) -> Option<Method> {
+        let Some(given) = self.given(Key::Method) else {
+            return "chacha20-ietf-poly1305".parse().ok();
+        };
+        let method = given.parsed(&mut self.found, method)?;
+        if let Some(problem) = setup::warn_of_method(method) {
+            given.warning(&mut self.found, problem);
+        }
+        Some(method)
+    }
+
+    fn key(&mut self, method: Method) -> Option<ShadowsocksKey> {
+        if let Some(given) = self.given(Key::Base64) {
+            return given.parsed(&mut self.found, |text| {
+                let text = value::secret(text, MAX_TEXT)?;
+                ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(&error))
+            });
+        }
+        let Some(given) = self.given(Key::Password) else {
+            self.missing("-k", "password");
+            return None;
+        };
+        if given.text().is_empty() && method != Method::None {
+            given.warning(
+                &mut self.found,
+                Problem::new("empty, so everybody knows it").hint("choose a password"),
+            );
+        }
+        given.parsed(&mut self.found, |text| setup::password(Family::Libev, method, &Secret::new(text)))
+    }
+
+    fn plugin(&mut self) -> Option<Plugin> {
+        let options = self.given(Key::PluginOptions);
+        let options =
+            options.and_then(|given| given.parsed(&mut self.found, optional_text)).unwrap_or_default();
+        let program = self.given(Key::Plugin)?.parsed(&mut self.found, optional_text)?;
+        let plugin = Plugin { program, options, args: Vec::new(), transports: Transports::Tcp };
+        (!plugin.program.is_empty()).then_some(plugin)
+    }
+
+    fn dial(&mut self, timeout: u64) -> Dial {
+        use crate::model::Family as Families;
+
+        let interface = self.flags.interface.clone();
+        let dns = if self.program.is_client() { None } else { self.given(Key::NameServer) };
+        let dns = dns.and_then(|given| given.parsed(&mut self.found, name_servers));
+        Dial {
+            family: if self.switch(Key::Ipv6First) { Families::Any } else { Families::PreferV4 },
+            interface: interface.and_then(|given| given.parsed(&mut self.found, value::interface)),
+            dns: dns.unwrap_or_default(),
+            fast_open: self.program.is_client() && self.switch(Key::FastOpen),
+            timeout: Duration::from_secs(timeout.min(TEN_S)),
+        }
+    }
+
+    /// Every `-s`, or what the file says.
+    fn servers(&mut self) -> Vec<Given> {
+        let of = |values: &[(Key, Given)]| -> Vec<Given> {
+            values.iter().filter(|(key, _)| *key == Key::Server).map(|(_, given)| given.clone()).collect()
+        };
+        let mut servers = of(&self.flags.values);
+        if servers.is_empty() {
+            servers = of(&self.values.values);
+        }
+        if servers.len() > MAX_SERVERS {
+            servers[MAX_SERVERS].error(&mut self.found, Problem::new("more than 10 servers"));
+            servers.truncate(MAX_SERVERS);
+        }
+        servers
+    }
+
+    fn port(&mut self, key: Key, flag: &str, name: &str) -> Option<u16> {
+        let Some(given) = self.given(key) else {
+            self.missing(flag, name);
+            return None;
+        };
+        given.parsed(&mut self.found, port)
+    }
+
+    /// The addresses of a server, each with its own port or the common one.
+    fn listen(&mut self, port: u16) -> Vec<SocketAddr> {
+        let servers = self.servers();
+        if servers.is_empty() {
+            return vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)];
+        }
+        let mut listen = Vec::new();
+        for given in servers {
+            let addr = given.parsed(&mut self.found, |text| {
+                let (host, own) = host_and_port(text)?;
+                Ok(SocketAddr::new(setup::listen_host(host)?, own.unwrap_or(port)))
+            });
+            match addr {
+                Some(addr) if addr.port() != 0 && listen.contains(&addr) => {
+                    given.error(&mut self.found, Problem::new(format!("listed twice: {addr}")));
+                }
+                Some(addr) => listen.push(addr),
+                None => {}
+            }
+        }
+        listen
+    }
+
+    fn control(&mut self) -> Option<ManagerAddress> {
+        self.parsed(Key::ManagerAddress, ManagerAddress::parse)
+    }
+
+    fn direct(&mut self, timeout: u64) -> Outbound {
+        let dial = self.dial(timeout);
+        Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }
+    }
+
+    fn server(&mut self, timeout: u64, setup: &mut Setup) {
+        let port = self.port(Key::ServerPort, "-p", "server_port");
+        let listen = self.listen(port.unwrap_or(0));
+        let method = self.method();
+        let key = method.and_then(|method| self.key(method));
+        let transports = self.transports();
+        let cover = setup::server_cover(self.plugin());
+        setup.control = self.control().map_or(Control::None, Control::Report);
+        setup.config.outbounds.push(self.direct(timeout));
+        let key = key.and_then(|key| {
+            let given = self.given(Key::Base64).or_else(|| self.given(Key::Password))?;
+            given.parsed(&mut self.found, |_| {
+                ShadowsocksServerKey::new(key).map_err(|error| wrong_key(&error))
+            })
+        });
+        if let Some(key) = key {
+            let server = ShadowsocksServer { key, transports, cover, replay: ReplayPolicy::default() };
+            setup.config.inbounds.push(Inbound {
+                name: "server".into(),
+                listen,
+                socket: SocketOptions { fast_open: self.switch(Key::FastOpen), interface: None },
+                outbound: 0,
+                protocol: InboundProtocol::Shadowsocks(server),
+            });
+        }
+    }
+
+    fn manager(&mut self, timeout: u64, setup: &mut Setup) {
+        let mut hosts: Vec<IpAddr> = Vec::new();
+        for given in self.servers() {
+            let host = given.parsed(&mut self.found, |text| setup::listen_host(host_and_port(text)?.0));
+            hosts.extend(host.filter(|host| !hosts.contains(host)));
+        }
+        if hosts.is_empty() {
+            hosts.push(Ipv4Addr::UNSPECIFIED.into());
+        }
+        setup.config.outbounds.push(self.direct(timeout));
+        let Some(method) = self.method() else { return };
+        let manager = Manager {
+            family: Family::Libev,
+            address: self.control(),
+            hosts,
+            method,
+            transports: self.transports(),
+            plugin: self.plugin(),
+            fast_open: self.switch(Key::FastOpen),
+            directory: self.path(Key::Directory),
+        };
+        let mut seen = std::collections::HashSet::new();
+        for (given, port, password) in std::mem::take(&mut self.values.port_password) {
+            if !seen.insert(port) {
+                given.error(&mut self.found, Problem::new(format!("port listed twice: {port}")));
+                continue;
+            }
+            match manager.server(&Add::new(port, password)) {
+                Ok(inbound) => setup.config.inbounds.push(inbound),
+                Err(problem) => given.error(&mut self.found, Problem::new(problem)),
+            }
+        }
+        setup.control = Control::Manage(Box::new(manager));
+    }
+
+    fn client(&mut self, timeout: u64, setup: &mut Setup) {
+        let listen = self.local();
+        let target = (self.program == Program::Tunnel).then(|| self.target());
+        let transports = self.transports();
+        let choices = self.choices(timeout, transports);
+        setup.config.outbounds = setup::outbounds(choices, Check::default());
+        if self.program == Program::Redir {
+            let problem = "transparent proxying is not in this build";
+            let error = Diagnostic::error(&"command line".into(), "ss-redir", problem);
+            self.found.push(error.hint("run ss-local, and point programs at its port"));
+        }
+        let protocol = match target {
+            Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
+            Some(None) => return,
+            // ss-local speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
+            None => setup::local(LocalProtocols::Mixed),
+        };
+        let Some(listen) = listen else { return };
+        let socket = SocketOptions::default();
+        let name: Arc<str> = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
+        setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound: 0, protocol });
+    }
+
+    fn local(&mut self) -> Option<SocketAddr> {
+        let host = self.given(Key::LocalAddress);
+        let ip = match &host {
+            Some(given) => given.parsed(&mut self.found, setup::listen_host),
+            None => Some(Ipv4Addr::LOCALHOST.into()),
+        };
+        let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
+        if let (Some(given), Some(problem)) = (host, setup::warn_of_open_port(listen)) {
+            given.warning(&mut self.found, problem);
+        }
+        Some(listen)
+    }
+
+    fn target(&mut self) -> Option<Target> {
+        let Some(given) = self.given(Key::Target) else {
+            self.missing("-L", "tunnel_address");
+            return None;
+        };
+        given.parsed(&mut self.found, value::target)
+    }
+
+    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<Choice> {
+        let servers = self.servers();
+        if servers.is_empty() {
+            self.missing("-s", "server");
+        }
+        let port = self.port(Key::ServerPort, "-p", "server_port");
+        let method = self.method();
+        let key = method.and_then(|method| self.key(method));
+        let cover = setup::client_cover(self.plugin());
+        let dial = self.dial(timeout);
+        let mut choices = Vec::new();
+        for given in servers {
+            let server = given.parsed(&mut self.found, |text| {
+                let (host, own) = host_and_port(text)?;
+                let port = own.or(port).unwrap_or(1);
+                if port == 0 {
+                    return Err(Problem::new("port 0 cannot be dialled"));
+                }
+                Target::new(host.as_bytes(), port).map_err(|error| Problem::new(error.to_string()))
+            });
+            if let (Some(server), Some(key)) = (server, key.clone()) {
+                let client = ShadowsocksClient { server, key, transports, cover: cover.clone() };
+                let dial = dial.clone();
+                choices.push(Choice { name: None, client, dial, tcp_weight: 100, udp_weight: 100 });
+            }
+        }
+        choices
+    }
+}
+
+fn port(text: &str) -> Result<u16, Problem> {
+    text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", value::excerpt(text))))
+}
+
+/// `host`, `host:port` or `[v6]:port`; what holds several colons and no bracket is an IPv6 address.
+fn host_and_port(text: &str) -> Result<(&str, Option<u16>), Problem> {
+    if text.parse::<IpAddr>().is_ok() || text.ends_with(']') || !text.contains(':') {
+        return Ok((text, None));
+    }
+    let (host, own) = text.rsplit_once(':').unwrap_or((text, ""));
+    Ok((host, Some(port(own)?)))
+}
+
+fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
+    let servers: Result<Vec<_>, _> = text.split(',').map(value::name_server).collect();
+    let servers = servers?;
+    if servers.len() > MAX_DNS {
+        return Err(Problem::new(format!("more than {MAX_DNS} entries")));
+    }
+    Ok(servers)
+}
+
+/// A text that may be empty.
+fn optional_text(text: &str) -> Result<Box<str>, Problem> {
+    if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) }
+}

@@ -1,0 +1,477 @@
+//! The text protocol of `ss-manager` and `ssmanager`: one datagram asks, one answers.
+//!
+//! ```text
+//! request := 'add: ' json | 'remove: ' json | 'list' | 'ping' | 'stat: ' json      a line end may follow
+//! ```
+//!
+//! | answer | shadowsocks-libev 3.3.5 | shadowsocks-rust 1.25 |
+//! |---|---|---|
+//! | done | `ok` | `ok`, line end |
+//! | `add` with too little, or no JSON | `err` | none |
+//! | `add` that does not work | `port is not available` | what went wrong, line end |
+//! | `list` | one server a line, port a text | one line, port a number, no method |
+//! | `ping` | `stat: {"8388":0}` | the same, line end |
+//! | `stat`, and what is no request | none | none |
+//!
+//! A libev manager wants a space in front of the JSON, takes ports in quotes, and reads an object up to the first
+//! key that it does not know. It ignores requests of 32 KiB and more, and cuts long answers into several datagrams.
+
+use std::fmt::Write as _;
+
+use super::Family;
+use crate::dialect::json::{self, Grammar, Member, Node, Value};
+use crate::model::Secret;
+use crate::source::Source;
+
+/// Longest request: half of the buffer of ss-manager.
+pub const MAX_REQUEST: usize = 32_767;
+
+/// Length in bytes from which a datagram of an answer is full.
+const FULL: usize = 32_767;
+
+/// What a datagram asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To start a server, in the place of one that has the port.
+    Add(Box<Add>),
+    /// To stop the server on this port.
+    Remove(u16),
+    /// All servers.
+    List,
+    /// The counters of all servers.
+    Ping,
+    /// Nothing: servers report their counters, port and bytes, to a manager.
+    Stat(Vec<(u16, u64)>),
+}
+
+/// A server to start; what is `None` is as the manager's defaults have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Add {
+    /// Its port, not 0.
+    pub port: u16,
+    /// Its password.
+    pub password: Secret,
+    /// Name of the method, which has not been looked at.
+    pub method: Option<Box<str>>,
+    /// `tcp_only`, `udp_only` or `tcp_and_udp`, which has not been looked at.
+    pub mode: Option<Box<str>>,
+    /// The plugin; an empty name is none.
+    pub plugin: Option<Box<str>>,
+    /// Its options, which may hold keys.
+    pub plugin_options: Option<Secret>,
+    /// What goes through it (shadowsocks-rust).
+    pub plugin_mode: Option<Box<str>>,
+    /// TCP Fast Open (shadowsocks-libev).
+    pub fast_open: Option<bool>,
+    /// `TCP_NODELAY`, which adit has always on.
+    pub no_delay: Option<bool>,
+    /// Users of a 2022 server (shadowsocks-rust).
+    pub users: Vec<(Box<str>, Secret)>,
+}
+
+/// A datagram that is no request, and what is answered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed(pub Option<&'static str>);
+
+/// A server in the answer to [`Request::List`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its port.
+    pub port: u16,
+    /// Its password.
+    pub password: Secret,
+    /// Name of its method.
+    pub method: Box<str>,
+    /// Its users.
+    pub users: Vec<(Box<str>, Secret)>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// It is done.
+    Done,
+    /// The server could not be started, and why; only shadowsocks-rust passes the reason on.
+    Failed(&'a str),
+    /// To [`Request::List`].
+    List(&'a [Listed]),
+    /// To [`Request::Ping`]: ports and bytes, both ways together.
+    Stat(&'a [(u16, u64)]),
+}
+
+impl Add {
+    /// A server with a password, and all else by default.
+    pub fn new(port: u16, password: Secret) -> Self {
+        Self {
+            port,
+            password,
+            method: None,
+            mode: None,
+            plugin: None,
+            plugin_options: None,
+            plugin_mode: None,
+            fast_open: None,
+            no_delay: None,
+            users: Vec::new(),
+        }
+    }
+}
+
+impl Request {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// What is to be answered, if anything, to a datagram that is no request.
+    pub fn parse(family: Family, datagram: &[u8]) -> Result<Self, Malformed> {
+        let silent = Malformed(None);
+        if datagram.len() > MAX_REQUEST {
+            return Err(silent);
+        }
+        let text = std::str::from_utf8(datagram).map_err(|_| silent)?;
+        let text = text.trim_end_matches('\0').trim();
+        let end = text.find(|c: char| c == ':' || c.is_ascii_whitespace()).unwrap_or(text.len());
+        let (action, rest) = text.split_at(end);
+        let object = || object(family, rest);
+        let refusal = Malformed(if family == Family::Libev { Some("err") } else { None });
+        match action {
+            "list" => Ok(Self::List),
+            "ping" => Ok(Self::Ping),
+            "add" => object().and_then(|o| add(family, &o)).map(|a| Self::Add(Box::new(a))).ok_or(refusal),
+            "remove" => object().and_then(|o| removed(family, &o)).map(Self::Remove).ok_or(refusal),
+            "stat" => object().and_then(|o| counters(&o)).map(Self::Stat).ok_or(silent),
+            _ => Err(silent),
+        }
+    }
+
+    /// Writes a datagram, for those who talk to a manager.
+    pub fn emit(&self) -> Vec<u8> {
+        let text = match self {
+            Self::Add(add) => format!("add: {}", emit_add(add)),
+            Self::Remove(port) => format!("remove: {{\"server_port\":{port}}}"),
+            Self::List => "list".to_owned(),
+            Self::Ping => "ping".to_owned(),
+            Self::Stat(counters) => stat(counters),
+        };
+        text.into_bytes()
+    }
+}
+
+/// The report that a server sends to its manager: every 5 s (shadowsocks-libev) or 10 s (shadowsocks-rust).
+pub fn emit_report(family: Family, port: u16, bytes: u64) -> Vec<u8> {
+    let end = if family == Family::Libev { '\0' } else { '\n' };
+    format!("{}{end}", stat(&[(port, bytes)])).into_bytes()
+}
+
+impl Answer<'_> {
+    /// Writes the datagrams of the answer, at least one.
+    pub fn emit(&self, family: Family) -> Vec<Vec<u8>> {
+        let texts = match (self, family) {
+            (Answer::Done, Family::Libev) => vec!["ok".to_owned()],
+            (Answer::Done, Family::Rust) => vec!["ok\n".to_owned()],
+            (Answer::Failed(_), Family::Libev) => vec!["port is not available".to_owned()],
+            (Answer::Failed(why), Family::Rust) => vec![format!("{why}\n")],
+            (Answer::List(servers), Family::Libev) => libev_list(servers),
+            (Answer::List(servers), Family::Rust) => vec![rust_list(servers)],
+            (Answer::Stat(counters), Family::Libev) => libev_stat(counters),
+            (Answer::Stat(counters), Family::Rust) => vec![format!("{}\n", stat(counters))],
+        };
+        texts.into_iter().map(String::into_bytes).collect()
+    }
+}
+
+/// The object behind an action. In front of it stands a space: ss-manager overwrites the character behind the name
+/// of the action, and reads from the one before the bracket.
+fn object(family: Family, rest: &str) -> Option<Vec<Member>> {
+    let json = match family {
+        Family::Libev => {
+            let open = rest.find('{').filter(|open| *open > 1)?;
+            rest.as_bytes()[open - 1].is_ascii_whitespace().then(|| &rest[open..])?
+        }
+        Family::Rust => rest.trim_start().strip_prefix(':')?,
+    };
+    match json::parse(&Source::new("", json), Grammar::Lax).ok()?.node {
+        Node::Object(members) => Some(members),
+        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::Array(_) => None,
+    }
+}
+
+/// A port, which old clients write in quotes.
+fn port(family: Family, value: &Value) -> Option<u16> {
+    let port = match &value.node {
+        Node::Number(number) => number.parse().ok(),
+        Node::Text(text) if family == Family::Libev => text.parse().ok(),
+        Node::Text(_) | Node::Null | Node::Bool(_) | Node::Array(_) | Node::Object(_) => None,
+    };
+    port.filter(|port| *port != 0)
+}
+
+fn removed(family: Family, members: &[Member]) -> Option<u16> {
+    port(family, &members.iter().find(|member| member.key == "server_port")?.value)
+}
+
+fn counters(members: &[Member]) -> Option<Vec<(u16, u64)>> {
+    let counter = |member: &Member| match &member.value.node {
+        Node::Number(bytes) => Some((member.key.parse().ok()?, bytes.parse().ok()?)),
+        Node::Text(_) | Node::Null | Node::Bool(_) | Node::Array(_) | Node::Object(_) => None,
+    };
+    members.iter().map(counter).collect()
+}
+
+fn add(family: Family, members: &[Member]) -> Option<Add> {
+    let mut password = None;
+    let mut add = Add::new(0, Secret::new(""));
+    for Member { key, value, .. } in members {
+        match key.as_str() {
+            "server_port" => add.port = port(family, value)?,
+            "password" => password = secret(value),
+            "method" => add.method = text(value),
+            "mode" => add.mode = text(value),
+            "plugin" => add.plugin = text(value),
+            "plugin_opts" => add.plugin_options = secret(value),
+            "no_delay" => add.no_delay = flag(value),
+            "fast_open" if family == Family::Libev => add.fast_open = flag(value),
+            "plugin_mode" if family == Family::Rust => add.plugin_mode = text(value),
+            "users" if family == Family::Rust => add.users = users(value)?,
+            // ss-manager keeps what came before a key that it does not know, ssmanager passes over the key.
+            _ if family == Family::Libev => break,
+            _ => {}
+        }
+    }
+    add.password = password?;
+    (add.port != 0).then_some(add)
+}
+
+fn text(value: &Value) -> Option<Box<str>> {
+    match &value.node {
+        Node::Text(text) => Some(text.as_str().into()),
+        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+    }
+}
+
+fn secret(value: &Value) -> Option<Secret> {
+    match &value.node {
+        Node::Text(text) => Some(Secret::new(text.as_str())),
+        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+    }
+}
+
+fn flag(value: &Value) -> Option<bool> {
+    match value.node {
+        Node::Bool(on) => Some(on),
+        Node::Null | Node::Text(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+    }
+}
+
+fn users(value: &Value) -> Option<Vec<(Box<str>, Secret)>> {
+    let Node::Array(users) = &value.node else { return matches!(value.node, Node::Null).then(Vec::new) };
+    let user = |user: &Value| {
+        let Node::Object(members) = &user.node else { return None };
+        let find = |key| members.iter().find(|member| member.key == key).map(|member| &member.value);
+        Some((text(find("name")?)?, secret(find("password")?)?))
+    };
+    users.iter().map(user).collect()
+}
+
+fn stat(counters: &[(u16, u64)]) -> String {
+    let counters: Vec<String> = counters.iter().map(|(port, bytes)| format!("\"{port}\":{bytes}")).collect();
+    format!("stat: {{{}}}", counters.join(","))
+}
+
+/// Counters in as many datagrams as they need, each of which can be read on its own.
+fn libev_stat(counters: &[(u16, u64)]) -> Vec<String> {
+    /// `"65535":18446744073709551615,`
+    const LONGEST: usize = 29;
+    if counters.is_empty() {
+        return vec![stat(&[])];
+    }
+    counters.chunks(FULL / LONGEST).map(stat).collect()
+}
+
+fn libev_list(servers: &[Listed]) -> Vec<String> {
+    let mut texts = Vec::new();
+    let mut text = String::from("[");
+    for (i, server) in servers.iter().enumerate() {
+        if text.len() > FULL {
+            texts.push(std::mem::take(&mut text));
+        }
+        let comma = if i == 0 { "" } else { "," };
+        let (password, method) = (json::quote(server.password.expose()), json::quote(&server.method));
+        let port = server.port;
+        write!(text, "{comma}\n\t{{\"server_port\":\"{port}\",\"password\":{password},\"method\":{method}}}")
+            .expect("a string takes any text");
+    }
+    text.push_str("\n]");
+    texts.push(text);
+    texts
+}
+
+fn rust_list(servers: &[Listed]) -> String {
+    let servers = servers.iter().map(|server| {
+        let users = emit_users(&server.users);
+        let password = json::quote(server.password.expose());
+        format!("{{\"server_port\":{},\"password\":{password}{users}}}", server.port)
+    });
+    format!("[{}]\n", servers.collect::<Vec<_>>().join(","))
+}
+
+fn emit_users(users: &[(Box<str>, Secret)]) -> String {
+    if users.is_empty() {
+        return String::new();
+    }
+    let users = users.iter().map(|(name, password)| {
+        format!("{{\"name\":{},\"password\":{}}}", json::quote(name), json::quote(password.expose()))
+    });
+    format!(",\"users\":[{}]", users.collect::<Vec<_>>().join(","))
+}
+
+fn emit_add(add: &Add) -> String {
+    let password = json::quote(add.password.expose());
+    let mut out = format!("{{\"server_port\":{},\"password\":{password}", add.port);
+    let texts = [
+        ("method", add.method.as_deref()),
+        ("mode", add.mode.as_deref()),
+        ("plugin", add.plugin.as_deref()),
+        ("plugin_opts", add.plugin_options.as_ref().map(Secret::expose)),
+        ("plugin_mode", add.plugin_mode.as_deref()),
+    ];
+    for (key, value) in texts.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+        write!(out, ",\"{key}\":{}", json::quote(value)).expect("a string takes any text");
+    }
+    for (key, on) in [("fast_open", add.fast_open), ("no_delay", add.no_delay)] {
+        if let Some(on) = on {
+            write!(out, ",\"{key}\":{on}").expect("a string takes any text");
+        }
+    }
+    out + &emit_users(&add.users) + "}"
+}
+
+/// Fuzz target: a request that is read can be written, and is then read again as the same.
+#[doc(hidden)]
+pub fn fuzz_manager(data: &[u8]) {
+    for family in [Family::Libev, Family::Rust] {
+        let Ok(request) = Request::parse(family, data) else { continue };
+        let again = request.emit();
+        // What was just within the limit may be longer when everything is escaped.
+        if again.len() <= MAX_REQUEST {
+            assert_eq!(Request::parse(family, &again), Ok(request));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const VECTORS: &str = include_str!("../../../../../testdata/shadowsocks/control-plane.json");
+
+    /// A manager that holds its servers in a list.
+    struct Toy(Family, Vec<Listed>);
+
+    impl Toy {
+        fn answer(&mut self, datagram: &str) -> Option<String> {
+            let Self(family, servers) = self;
+            let stats: Vec<(u16, u64)> = servers.iter().map(|server| (server.port, 0)).collect();
+            let answer = match Request::parse(*family, datagram.as_bytes()) {
+                Err(Malformed(answer)) => return answer.map(str::to_owned),
+                Ok(Request::Stat(_)) => return None,
+                Ok(Request::List) => Answer::List(servers),
+                Ok(Request::Ping) => Answer::Stat(&stats),
+                Ok(Request::Remove(port)) => {
+                    servers.retain(|server| server.port != port);
+                    Answer::Done
+                }
+                Ok(Request::Add(add)) if add.method.as_deref() == Some("nope") && *family == Family::Rust => {
+                    Answer::Failed("unrecognized method \"nope\"")
+                }
+                Ok(Request::Add(add)) => {
+                    let method = add.method.unwrap_or_else(|| "chacha20-ietf-poly1305".into());
+                    servers.push(Listed { port: add.port, password: add.password, method, users: add.users });
+                    Answer::Done
+                }
+            };
+            let answer = answer.emit(*family).concat();
+            Some(String::from_utf8(answer).unwrap())
+        }
+    }
+
+    #[test]
+    fn recorded_exchanges() {
+        let vectors: serde_json::Value = serde_json::from_str(VECTORS).unwrap();
+        for (name, family) in
+            [("ss_manager_libev_3_3_5_udp", Family::Libev), ("ssmanager_rust_1_25_0_udp", Family::Rust)]
+        {
+            let mut toy = Toy(family, Vec::new());
+            for exchange in vectors[name]["exchanges"].as_array().unwrap() {
+                let request = exchange[0].as_str().unwrap();
+                assert_eq!(toy.answer(request).as_deref(), exchange[1].as_str(), "{name}: {request}");
+            }
+        }
+    }
+
+    #[test]
+    fn reports() {
+        assert_eq!(emit_report(Family::Libev, 8388, 5), b"stat: {\"8388\":5}\0");
+        assert_eq!(emit_report(Family::Rust, 8388, 5), b"stat: {\"8388\":5}\n");
+        for family in [Family::Libev, Family::Rust] {
+            for sender in [Family::Libev, Family::Rust] {
+                let report = Request::parse(family, &emit_report(sender, 1, u64::MAX));
+                assert_eq!(report, Ok(Request::Stat(vec![(1, u64::MAX)])));
+            }
+        }
+    }
+
+    #[test]
+    fn ports_and_unknown_keys() {
+        let add = |family, json: &str| match Request::parse(family, format!("add: {json}").as_bytes()) {
+            Ok(Request::Add(add)) => Some(*add),
+            _ => None,
+        };
+        let libev = add(Family::Libev, "{\"server_port\":\"1\",\"password\":\"p\",\"x\":1,\"method\":\"m\"}")
+            .unwrap();
+        assert_eq!((libev.port, libev.method), (1, None));
+        let rust = add(
+            Family::Rust,
+            "{\"server_port\":1,\"password\":\"p\",\"x\":1,\"users\":[{\"name\":\"n\",\"password\":\"k\"}]}",
+        );
+        assert_eq!(rust.unwrap().users, [("n".into(), Secret::new("k"))]);
+        for json in ["{\"server_port\":0,\"password\":\"p\"}", "{\"server_port\":65536,\"password\":\"p\"}"] {
+            assert_eq!(add(Family::Libev, json), None);
+        }
+        assert!(
+            !format!("{libev:?}", libev = add(Family::Libev, "{\"server_port\":1,\"password\":\"hunter2\"}"))
+                .contains("hunter2")
+        );
+    }
+
+    #[test]
+    fn long_answers_come_in_pieces() {
+        let server =
+            |port| Listed { port, password: Secret::new("p"), method: "m".into(), users: Vec::new() };
+        let servers: Vec<Listed> = (1..2000).map(server).collect();
+        let pieces = Answer::List(&servers).emit(Family::Libev);
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 65_507));
+        let whole: serde_json::Value = serde_json::from_slice(&pieces.concat()).unwrap();
+        assert_eq!(whole.as_array().unwrap().len(), servers.len());
+        let stats: Vec<_> = (1..=u16::MAX).map(|port| (port, u64::MAX)).collect();
+        for piece in Answer::Stat(&stats).emit(Family::Libev) {
+            assert!(matches!(Request::parse(Family::Libev, &piece), Ok(Request::Stat(_))));
+        }
+        assert_eq!(Request::parse(Family::Libev, &[b'a'; MAX_REQUEST + 1]), Err(Malformed(None)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_request(
+            action in "add|remove|stat|list|ping|x",
+            json in "(\\{|\\}|\"server_port\":|\"password\":|\"p\"|1|,| |:|\"1\":|\"users\":\\[|\\]|é){0,12}",
+            whole in "(\"users\":\\[\\],|\"method\":\"m\",|\"no_delay\":true,|\"plugin\":\"é\",){0,3}",
+        ) {
+            fuzz_manager(format!("{action}: {json}").as_bytes());
+            fuzz_manager(format!("{action}: {{\"server_port\":7,{whole}\"password\":\"p\"}}").as_bytes());
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! shadowsocks-libev 3.3.5 and shadowsocks-rust 1.25: what their users write, say and paste.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`acl`] | access control files |
+//! | [`libev`] | flags and files of shadowsocks-libev |
+//! | [`manager`] | the text protocol of `ss-manager` and `ssmanager` |
+//! | [`rust`] | flags and files of shadowsocks-rust |
+//! | [`sip002`] | `ss://` links |
+//! | [`sip008`] | lists of servers that are fetched |
+
+pub mod acl;
+mod fields;
+mod getopt;
+pub mod libev;
+pub mod manager;
+pub mod rust;
+mod setup;
+pub mod sip002;
+pub mod sip008;
+
+use adit_proto::shadowsocks::{KeyError, Method};
+use adit_proto::wire::Target;
+
+pub use self::setup::{Control, Datagrams, Manager, ManagerAddress, Online, Process, Setup};
+use super::value::{self, Problem};
+use crate::model::{KeyForm, Plugin, Secret, ShadowsocksKey};
+
+/// Which of the two programs' ways hold where they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// shadowsocks-libev: `ss-local`, `ss-server`, `ss-tunnel`, `ss-redir`, `ss-manager`.
+    Libev,
+    /// shadowsocks-rust: `sslocal`, `ssserver`, `ssmanager`, `ssservice`, `ssurl`.
+    Rust,
+}
+
+/// A server as links and lists describe it to clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// What a person calls it.
+    pub name: Option<Box<str>>,
+    /// What a list calls it (SIP008), to know it again when its address changes.
+    pub id: Option<Box<str>>,
+    /// Where it is; never port 0.
+    pub server: Target,
+    /// Method and key.
+    pub key: ShadowsocksKey,
+    /// The program that carries the stream.
+    pub plugin: Option<Plugin>,
+}
+
+/// Longest password, path of a plugin and options of one, in bytes.
+const MAX_TEXT: usize = 4096;
+
+/// The method of this name.
+fn method(text: &str) -> Result<Method, Problem> {
+    text.parse().map_err(|_| {
+        let problem = Problem::new(format!("unknown method: {}", value::excerpt(text)));
+        match value::closest(text, Method::all().map(Method::name)) {
+            Some(name) => problem.hint(format!("did you mean `{name}`?")),
+            None => problem.hint("write for instance 2022-blake3-aes-128-gcm or chacha20-ietf-poly1305"),
+        }
+    })
+}
+
+/// The key that a password is for a method.
+fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Problem> {
+    if !password.expose().is_empty() {
+        value::secret(password.expose(), MAX_TEXT)?;
+    }
+    ShadowsocksKey::new(method, password, KeyForm::Password).map_err(|error| wrong_key(&error))
+}
+
+fn wrong_key(error: &KeyError) -> Problem {
+    let problem = Problem::new(error.to_string());
+    match error {
+        KeyError::Length { expected, .. } => {
+            problem.hint(format!("`openssl rand -base64 {expected}` makes a good one"))
+        }
+        KeyError::NotBase64 { .. }
+        | KeyError::Identities { .. }
+        | KeyError::Empty { .. }
+        | KeyError::SameKey { .. } => problem,
+    }
+}
+
+/// The properties that both dialects keep: findings lie inside the text, and what is accepted can be written as adit's
+/// own file and read again.
+fn check_setup(text: &str, setup: &Setup) {
+    crate::dialect::assert_inside(text, &setup.diagnostics);
+    if setup.config.inbounds.is_empty() {
+        // A manager begins with nothing, which is no file of adit's.
+        return;
+    }
+    let again = crate::dialect::native::parse("again.toml", &crate::dialect::native::to_toml(&setup.config));
+    assert_eq!(again.map(|again| again.config).as_ref(), Ok(&setup.config));
+}

@@ -1,0 +1,759 @@
+//! The file: what it says, key by key, before anything is decided.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_proto::shadowsocks::Method;
+use zeroize::Zeroizing;
+
+use super::Outside;
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::dialect::json::{self, Grammar, Node};
+use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::setup::{self, Datagrams, ManagerAddress, NOT_YET, Online, Process};
+use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
+use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
+use crate::model::{Check, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports};
+use crate::source::Source;
+
+const MAX_SERVERS: usize = 256;
+const MAX_LOCALS: usize = 128;
+const MAX_USERS: usize = 4096;
+const MAX_ARGUMENTS: usize = 64;
+const MAX_PLUGINS: usize = 256;
+/// Longest user name and password of SOCKS5, in bytes (RFC 1929, 2).
+const MAX_CREDENTIAL: usize = 255;
+
+/// What is asked for, by file and flags together.
+#[derive(Default)]
+pub(super) struct Wanted {
+    pub(super) servers: Vec<Server>,
+    pub(super) locals: Vec<Local>,
+    pub(super) mode: Transports,
+    pub(super) timeout: Option<Duration>,
+    pub(super) datagrams: Datagrams,
+    pub(super) process: Process,
+    pub(super) interface: Option<Box<str>>,
+    pub(super) dns: Vec<SocketAddr>,
+    pub(super) ipv6_first: bool,
+    pub(super) fast_open: bool,
+    pub(super) acl: Option<PathBuf>,
+    pub(super) replay: ReplayPolicy,
+    pub(super) check: Check,
+    pub(super) manager: Option<ManagerAddress>,
+    /// `method` without a server, for managers.
+    pub(super) method: Option<Method>,
+    /// `plugin` at the top, for managers.
+    pub(super) plugin: Option<Plugin>,
+    pub(super) online: Option<Online>,
+    pub(super) level: Option<Level>,
+    pub(super) without_time: bool,
+    pub(super) cores: Option<usize>,
+    /// `servers` or `locals` are there, if only with disabled entries.
+    pub(super) has_file: bool,
+}
+
+/// Where a server or local port was asked for.
+#[derive(Clone)]
+pub(super) enum Origin {
+    File { at: usize, path: String },
+    Flag(&'static str),
+}
+
+impl Origin {
+    pub(super) fn error(&self, report: &mut Report<'_>, key: &str, problem: Problem) {
+        self.push(report, key, problem, Severity::Error);
+    }
+
+    pub(super) fn warning(&self, report: &mut Report<'_>, key: &str, problem: Problem) {
+        self.push(report, key, problem, Severity::Warning);
+    }
+
+    fn push(&self, report: &mut Report<'_>, key: &str, problem: Problem, severity: Severity) {
+        match self {
+            Self::File { at, path } => {
+                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                match severity {
+                    Severity::Error => report.error(*at, path, problem),
+                    Severity::Warning => report.warning(*at, path, problem),
+                }
+            }
+            Self::Flag(flag) => {
+                let mut finding = Diagnostic::error(&"command line".into(), *flag, problem.text);
+                finding.severity = severity;
+                finding.hint = problem.hint;
+                report.found.push(finding);
+            }
+        }
+    }
+}
+
+/// One server.
+pub(super) struct Server {
+    pub(super) origin: Origin,
+    pub(super) name: Option<Box<str>>,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) key: ShadowsocksKey,
+    pub(super) users: Vec<(Box<str>, Secret)>,
+    pub(super) plugin: Option<Plugin>,
+    /// `None` is the global one for servers, and everything for clients.
+    pub(super) mode: Option<Transports>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) tcp_weight: u8,
+    pub(super) udp_weight: u8,
+    pub(super) interface: Option<Box<str>>,
+}
+
+/// One local port.
+pub(super) struct Local {
+    pub(super) origin: Origin,
+    pub(super) protocol: Protocol,
+    pub(super) host: Option<String>,
+    pub(super) port: u16,
+    pub(super) mode: Option<Transports>,
+    pub(super) forward: Option<(String, u16)>,
+    pub(super) users: Vec<(Box<str>, Secret)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Socks,
+    Http,
+    Tunnel,
+    /// Not in this build.
+    Later(&'static str),
+}
+
+pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
+    Ok(match text {
+        "socks" => Protocol::Socks,
+        "http" => Protocol::Http,
+        "tunnel" => Protocol::Tunnel,
+        "redir" => Protocol::Later("redir"),
+        "dns" => Protocol::Later("dns"),
+        "tun" => Protocol::Later("tun"),
+        "fake-dns" => Protocol::Later("fake-dns"),
+        _ => {
+            let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
+            return Err(problem.hint("write socks, http or tunnel"));
+        }
+    })
+}
+
+/// Reads a file.
+pub(super) fn read(source: &Source<'_>, report: &mut Report<'_>, outside: Outside<'_>) -> Wanted {
+    let mut wanted = Wanted::default();
+    let root = match json::parse(source, Grammar::Json5) {
+        Ok(root) => root,
+        Err(error) => {
+            report.found.push(error);
+            return wanted;
+        }
+    };
+    wanted.has_file = true;
+    if let Some(fields) = Fields::new(report, &root, String::new()) {
+        Reader { report, outside }.root(fields, &mut wanted);
+    }
+    wanted
+}
+
+struct Reader<'r, 's, 'o> {
+    report: &'r mut Report<'s>,
+    outside: Outside<'o>,
+}
+
+impl Reader<'_, '_, '_> {
+    fn root(&mut self, mut fields: Fields<'_>, wanted: &mut Wanted) {
+        wanted.mode = self.mode(&mut fields, "mode").unwrap_or_default();
+        wanted.timeout = self.seconds(&mut fields, "timeout");
+        self.globals(&mut fields, wanted);
+        self.blocks(&mut fields, wanted);
+        let first = self.one_server(&mut fields, wanted);
+        wanted.servers.extend(first);
+        if let Some(field) = fields.take_either("servers", "shadowsocks") {
+            for entry in field.list(self.report, MAX_SERVERS) {
+                let server = self.server(&entry);
+                wanted.servers.extend(server);
+            }
+        }
+        let first = self.one_local(&mut fields);
+        wanted.locals.extend(first);
+        if let Some(field) = fields.take("locals") {
+            for entry in field.list(self.report, MAX_LOCALS) {
+                let local = self.local(&entry);
+                wanted.locals.extend(local);
+            }
+        }
+        self.end(fields);
+    }
+
+    fn globals(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+        const MOST: u64 = u32::MAX as u64;
+        let report = &mut *self.report;
+        let small = |number: u64| usize::try_from(number).ok();
+        wanted.datagrams.associations =
+            fields.number(report, "udp_max_associations", 1..=MOST).and_then(small);
+        wanted.datagrams.mtu = fields.number(report, "udp_mtu", 1..=65_535).and_then(small);
+        wanted.process.open_files = fields.number(report, "nofile", 1..=MOST);
+        wanted.ipv6_first = fields.flag(report, "ipv6_first").unwrap_or(false);
+        wanted.fast_open = fields.flag(report, "fast_open").unwrap_or(false);
+        fields.flag(report, "no_delay");
+        fields.take("version");
+        for key in ["mptcp", "ipv6_only", "outbound_udp_allow_fragmentation"] {
+            if let Some(field) = fields.take(key)
+                && field.flag(report) == Some(true)
+            {
+                field.warning(report, Problem::new(NOT_YET));
+            }
+        }
+        for key in ["keep_alive", "dns_cache_size", "outbound_fwmark", "outbound_bind_addr"] {
+            if let Some(field) = fields.take(key) {
+                field.warning(report, Problem::new(NOT_YET));
+            }
+        }
+        wanted.interface =
+            fields.take("outbound_bind_interface").and_then(|field| field.parsed(report, interface));
+        self.refuse(fields, "outbound_proxy", "not in this build, so connections would go out without it");
+        let report = &mut *self.report;
+        let acl = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
+        wanted.acl = acl.map(|path| PathBuf::from(&*path));
+        if let Some(field) = fields.take("dns") {
+            wanted.dns = dns(report, &field);
+        }
+        wanted.datagrams.idle = self.seconds(fields, "udp_timeout");
+        self.manager(fields, wanted);
+    }
+
+    fn manager(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+        let port = fields.take("manager_port").and_then(|field| self.port(&field));
+        let Some(field) = fields.take("manager_address") else { return };
+        wanted.manager = field.parsed(self.report, |text| match port {
+            Some(port) => value::target(&joined(text, port)).map(ManagerAddress::Udp),
+            None => text_of(text, MAX_TEXT).map(|path| ManagerAddress::Unix(PathBuf::from(&*path))),
+        });
+    }
+
+    fn blocks(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+        if let Some(mut block) = self.block(fields, "balancer") {
+            self.balancer(&mut block, wanted);
+            self.end(block);
+        }
+        if let Some(mut block) = self.block(fields, "security") {
+            if let Some(mut inner) = self.block(&mut block, "replay_attack") {
+                if let Some(field) = inner.take("policy") {
+                    wanted.replay = field.parsed(self.report, replay).unwrap_or_default();
+                }
+                self.end(inner);
+            }
+            self.end(block);
+        }
+        if let Some(mut block) = self.block(fields, "online_config") {
+            wanted.online = self.online(&mut block);
+            self.end(block);
+        }
+        if let Some(mut block) = self.block(fields, "log") {
+            let level = block.number(self.report, "level", 0..=u64::from(u32::MAX));
+            wanted.level = level.map(self::level);
+            if let Some(mut format) = self.block(&mut block, "format") {
+                wanted.without_time = format.flag(self.report, "without_time").unwrap_or(false);
+                self.end(format);
+            }
+            for key in ["writers", "config_path"] {
+                if let Some(field) = block.take(key) {
+                    field.warning(
+                        self.report,
+                        Problem::new("the log goes to standard error, so it has no effect"),
+                    );
+                }
+            }
+            self.end(block);
+        }
+        if let Some(mut block) = self.block(fields, "runtime") {
+            let workers = block.number(self.report, "worker_count", 1..=1024);
+            wanted.cores = workers.and_then(|workers| usize::try_from(workers).ok());
+            let mode = block.take("mode").and_then(|field| {
+                field.parsed(self.report, |text| match text {
+                    "single_thread" => Ok(true),
+                    "multi_thread" => Ok(false),
+                    _ => Err(Problem::new("neither single_thread nor multi_thread")),
+                })
+            });
+            if mode == Some(true) {
+                wanted.cores = Some(1);
+            }
+            self.end(block);
+        }
+    }
+
+    fn balancer(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
+        const YEAR_S: u64 = 365 * 86_400;
+        let mut span = |key| block.number(self.report, key, 1..=YEAR_S).map(Duration::from_secs);
+        let default = Check::default();
+        let interval = span("check_interval").unwrap_or(default.interval);
+        let in_use = span("check_best_interval").unwrap_or(interval);
+        let timeout = span("max_server_rtt").unwrap_or(default.timeout);
+        if in_use > interval {
+            self.report.error(
+                block.at,
+                block.path("check_best_interval"),
+                Problem::new("longer than check_interval"),
+            );
+        }
+        wanted.check = Check { interval, interval_in_use: in_use, timeout, ..default };
+    }
+
+    fn online(&mut self, block: &mut Fields<'_>) -> Option<Online> {
+        const HOUR_S: u64 = 3600;
+        let interval = block.number(self.report, "update_interval", 1..=365 * 24 * HOUR_S).unwrap_or(HOUR_S);
+        let plugins = block.take("allowed_plugins").map(|field| {
+            let entries = field.list(self.report, MAX_PLUGINS);
+            entries.iter().filter_map(|entry| entry.text(self.report)).map(Into::into).collect()
+        });
+        let Some(url) = block.take("config_url") else {
+            self.report.error(block.at, block.path("config_url"), Problem::new("missing"));
+            return None;
+        };
+        let url = url.parsed(self.report, online_url)?;
+        Some(Online { url, interval: Duration::from_secs(interval), allowed_plugins: plugins })
+    }
+
+    /// `server`, `server_port`, `method` and `password` at the top: all, or none.
+    fn one_server(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) -> Option<Server> {
+        let origin = Origin::File { at: fields.at, path: String::new() };
+        let plugin = self.plugin(fields);
+        wanted.plugin = plugin.clone();
+        let host = fields.take("server");
+        let port_field = fields.take("server_port");
+        let port = port_field.as_ref().and_then(|field| self.port(field));
+        let method_field = fields.take("method");
+        let method = method_field.as_ref().and_then(|field| self.method(field));
+        let password = fields.take("password");
+        let Some(host) = host else {
+            if port_field.is_some() || password.is_some() {
+                let problem = "server, server_port, method and password stand together, or none of them";
+                origin.error(self.report, "server", Problem::new(problem));
+            }
+            wanted.method = method;
+            return None;
+        };
+        let host = host.text(self.report)?.to_owned();
+        for (key, missing) in [("server_port", port_field.is_none()), ("method", method_field.is_none())] {
+            if missing {
+                origin.error(self.report, key, Problem::new("missing"));
+            }
+        }
+        let key = self.key(&origin, method, password.as_ref());
+        Some(Server {
+            origin,
+            name: None,
+            host,
+            port: port?,
+            key: key?,
+            users: Vec::new(),
+            plugin,
+            mode: Some(wanted.mode),
+            timeout: None,
+            tcp_weight: 100,
+            udp_weight: 100,
+            interface: None,
+        })
+    }
+
+    fn server(&mut self, entry: &Field<'_>) -> Option<Server> {
+        let mut fields = entry.object(self.report)?;
+        let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
+        let origin = Origin::File { at: entry.value.at, path: entry.path.clone() };
+        let host = fields.take_either("server", "address");
+        let port = fields.take_either("server_port", "port");
+        let method = fields.take("method");
+        for (key, field) in [("server", &host), ("server_port", &port), ("method", &method)] {
+            if field.is_none() {
+                origin.error(self.report, key, Problem::new("missing"));
+            }
+        }
+        let host = host.and_then(|field| field.text(self.report));
+        let port = port.and_then(|field| self.port(&field));
+        let method = method.and_then(|field| self.method(&field));
+        let password = fields.take("password");
+        let users = fields.take("users").map(|field| self.users(&field, "name")).unwrap_or_default();
+        let plugin = self.plugin(&mut fields);
+        let name = fields.take_either("remarks", "name").and_then(|field| field.text(self.report));
+        fields.text(self.report, "id");
+        let mode = self.mode(&mut fields, "mode");
+        let timeout = self.seconds(&mut fields, "timeout");
+        let (tcp_weight, udp_weight) =
+            (self.weight(&mut fields, "tcp_weight"), self.weight(&mut fields, "udp_weight"));
+        let interface =
+            fields.take("outbound_bind_interface").and_then(|field| field.parsed(self.report, interface));
+        for key in ["outbound_fwmark", "outbound_bind_addr", "outbound_udp_allow_fragmentation"] {
+            if let Some(field) = fields.take(key).filter(|field| field.value.node != Node::Bool(false)) {
+                field.warning(self.report, Problem::new(NOT_YET));
+            }
+        }
+        self.refuse(
+            &mut fields,
+            "outbound_proxy",
+            "not in this build, so connections would go out without it",
+        );
+        self.refuse(
+            &mut fields,
+            "acl",
+            "one list for one server is not in this build; acl at the top holds for all",
+        );
+        self.end(fields);
+        if disabled {
+            return None;
+        }
+        let key = self.key(&origin, method, password.as_ref());
+        Some(Server {
+            origin,
+            name: name.map(Into::into),
+            host: host?.to_owned(),
+            port: port?,
+            key: key?,
+            users,
+            plugin,
+            mode,
+            timeout,
+            tcp_weight,
+            udp_weight,
+            interface,
+        })
+    }
+
+    fn one_local(&mut self, fields: &mut Fields<'_>) -> Option<Local> {
+        let origin = Origin::File { at: fields.at, path: String::new() };
+        let protocol = fields.take("protocol").and_then(|field| field.parsed(self.report, protocol));
+        let host = fields.text(self.report, "local_address").map(str::to_owned);
+        let port = match fields.take("local_port") {
+            Some(field) => self.port(&field)?,
+            // Only clients need it, and they take 0 for missing.
+            None if host.is_some() => 0,
+            None => return None,
+        };
+        let protocol = protocol.unwrap_or(Protocol::Socks);
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new() })
+    }
+
+    fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
+        let mut fields = entry.object(self.report)?;
+        let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
+        let origin = Origin::File { at: entry.value.at, path: entry.path.clone() };
+        let protocol = fields.take("protocol").and_then(|field| field.parsed(self.report, protocol));
+        let protocol = protocol.unwrap_or(Protocol::Socks);
+        let host = fields.text(self.report, "local_address").map(str::to_owned);
+        let port_field = fields.take("local_port");
+        let port = port_field.as_ref().and_then(|field| self.port(field));
+        let mode = self.mode(&mut fields, "mode");
+        let forward_host = fields.text(self.report, "forward_address").map(str::to_owned);
+        let forward_field = fields.take("forward_port");
+        let forward_port = forward_field.as_ref().and_then(|field| self.port(field));
+        for key in ["local_udp_address", "local_udp_port"] {
+            if let Some(field) = fields.take(key) {
+                field.warning(self.report, Problem::new(NOT_YET));
+            }
+        }
+        // Keys of protocols that are left out as a whole.
+        for key in LATER_KEYS {
+            fields.take(key);
+        }
+        let mut users = Vec::new();
+        for key in ["socks5_auth_config_path", "http_auth_config_path"] {
+            let field = fields.take(key).filter(|_| !disabled);
+            users.extend(field.map(|field| self.auth(&field)).unwrap_or_default());
+        }
+        self.refuse(
+            &mut fields,
+            "acl",
+            "one list for one port is not in this build; acl at the top holds for all",
+        );
+        self.end(fields);
+        if disabled {
+            return None;
+        }
+        if let Protocol::Later(_) = protocol {
+            return Some(Local {
+                origin,
+                protocol,
+                host,
+                port: port.unwrap_or(1),
+                mode,
+                forward: None,
+                users,
+            });
+        }
+        if port_field.is_none() {
+            origin.error(self.report, "local_port", Problem::new("missing"));
+        }
+        if forward_host.is_some() && forward_field.is_none() {
+            origin.error(self.report, "forward_port", Problem::new("missing"));
+        }
+        Some(Local {
+            origin,
+            protocol,
+            host,
+            port: port?,
+            mode,
+            forward: forward_host.zip(forward_port),
+            users,
+        })
+    }
+
+    fn method(&mut self, field: &Field<'_>) -> Option<Method> {
+        // The programs take an empty name for `table`.
+        let method =
+            field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))?;
+        if let Some(problem) = setup::warn_of_method(method) {
+            field.warning(self.report, problem);
+        }
+        Some(method)
+    }
+
+    fn key(
+        &mut self,
+        origin: &Origin,
+        method: Option<Method>,
+        field: Option<&Field<'_>>,
+    ) -> Option<ShadowsocksKey> {
+        let method = method?;
+        let Some(field) = field else {
+            if method == Method::None {
+                return setup::password(Family::Rust, method, &Secret::new("")).ok();
+            }
+            origin.error(self.report, "password", Problem::new("missing"));
+            return None;
+        };
+        let text = field.text(self.report)?;
+        let password = variable(text, self.outside);
+        field.checked(self.report, setup::password(Family::Rust, method, &password))
+    }
+
+    fn plugin(&mut self, fields: &mut Fields<'_>) -> Option<Plugin> {
+        let text = |text: &str| if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) };
+        let program = fields.take("plugin").and_then(|field| field.parsed(self.report, text));
+        let options = fields.take("plugin_opts").and_then(|field| field.parsed(self.report, text));
+        let args = fields.take("plugin_args").map(|field| {
+            let entries = field.list(self.report, MAX_ARGUMENTS);
+            entries.iter().filter_map(|e| e.parsed(self.report, |text| text_of(text, MAX_TEXT))).collect()
+        });
+        let transports = self.mode(fields, "plugin_mode").unwrap_or_default();
+        let program: Box<str> = program?;
+        if program.is_empty() {
+            return None;
+        }
+        Some(Plugin {
+            program,
+            options: options.unwrap_or_default(),
+            args: args.unwrap_or_default(),
+            transports,
+        })
+    }
+
+    fn users(&mut self, field: &Field<'_>, name_key: &'static str) -> Vec<(Box<str>, Secret)> {
+        let mut users: Vec<(Box<str>, Secret)> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for entry in field.list(self.report, MAX_USERS) {
+            let Some(mut fields) = entry.object(self.report) else { continue };
+            let name =
+                fields.take(name_key).and_then(|f| f.parsed(self.report, |t| text_of(t, MAX_CREDENTIAL)));
+            let password = fields
+                .take("password")
+                .and_then(|f| f.parsed(self.report, |t| value::secret(t, MAX_CREDENTIAL)));
+            self.end(fields);
+            match name.zip(password) {
+                Some((name, _)) if !seen.insert(name.clone()) => {
+                    entry.error(self.report, Problem::new("the name is taken"));
+                }
+                Some(user) => users.push(user),
+                None => entry.error(self.report, Problem::new("name or password is missing or wrong")),
+            }
+        }
+        users
+    }
+
+    /// The users that another file lists. A port must not be open to all because its file cannot be read.
+    fn auth(&mut self, field: &Field<'_>) -> Vec<(Box<str>, Secret)> {
+        let Some(path) = field.text(self.report) else { return Vec::new() };
+        let read = (self.outside.file)(Path::new(path)).map_err(Diagnostics::from);
+        match read.and_then(|text| auth_file(path, &text)) {
+            Ok(users) => users,
+            Err(found) => {
+                for finding in &found {
+                    let mut finding = finding.clone();
+                    // Its place is in the other file.
+                    (finding.line, finding.column) = (0, 0);
+                    self.report.found.push(finding);
+                }
+                if !found.has_errors() {
+                    field.error(self.report, Problem::new("lists no users"));
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn mode(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Transports> {
+        fields.take(key)?.parsed(self.report, setup::transports)
+    }
+
+    fn port(&mut self, field: &Field<'_>) -> Option<u16> {
+        u16::try_from(field.number(self.report, 1..=u16::MAX.into())?).ok()
+    }
+
+    fn seconds(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Duration> {
+        let seconds = fields.number(self.report, key, 0..=u64::from(u32::MAX))?;
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// A number from 0 to 1, in percent.
+    fn weight(&mut self, fields: &mut Fields<'_>, key: &'static str) -> u8 {
+        const FULL: u8 = 100;
+        let Some(field) = fields.take(key) else { return FULL };
+        let weight = match &field.value.node {
+            Node::Number(number) => number.parse::<f64>().ok().filter(|weight| (0.0..=1.0).contains(weight)),
+            Node::Null | Node::Bool(_) | Node::Text(_) | Node::Array(_) | Node::Object(_) => None,
+        };
+        let Some(weight) = weight else {
+            field.error(self.report, Problem::new("no number from 0 to 1"));
+            return FULL;
+        };
+        // What is not 0 must not become it: 0 is never.
+        let percent = (1..=FULL).find(|percent| f64::from(*percent) / f64::from(FULL) >= weight - 0.005);
+        if weight == 0.0 { 0 } else { percent.unwrap_or(FULL) }
+    }
+
+    fn block<'f>(&mut self, fields: &mut Fields<'f>, key: &'static str) -> Option<Fields<'f>> {
+        fields.take(key)?.object(self.report)
+    }
+
+    fn refuse(&mut self, fields: &mut Fields<'_>, key: &'static str, problem: &str) {
+        if let Some(field) = fields.take(key) {
+            field.error(self.report, Problem::new(problem));
+        }
+    }
+
+    fn end(&mut self, fields: Fields<'_>) {
+        fields.repeated(self.report, Severity::Error);
+        fields.finish(self.report);
+    }
+}
+
+const LATER_KEYS: &[&str] = &[
+    "tcp_redir",
+    "udp_redir",
+    "local_dns_address",
+    "local_dns_port",
+    "remote_dns_address",
+    "remote_dns_port",
+    "client_cache_size",
+    "tun_interface_name",
+    "tun_interface_address",
+    "tun_interface_destination",
+    "tun_device_fd_from_path",
+    "fake_dns_record_expire_duration",
+    "fake_dns_ipv4_network",
+    "fake_dns_ipv6_network",
+    "fake_dns_database_path",
+];
+
+/// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
+fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {
+    let source = Source::new(file, text);
+    source.check_len()?;
+    let root = json::parse(&source, Grammar::Json5)?;
+    let mut report = Report::new(&source);
+    let outside = Outside { variable: &|_| None, file: &|_| Err(Diagnostic::error(&"".into(), "", "")) };
+    let mut users = Vec::new();
+    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+        for key in ["password", "basic"] {
+            let block = fields.take(key).and_then(|field| field.object(&mut report));
+            let list = block.and_then(|mut block| block.take("users"));
+            if let Some(list) = list {
+                users.extend(Reader { report: &mut report, outside }.users(&list, "user_name"));
+            }
+        }
+    }
+    if report.found.has_errors() || users.is_empty() { Err(report.found) } else { Ok(users) }
+}
+
+/// A password, or that of the environment for `${NAME}`.
+pub(super) fn variable(text: &str, outside: Outside<'_>) -> Secret {
+    let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    let value: Option<Zeroizing<String>> = name.and_then(|name| (outside.variable)(name));
+    value.map_or_else(|| Secret::new(text), |value| Secret::new(value.as_str()))
+}
+
+pub(super) fn level(verbosity: u64) -> Level {
+    match verbosity {
+        0 => Level::Info,
+        1 => Level::Debug,
+        _ => Level::Trace,
+    }
+}
+
+pub(super) fn online_url(text: &str) -> Result<Secret, Problem> {
+    if !text.starts_with("https://") && !text.starts_with("http://") {
+        return Err(Problem::new("no address that begins with https://"));
+    }
+    value::secret(text, MAX_TEXT)
+}
+
+fn replay(text: &str) -> Result<ReplayPolicy, Problem> {
+    match text {
+        "default" | "reject" => Ok(ReplayPolicy::Refuse),
+        "ignore" => Ok(ReplayPolicy::Ignore),
+        "detect" => Ok(ReplayPolicy::Report),
+        _ => Err(Problem::new(format!("unknown policy: {}", excerpt(text)))
+            .hint("write default, ignore, detect or reject")),
+    }
+}
+
+/// Host and port, with brackets around an IPv6 address.
+pub(super) fn joined(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
+    if let Node::Object(_) = field.value.node {
+        field.warning(report, Problem::new("not in this build yet, so the system's name servers are asked"));
+        return Vec::new();
+    }
+    let Some(text) = field.text(report) else { return Vec::new() };
+    match name_servers(text) {
+        Ok(Some(servers)) => servers,
+        Ok(None) => {
+            field.warning(
+                report,
+                Problem::new("not in this build yet, so the system's name servers are asked"),
+            );
+            Vec::new()
+        }
+        Err(problem) => {
+            field.error(report, problem);
+            Vec::new()
+        }
+    }
+}
+
+/// `None` for what is not in this build: name servers that are asked over TLS, HTTPS, QUIC or a socket.
+pub(super) fn name_servers(text: &str) -> Result<Option<Vec<SocketAddr>>, Problem> {
+    let text = match text {
+        "system" => return Ok(Some(Vec::new())),
+        "google" => "8.8.8.8,8.8.4.4",
+        "cloudflare" => "1.1.1.1,1.0.0.1",
+        "quad9" => "9.9.9.9,149.112.112.112",
+        text if text.starts_with("unix:") || text.ends_with("_tls") || text.contains("_h") => {
+            return Ok(None);
+        }
+        text => text,
+    };
+    let bare = text.strip_prefix("udp://").or_else(|| text.strip_prefix("tcp://")).unwrap_or(text);
+    let servers: Result<Vec<_>, _> = bare.split(',').take(MAX_DNS).map(value::name_server).collect();
+    servers.map(Some)
+}

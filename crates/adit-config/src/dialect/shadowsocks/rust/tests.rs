@@ -1,0 +1,520 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dialect::shadowsocks::setup::{Control, ManagerAddress};
+use crate::model::{
+    ClientCover, Family, InboundProtocol, Level, LocalProtocols, ObfsClient, OutboundProtocol, ReplayPolicy,
+    ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
+};
+
+const OUTSIDE: Outside<'static> = Outside {
+    variable: &|name| match name {
+        "SS_SERVER_PASSWORD" => Some(Zeroizing::new("from SS_SERVER_PASSWORD".to_owned())),
+        "MINE" => Some(Zeroizing::new("from MINE".to_owned())),
+        _ => None,
+    },
+    file: &|path| {
+        let text = match path.to_str() {
+            Some("socks.json") => {
+                "{\"password\":{\"users\":[{\"user_name\":\"ann\",\"password\":\"hunter2\"}]}}"
+            }
+            Some("http.json") => "{basic:{users:[{user_name:'bob',password:'hunter2'}]}}",
+            Some("none.json") => "{}",
+            _ => return Err(Diagnostic::error(&"other.json".into(), "", "cannot read: gone")),
+        };
+        Ok(Zeroizing::new(text.to_owned()))
+    },
+};
+
+/// The two examples of shadowsocks-rust 1.25, keys and kinds of values alike.
+const EXAMPLE: &str = "{\n \"server\": \"127.0.0.1\",\n \"server_port\": 8388,\n \"local_port\": 1080,\n \
+    \"local_address\": \"127.0.0.1\",\n \"password\": \"password\",\n \"timeout\": 300,\n \"method\": \"aes-256-gcm\"\n}\n";
+const EXTENDED: &str = "{\"locals\": [{\"local_address\": \"127.0.0.1\", \"local_port\": 1080},\
+    {\"local_address\": \"127.0.0.1\", \"local_port\": 3128, \"protocol\": \"http\"},\
+    {\"local_address\": \"127.0.0.1\", \"local_port\": 53, \"protocol\": \"tunnel\", \"forward_address\": \"8.8.8.8\", \"forward_port\": 53}],\
+    \"servers\": [{\"server\": \"127.0.0.1\", \"server_port\": 8384, \"password\": \"password-svr2\", \"method\": \"chacha20-ietf-poly1305\"},\
+    {\"server\": \"127.0.0.1\", \"server_port\": 8385, \"password\": \"password-svr3\", \"method\": \"aes-128-gcm\"}]}";
+
+fn read_flags(program: Program, line: &str) -> Flags {
+    match flags(program, line.split_whitespace().map(Into::into)) {
+        Ok(Invocation::Run(flags)) => *flags,
+        Ok(Invocation::Help | Invocation::Version) => panic!("help: {line}"),
+        Err(found) => panic!("{found}"),
+    }
+}
+
+fn run(program: Program, line: &str, file: Option<&str>) -> Result<Setup, (Exit, Diagnostics)> {
+    load(program, &read_flags(program, line), file.map(|text| ("t.json", text)), OUTSIDE)
+}
+
+fn good(program: Program, line: &str, file: Option<&str>) -> Setup {
+    match run(program, line, file) {
+        Ok(setup) => {
+            crate::dialect::shadowsocks::check_setup(file.unwrap_or_default(), &setup);
+            setup
+        }
+        Err((_, found)) => panic!("{line}\n{found}"),
+    }
+}
+
+fn server(setup: &Setup, index: usize) -> &ShadowsocksServer {
+    let InboundProtocol::Shadowsocks(server) = &setup.config.inbounds[index].protocol else {
+        panic!("no server")
+    };
+    server
+}
+
+fn client(setup: &Setup, index: usize) -> &ShadowsocksClient {
+    let OutboundProtocol::Shadowsocks(client) = &setup.config.outbounds[index].protocol else {
+        panic!("no client")
+    };
+    client
+}
+
+fn listen(setup: &Setup) -> Vec<String> {
+    setup.config.inbounds.iter().flat_map(|i| &i.listen).map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_example_for_both_ends() {
+    let setup = good(Program::Local, "", Some(EXAMPLE));
+    assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+    assert_eq!(listen(&setup), ["127.0.0.1:1080"]);
+    let one = client(&setup, 0);
+    assert_eq!((one.server.to_string(), one.transports), ("127.0.0.1:8388".into(), Transports::Tcp));
+    assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(300));
+    assert_eq!(setup.datagrams.idle, Some(Duration::from_secs(300)));
+    let setup = good(Program::Server, "", Some(EXAMPLE));
+    assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+    assert_eq!(listen(&setup), ["127.0.0.1:8388"]);
+    assert_eq!(server(&setup, 0).key.key().text().expose(), "password");
+    assert_eq!(server(&setup, 0).cover, ServerCover::default());
+}
+
+#[test]
+fn the_extended_example() {
+    let setup = good(Program::Local, "", Some(EXTENDED));
+    assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+    assert_eq!(listen(&setup), ["127.0.0.1:1080", "127.0.0.1:3128", "127.0.0.1:53"]);
+    let kinds = setup.config.inbounds.iter().map(|inbound| match &inbound.protocol {
+        InboundProtocol::Local(local) => format!("{:?}", local.accepts),
+        InboundProtocol::Tunnel { target, .. } => target.to_string(),
+        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) => panic!(),
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), ["Mixed", "Http", "8.8.8.8:53"]);
+    let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
+    assert_eq!(group.members.len(), 2);
+    assert_eq!(client(&setup, 2).server.port, 8385);
+    let setup = good(Program::Server, "", Some(EXTENDED));
+    assert_eq!(listen(&setup), ["127.0.0.1:8384", "127.0.0.1:8385"]);
+}
+
+#[test]
+fn a_file_with_everything() {
+    const FILE: &str = "// JSON5\n{\n  mode: 'tcp_and_udp', timeout: 7, udp_timeout: 60, udp_max_associations: 5, udp_mtu: 1400,\n\
+        nofile: 10, ipv6_first: true, fast_open: true, no_delay: true, acl: 'a.acl', version: 1,\n\
+        outbound_bind_interface: 'eth0', dns: 'udp://1.1.1.1:54,8.8.8.8',\n\
+        balancer: {max_server_rtt: 3, check_interval: 20, check_best_interval: 5},\n\
+        security: {replay_attack: {policy: 'detect'}}, log: {level: 2, format: {without_time: true}},\n\
+        runtime: {mode: 'single_thread'},\n\
+        online_config: {config_url: 'https://x.example/token', update_interval: 60, allowed_plugins: ['p']},\n\
+        locals: [{local_port: 1080, socks5_auth_config_path: 'socks.json'},\n\
+          {local_port: 8080, protocol: 'http', http_auth_config_path: 'http.json', mode: 'tcp_only'},\n\
+          {local_port: 9, disabled: true}],\n\
+        shadowsocks: [{address: 'a.example', port: 0x20FB, method: 'none', remarks: 'one', tcp_weight: 0.5, udp_weight: 0},\n\
+          {server: '::1', server_port: 2, method: 'AES-128-GCM', password: '${MINE}', name: 'one', mode: 'tcp_only',\n\
+           plugin: 'obfs-local', plugin_opts: 'obfs=tls;obfs-host=b.example', id: 'x', timeout: 9},\n\
+          {server: 'c', server_port: 3, method: 'aes-128-gcm', password: 'p', plugin: 'v2ray', plugin_args: ['-x'], plugin_mode: 'tcp_and_udp'},\n\
+          {server: 'd', server_port: 4, method: 'aes-128-gcm', password: 'p', disabled: true, plugin: ''}],\n}";
+    let setup = good(Program::Local, "", Some(FILE));
+    assert!(setup.diagnostics.to_string().contains("warning: shadowsocks[0].method: none encrypts nothing"));
+    assert_eq!(setup.diagnostics.len(), 1, "{}", setup.diagnostics);
+    assert_eq!(listen(&setup), ["[::1]:1080", "[::1]:8080"]);
+    let InboundProtocol::Local(local) = &setup.config.inbounds[0].protocol else { panic!() };
+    assert_eq!((local.accepts, &*local.users[0].0), (LocalProtocols::Mixed, "ann"));
+    let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
+    let weights: Vec<_> = group.members.iter().map(|m| (m.outbound, m.tcp_weight, m.udp_weight)).collect();
+    assert_eq!(weights, [(1, 50, 0), (2, 100, 100), (3, 100, 100)]);
+    assert_eq!(
+        [group.check.interval, group.check.interval_in_use, group.check.timeout].map(|span| span.as_secs()),
+        [20, 5, 3]
+    );
+    let names: Vec<_> = setup.config.outbounds.iter().map(|o| &*o.name).collect();
+    assert_eq!(names, ["servers", "one", "server-2", "server-3"]);
+    assert_eq!(client(&setup, 1).server.to_string(), "a.example:8443");
+    let two = client(&setup, 2);
+    assert_eq!((two.key.text().expose(), two.transports), ("from MINE", Transports::Tcp));
+    assert_eq!(two.cover, ClientCover::Obfs(ObfsClient::Tls("b.example".into())));
+    let ClientCover::Plugin(plugin) = &client(&setup, 3).cover else { panic!("no plugin") };
+    assert_eq!((plugin.args.len(), plugin.transports), (1, Transports::Both));
+    let dial = &setup.config.outbounds[2].dial;
+    assert_eq!((dial.timeout.as_secs(), dial.dns.len(), dial.fast_open), (9, 2, true));
+    assert_eq!((dial.family, dial.interface.as_deref()), (Family::Any, Some("eth0")));
+    let config = &setup.config;
+    assert_eq!((config.log.level, config.log.time, config.cores), (Level::Trace, false, Some(1)));
+    assert_eq!(setup.datagrams.associations, Some(5));
+    assert_eq!(setup.online[0].interval.as_secs(), 60);
+    assert!(!format!("{setup:?}").contains("token"));
+    let file =
+        FILE.replace("address: 'a.example'", "address: '::2'").replace("server: 'c'", "server: '0.0.0.0'");
+    let setup = good(Program::Server, "", Some(&file));
+    assert_eq!(listen(&setup), ["[::2]:8443", "[::1]:2", "0.0.0.0:3"]);
+    assert_eq!(server(&setup, 0).replay, ReplayPolicy::Report);
+    assert_eq!(
+        (server(&setup, 0).transports, server(&setup, 1).transports),
+        (Transports::Both, Transports::Tcp)
+    );
+    assert_eq!(setup.config.outbounds.len(), 2, "one for each way of dialling");
+}
+
+#[test]
+fn users_of_a_server() {
+    const FILE: &str = "{servers: [{server: '::', server_port: 1, method: '2022-blake3-aes-128-gcm',\n\
+        password: 'AAAAAAAAAAAAAAAAAAAAAA==', users: [{name: 'ann', password: 'AQAAAAAAAAAAAAAAAAAAAA=='}]}]}";
+    assert_eq!(server(&good(Program::Server, "", Some(FILE)), 0).key.users().len(), 1);
+    let (exit, found) =
+        run(Program::Server, "", Some(&FILE.replace("AQAAAAAAAAAAAAAAAAAAAA==", "AQ"))).unwrap_err();
+    assert_eq!(exit, Exit::Config);
+    assert!(found.to_string().contains("must be 16 bytes"), "{found}");
+}
+
+#[test]
+fn flags_alone() {
+    let line = "-b 127.0.0.1:1080 -U -s a.example:8388 -m aes-256-gcm -k p --timeout 5 --plugin p --plugin-opts a=b \
+                --tcp-fast-open -vv --log-without-time -n 5 -a nobody --daemonize-pid /p --worker-threads 3 --acl x";
+    let setup = good(Program::Local, line, None);
+    assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+    assert_eq!((client(&setup, 0).transports, setup.config.cores), (Transports::Both, Some(3)));
+    assert_eq!((setup.config.log.level, setup.config.log.time), (Level::Trace, false));
+    assert!(setup.process.daemonize && setup.process.user.as_deref() == Some("nobody"));
+    let setup = good(Program::Local, "-b [::1]:1 -u --server-url ss://YWVzLTEyOC1nY206dGVzdA@h:1#n", None);
+    assert_eq!(
+        (client(&setup, 0).key.text().expose(), client(&setup, 0).transports),
+        ("test", Transports::Udp)
+    );
+    assert_eq!(&*setup.config.outbounds[0].name, "n");
+    let setup = good(Program::Server, "-s [::]:8388 -m aes-128-gcm -u --manager-address 127.0.0.1:6", None);
+    assert_eq!(server(&setup, 0).key.key().text().expose(), "from SS_SERVER_PASSWORD");
+    assert_eq!(server(&setup, 0).transports, Transports::Udp);
+    assert!(matches!(setup.control, Control::Report(ManagerAddress::Udp(_))));
+    let line = "-s 127.0.0.1 -m aes-128-gcm -U --manager-addr /m --manager-server-mode standalone";
+    let setup = good(Program::Manager, line, None);
+    let Control::Manage(manager) = &setup.control else { panic!("no manager") };
+    assert_eq!((manager.method.name(), manager.transports), ("aes-128-gcm", Transports::Both));
+    assert_eq!(manager.hosts, ["127.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    let setup = good(
+        Program::Local,
+        "-b 127.0.0.1:1 --online-config-url https://x --online-config-allowed-plugin p",
+        None,
+    );
+    assert_eq!(setup.config.outbounds[0].protocol, OutboundProtocol::Reject);
+    assert_eq!(setup.online.len(), 1);
+}
+
+#[test]
+fn findings() {
+    const SERVER: &str = "server: 'h', server_port: 1, method: 'aes-128-gcm', password: 'hunter2'";
+    for (program, line, file, exit, want) in [
+        (
+            Program::Server,
+            "",
+            "",
+            Exit::Usage,
+            "command line: servers: no server is given\n  hint: give --server-addr",
+        ),
+        (Program::Local, "", "", Exit::Usage, "local_address: no local port is given"),
+        (Program::Local, "-b ::1:1", "", Exit::Config, "sslocal -b: no host and port: ::1:1"),
+        (Program::Manager, "", "", Exit::Usage, "manager_address: missing"),
+        (Program::Server, "", "{}", Exit::Config, "t.json:1:1: servers: no server is given"),
+        (Program::Server, "", "{\n  a: }", Exit::Config, "t.json:2:6: no value where one must be"),
+        (Program::Server, "", "{server: 'h', S}", Exit::Config, "server: given twice"),
+        (
+            Program::Server,
+            "",
+            "{server_port: 1}",
+            Exit::Config,
+            "server: server, server_port, method and password stand together",
+        ),
+        (
+            Program::Server,
+            "",
+            "{S, mode: 'x'}",
+            Exit::Config,
+            "mode: unknown mode: x\n  hint: write tcp_only",
+        ),
+        (Program::Server, "", "{S}", Exit::Config, "server: no address of this machine: h"),
+        (
+            Program::Server,
+            "",
+            "{servers: [{server: '::'}]}",
+            Exit::Config,
+            "t.json:1:12: servers[0].method: missing",
+        ),
+        (
+            Program::Server,
+            "",
+            "{servers: [{S, server_port: '1'}]}",
+            Exit::Config,
+            "servers[0].server_port: expected a number, found a text",
+        ),
+        (Program::Local, "", "{S, local_address: '::1'}", Exit::Config, "local_port: missing"),
+        (
+            Program::Local,
+            "",
+            "{S, local_port: 1, outbound_proxy: 'socks5://x'}",
+            Exit::Config,
+            "outbound_proxy: not in this build",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, locals: [{local_port: 1, acl: 'x'}]}",
+            Exit::Config,
+            "locals[0].acl: one list for one port",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, locals: [{local_port: 1, protocol: 'tunnel'}]}",
+            Exit::Config,
+            "locals[0].forward_address: missing",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, locals: [{local_port: 1, protocol: 'dns'}]}",
+            Exit::Config,
+            "warning: locals[0].protocol: dns is not in this build",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, locals: [{local_port: 1, socks5_auth_config_path: 'gone.json'}]}",
+            Exit::Config,
+            "other.json: cannot read: gone",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, locals: [{local_port: 1, socks5_auth_config_path: 'none.json'}]}",
+            Exit::Config,
+            "lists no users",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, server: '0.0.0.0', local_port: 1}",
+            Exit::Config,
+            "server: an address to listen on",
+        ),
+        (Program::Local, "", "{S, local_port: 1, balancer: {check_interval: 1}}", Exit::Flag, ""),
+        (
+            Program::Local,
+            "",
+            "{S, local_port: 1, colour: 1, servrs: []}",
+            Exit::Flag,
+            "hint: did you mean `servers`?",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, local_port: 1, keep_alive: 5}",
+            Exit::Flag,
+            "warning: keep_alive: not in this build yet",
+        ),
+        (
+            Program::Local,
+            "",
+            "{S, local_port: 1, dns: 'google_tls'}",
+            Exit::Flag,
+            "so the system's name servers are asked",
+        ),
+        (Program::Local, "--vpn", "{S, local_port: 1}", Exit::Flag, "sslocal --vpn: not in this build yet"),
+        (
+            Program::Local,
+            "",
+            "{S, local_port: 1, local_address: '0.0.0.0'}",
+            Exit::Flag,
+            "local_address: everybody who reaches",
+        ),
+    ] {
+        let file = (!file.is_empty()).then(|| file.replacen('S', SERVER, 1));
+        let (code, found) = match run(program, line, file.as_deref()) {
+            Ok(setup) => (Exit::Flag, setup.diagnostics),
+            Err(failed) => failed,
+        };
+        crate::dialect::assert_inside(file.as_deref().unwrap_or_default(), &found);
+        let found = found.to_string();
+        assert_eq!(code, exit, "{line} {file:?}\n{found}");
+        assert!(found.contains(want), "wanted {want}\nfound {found}");
+        assert!(!found.contains("hunter2"), "{found}");
+    }
+}
+
+#[test]
+fn flags_that_are_none() {
+    for (program, line, want) in [
+        (
+            Program::Local,
+            "--nope",
+            "command line: sslocal --nope: no such flag\n  hint: --help lists the flags\n",
+        ),
+        (Program::Server, "--protocol socks", "ssserver --protocol: no such flag"),
+        (Program::Local, "-k x", "sslocal -k: needs --server-addr too"),
+        (Program::Local, "-s a:1", "sslocal -s: needs --encrypt-method too"),
+        (Program::Manager, "--plugin-opts x", "needs --plugin too"),
+        (Program::Server, "-s a:1 -m none -u -U", "-u: cannot stand with -U"),
+        (Program::Local, "-n 1 -n 2", "sslocal -n: given twice"),
+        (Program::Local, "x", "an argument belongs to no flag"),
+    ] {
+        let found = flags(program, line.split_whitespace().map(Into::into)).unwrap_err().to_string();
+        assert!(found.contains(want), "wanted {want}\nfound {found}");
+    }
+    assert!(matches!(flags(Program::Local, ["-V".into()]), Ok(Invocation::Version)));
+    assert!(matches!(flags(Program::Local, ["-vh".into()]), Ok(Invocation::Help)));
+    for program in Program::ALL {
+        assert_eq!(usage(program).contains("--server-url"), program == Program::Local);
+    }
+    assert_eq!(service("local"), Some(Service::Program(Program::Local)));
+    assert_eq!((service("genkey"), service("x")), (Some(Service::Key), None));
+}
+
+#[test]
+fn ssurl() {
+    let read = |line: &str| url(line.split_whitespace().map(Into::into));
+    assert!(matches!(read("-e f -c"), Ok(Url::Encode { qr: true, .. })));
+    assert!(matches!(read("--decode ss://x"), Ok(Url::Decode { qr: false, .. })));
+    assert!(matches!(read("-h"), Ok(Url::Help)));
+    for line in ["", "-e a -d b", "-x", "a"] {
+        assert!(read(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn links_become_files() {
+    let link = "ss://aes-256-gcm:pass%40%22word@[2001:db8::1]:443/?plugin=p%3Ba%3Db";
+    let profile = crate::dialect::shadowsocks::sip002::parse(link).unwrap();
+    let setup = good(Program::Local, "-b 127.0.0.1:1", Some(&emit(&profile)));
+    let one = client(&setup, 0);
+    assert_eq!((&one.server, &one.key), (&profile.server, &profile.key));
+    assert_eq!(one.cover, ClientCover::Plugin(profile.plugin.unwrap()));
+}
+
+#[test]
+fn generated_keys_fit() {
+    struct Zeros;
+    impl adit_proto::wire::Rng for Zeros {
+        fn fill(&mut self, out: &mut [u8]) {
+            out.fill(0);
+        }
+    }
+    for method in Method::all() {
+        assert!(super::super::key(method, generate_key(method, &mut Zeros)).is_ok(), "{method}");
+    }
+}
+
+#[test]
+fn default_files() {
+    let paths = default_paths(Program::Local, Path::new("/w"), None, Some(Path::new("/h")), None);
+    let paths: Vec<_> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/w/local.json",
+            "/w/config.json",
+            "/h/.config/shadowsocks-rust/local.json",
+            "/h/.config/shadowsocks-rust/config.json",
+            "/etc/xdg/shadowsocks-rust/local.json",
+            "/etc/xdg/shadowsocks-rust/config.json",
+            "/etc/shadowsocks-rust/local.json",
+            "/etc/shadowsocks-rust/config.json",
+        ]
+    );
+}
+
+#[test]
+fn no_slip_shows_a_key() {
+    let text = EXAMPLE.replace(": \"password\"", ": \"hunter2\"");
+    for cut in 0..text.len() {
+        let slipped = format!("{}{}", &text[..cut], &text[cut + 1..]);
+        for program in Program::ALL {
+            let found = match run(program, "", Some(&slipped)) {
+                Ok(setup) => setup.diagnostics,
+                Err((_, found)) => found,
+            };
+            assert!(!found.to_string().contains("hunter2"), "{found}\n{slipped}");
+        }
+    }
+    let flags = read_flags(Program::Local, "-s a:1 -m none -k hunter2");
+    assert!(!format!("{flags:?}").contains("hunter2"));
+}
+
+/// Pieces from which nearly right files are made.
+const PIECES: &[&str] = &[
+    "server: '::1',",
+    "server_port: 1,",
+    "password: 'é',",
+    "method: 'aes-128-gcm',",
+    "method: 'none',",
+    "local_port: 2,",
+    "locals: [",
+    "servers: [",
+    "],",
+    "{",
+    "},",
+    "protocol: 'http',",
+    "protocol: 'dns',",
+    "mode: 'tcp_and_udp',",
+    "plugin: 'p',",
+    "plugin: 'obfs-local',",
+    "plugin_opts: 'obfs=http',",
+    "manager_address: '/m',",
+    "users: [],",
+    "tcp_weight: .005,",
+    "remarks: 'servers',",
+    "// x\n",
+    "'",
+    "1",
+    "null,",
+    "socks5_auth_config_path: 'x',",
+    "online_config: {config_url: 'http://x'},",
+    "dns: 'google',",
+    "timeout: 0,",
+    "disabled: true,",
+    "udp_weight: 1,",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fuzz_rust(&data);
+    }
+
+    #[test]
+    fn nearly_right_files(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12)) {
+        const SERVER: &str = "server: '::1', server_port: 1, method: 'aes-128-gcm', password: 'p',";
+        let text = pieces.concat();
+        fuzz_rust(text.as_bytes());
+        fuzz_rust(format!("{{{SERVER} local_port: 2, {text}}}").as_bytes());
+        fuzz_rust(format!("{{{SERVER} local_port: 2, servers: [{{{SERVER}{text}}}], locals: [{{local_port: 3, {text}}}]}}").as_bytes());
+    }
+}
+
+#[test]
+fn servers_as_links() {
+    let of = |text: &str| profiles("t.json", text, OUTSIDE).map_err(|found| found.to_string());
+    let (found, warnings) = of(EXTENDED).unwrap();
+    let servers: Vec<String> = found.iter().map(|profile| profile.server.to_string()).collect();
+    assert_eq!(
+        (servers, warnings.is_empty()),
+        (vec!["127.0.0.1:8384".into(), "127.0.0.1:8385".into()], true)
+    );
+    assert!(of("{}").unwrap_err().contains("no server is given"));
+    let bad = "{server: 'a b', server_port: 1, method: 'aes-128-gcm', password: 'hunter2'}";
+    let problem = of(bad).unwrap_err();
+    assert!(problem.contains("server") && !problem.contains("hunter2"), "{problem}");
+}

@@ -1,0 +1,568 @@
+//! From what is asked for to the model.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use adit_proto::shadowsocks::Method;
+use adit_proto::wire::{Host, Target};
+
+use super::file::{self, Local, Origin, Protocol, Server, Wanted};
+use super::flags::{Flag, Flags};
+use super::{Exit, Outside, Program};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::setup::{
+    self, Choice, Control, Manager, ManagerAddress, NOT_YET, Online, Setup,
+};
+use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
+use crate::dialect::value::{self, Problem, interface, text_of};
+use crate::model::{
+    Config, Dial, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol, Plugin,
+    Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
+};
+use crate::source::Source;
+
+/// Association without datagrams (shadowsocks-rust 1.25).
+const UDP_IDLE: Duration = Duration::from_secs(300);
+
+pub(super) fn translate(
+    program: Program,
+    flags: &Flags,
+    source: Option<&Source<'_>>,
+    outside: Outside<'_>,
+) -> Result<Setup, (Exit, Diagnostics)> {
+    let none = Source::new("command line", "");
+    let mut report = Report::new(source.unwrap_or(&none));
+    let wanted = match source {
+        Some(source) => file::read(source, &mut report, outside),
+        None => Wanted::default(),
+    };
+    let mut builder = Builder { program, flags, outside, report, wanted, missing: false };
+    builder.flags();
+    let setup = builder.build();
+    let Builder { report: Report { mut found, .. }, missing, .. } = builder;
+    found.sort();
+    if found.has_errors() {
+        return Err((if missing { Exit::Usage } else { Exit::Config }, found));
+    }
+    Ok(Setup { diagnostics: found, ..setup })
+}
+
+struct Builder<'a> {
+    program: Program,
+    flags: &'a Flags,
+    outside: Outside<'a>,
+    report: Report<'a>,
+    wanted: Wanted,
+    /// Nothing to do was given at all.
+    missing: bool,
+}
+
+impl Builder<'_> {
+    /// The text of a flag, read.
+    fn flag<T>(&mut self, flag: Flag, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+        let item = self.flags.get(flag)?;
+        match parse(&item.value) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                let mut error =
+                    Diagnostic::error(&"command line".into(), self.named(&item.name), problem.text);
+                error.hint = problem.hint;
+                self.report.found.push(error);
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, flag: Flag) -> Option<u64> {
+        self.flag(flag, |text| {
+            text.parse()
+                .ok()
+                .filter(|n| *n <= u64::from(u32::MAX))
+                .ok_or_else(|| Problem::new("no whole number"))
+        })
+    }
+
+    fn seconds(&mut self, flag: Flag) -> Option<Duration> {
+        self.number(flag).filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
+    fn named(&self, flag: &str) -> String {
+        format!("{} {flag}", self.program.name())
+    }
+
+    /// Flags count more than the file; servers and local ports come behind it.
+    fn flags(&mut self) {
+        for item in self.flags.items.iter().filter(|item| item.id == Flag::Later) {
+            let key = self.named(&item.name);
+            self.report.found.push(Diagnostic::warning(&"command line".into(), key, NOT_YET));
+        }
+        let server = self.flag_server();
+        self.wanted.servers.extend(server);
+        let linked = self.flag_url();
+        self.wanted.servers.extend(linked);
+        let local = self.flag_local();
+        self.wanted.locals.extend(local);
+        self.flag_globals();
+        self.flag_manager();
+        self.flag_online();
+    }
+
+    fn flag_globals(&mut self) {
+        let small = |number: u64| usize::try_from(number).ok();
+        let path = |text: &str| text_of(text, MAX_TEXT);
+        if let Some(path) = self.flag(Flag::Acl, path) {
+            self.wanted.acl = Some((*path).into());
+        }
+        if let Some(servers) = self.flag(Flag::Dns, file::name_servers) {
+            if servers.is_none() {
+                let key = self.named("--dns");
+                let problem = "not in this build yet, so the system's name servers are asked";
+                self.report.found.push(Diagnostic::warning(&"command line".into(), key, problem));
+            }
+            self.wanted.dns = servers.unwrap_or_default();
+        }
+        self.wanted.fast_open |= self.flags.has(Flag::FastOpen);
+        self.wanted.ipv6_first |= self.flags.has(Flag::Ipv6First);
+        self.wanted.datagrams.idle = self.seconds(Flag::UdpTimeout).or(self.wanted.datagrams.idle);
+        let associations = self.number(Flag::UdpAssociations).and_then(small);
+        self.wanted.datagrams.associations = associations.or(self.wanted.datagrams.associations);
+        let interface = self.flag(Flag::BindInterface, interface);
+        self.wanted.interface = interface.or_else(|| self.wanted.interface.take());
+        let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
+        self.wanted.process.open_files = files.filter(|files| *files > 0);
+        self.wanted.process.user = self.flag(Flag::User, |text| text_of(text, 256));
+        let pid_file = self.flag(Flag::PidFile, path).map(|path| (*path).into());
+        self.wanted.process.daemonize = self.flags.has(Flag::Daemonize) || pid_file.is_some();
+        self.wanted.process.pid_file = pid_file;
+        let verbosity = self.flags.items.iter().filter(|item| item.id == Flag::Verbose).count();
+        if verbosity > 0 {
+            self.wanted.level = Some(file::level(verbosity as u64));
+        }
+        self.wanted.without_time |= self.flags.has(Flag::LogWithoutTime);
+        let workers =
+            self.number(Flag::Workers).and_then(small).filter(|workers| (1..=1024).contains(workers));
+        self.wanted.cores = workers.or(self.wanted.cores);
+        if self.flags.has(Flag::SingleThreaded) {
+            self.wanted.cores = Some(1);
+        }
+    }
+
+    fn flag_manager(&mut self) {
+        if let Some(address) = self.flag(Flag::ManagerAddr, ManagerAddress::parse) {
+            self.wanted.manager = Some(address);
+        }
+        if self.program != Program::Manager {
+            return;
+        }
+        if let Some(method) = self.flag(Flag::Method, method) {
+            self.wanted.method = Some(method);
+        }
+        if let Some(plugin) = self.flag_plugin() {
+            self.wanted.plugin = Some(plugin);
+        }
+        if let Some(timeout) = self.seconds(Flag::Timeout) {
+            self.wanted.timeout = Some(timeout);
+        }
+        self.wanted.mode = self.flag_mode().unwrap_or(self.wanted.mode);
+    }
+
+    fn flag_online(&mut self) {
+        let Some(url) = self.flag(Flag::OnlineUrl, file::online_url) else { return };
+        let interval = self.seconds(Flag::OnlineInterval).unwrap_or(Duration::from_secs(3600));
+        let plugins = self.flags.items.iter().filter(|item| item.id == Flag::OnlinePlugin);
+        let plugins: Vec<Box<str>> = plugins.map(|item| item.value.as_str().into()).collect();
+        let allowed_plugins = (!plugins.is_empty()).then_some(plugins);
+        self.wanted.online = Some(Online { url, interval, allowed_plugins });
+    }
+
+    fn flag_mode(&self) -> Option<Transports> {
+        if self.flags.has(Flag::UdpOnly) {
+            return Some(Transports::Udp);
+        }
+        self.flags.has(Flag::TcpAndUdp).then_some(Transports::Both)
+    }
+
+    fn flag_plugin(&mut self) -> Option<Plugin> {
+        let program = self.flag(Flag::Plugin, |text| text_of(text, MAX_TEXT))?;
+        let optional = |text: &str| if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) };
+        let options = self.flag(Flag::PluginOptions, optional).unwrap_or_default();
+        let transports = self.flag(Flag::PluginMode, setup::transports).unwrap_or_default();
+        Some(Plugin { program, options, args: Vec::new(), transports })
+    }
+
+    fn flag_server(&mut self) -> Option<Server> {
+        if self.program == Program::Manager {
+            return None;
+        }
+        let origin = Origin::Flag("--server-addr");
+        let (host, port) = self.flag(Flag::ServerAddr, split)?;
+        let method = self.flag(Flag::Method, method)?;
+        if let Some(problem) = setup::warn_of_method(method) {
+            origin.warning(&mut self.report, "", problem);
+        }
+        let password = match self.flags.get(Flag::Password) {
+            Some(item) => Some(file::variable(&item.value, self.outside)),
+            None if method == Method::None => Some(Secret::new("")),
+            None => (self.outside.variable)("SS_SERVER_PASSWORD").map(|text| Secret::new(text.as_str())),
+        };
+        let Some(password) = password else {
+            let problem = Problem::new("the password is missing");
+            origin.error(&mut self.report, "", problem.hint("give -k, or set SS_SERVER_PASSWORD"));
+            self.missing = true;
+            return None;
+        };
+        let key = match setup::password(Family::Rust, method, &password) {
+            Ok(key) => key,
+            Err(problem) => {
+                Origin::Flag("--password").error(&mut self.report, "", problem);
+                return None;
+            }
+        };
+        let mode = if self.program == Program::Server { self.flag_mode() } else { None };
+        Some(Server {
+            origin,
+            name: None,
+            host,
+            port,
+            key,
+            users: Vec::new(),
+            plugin: self.flag_plugin(),
+            mode,
+            timeout: self.seconds(Flag::Timeout),
+            tcp_weight: 100,
+            udp_weight: 100,
+            interface: None,
+        })
+    }
+
+    fn flag_url(&mut self) -> Option<Server> {
+        let profile =
+            self.flag(Flag::ServerUrl, |text| sip002::parse(text).map_err(|e| Problem::new(e.to_string())))?;
+        Some(Server {
+            origin: Origin::Flag("--server-url"),
+            name: profile.name,
+            host: profile.server.host.to_string(),
+            port: profile.server.port,
+            key: profile.key,
+            users: Vec::new(),
+            plugin: profile.plugin,
+            mode: None,
+            timeout: None,
+            tcp_weight: 100,
+            udp_weight: 100,
+            interface: None,
+        })
+    }
+
+    fn flag_local(&mut self) -> Option<Local> {
+        let (host, port) = self.flag(Flag::LocalAddr, split)?;
+        let protocol = self.flag(Flag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
+        Some(Local {
+            origin: Origin::Flag("--local-addr"),
+            protocol,
+            host: Some(host),
+            port,
+            mode: Some(self.flag_mode().unwrap_or_default()),
+            forward: self.flag(Flag::ForwardAddr, split),
+            users: Vec::new(),
+        })
+    }
+
+    fn build(&mut self) -> Setup {
+        let wanted = &mut self.wanted;
+        let mut setup = Setup {
+            config: Config {
+                log: Log {
+                    level: wanted.level.unwrap_or(Level::Info),
+                    time: !wanted.without_time,
+                    ..Log::default()
+                },
+                cores: wanted.cores,
+                ..Config::default()
+            },
+            process: wanted.process.clone(),
+            datagrams: wanted.datagrams.clone(),
+            acl: wanted.acl.clone(),
+            control: Control::None,
+            online: wanted.online.clone().into_iter().collect(),
+            diagnostics: Diagnostics::new(),
+        };
+        setup.datagrams.idle.get_or_insert(UDP_IDLE);
+        let servers = std::mem::take(&mut wanted.servers);
+        let locals = std::mem::take(&mut wanted.locals);
+        match self.program {
+            Program::Local => self.client(servers, locals, &mut setup),
+            Program::Server => {
+                self.servers(servers, &mut setup);
+                setup.control = self.wanted.manager.clone().map_or(Control::None, Control::Report);
+                if setup.config.inbounds.is_empty() {
+                    self.nothing(
+                        "servers",
+                        "no server is given",
+                        "give --server-addr, or servers in the file",
+                    );
+                }
+            }
+            Program::Manager => {
+                self.servers(servers, &mut setup);
+                self.manager(&mut setup);
+            }
+        }
+        setup
+    }
+
+    /// Nothing to do, unless another error has already said why.
+    fn nothing(&mut self, key: &str, problem: &str, hint: &str) {
+        if self.report.found.has_errors() {
+            return;
+        }
+        self.missing = !self.wanted.has_file;
+        let place = if self.wanted.has_file { (1, 1) } else { (0, 0) };
+        let error = Diagnostic::error(&self.report.source.file, key, problem);
+        self.report.found.push(error.at(place).hint(hint));
+    }
+
+    fn dial(&self, server: Option<&Server>) -> Dial {
+        use crate::model::Family as Families;
+
+        let own = |server: &Server| (server.timeout, server.interface.clone());
+        let (timeout, interface) = server.map(own).unwrap_or_default();
+        let default = Dial::default();
+        Dial {
+            family: if self.wanted.ipv6_first { Families::Any } else { Families::PreferV4 },
+            interface: interface.or_else(|| self.wanted.interface.clone()),
+            dns: self.wanted.dns.clone(),
+            fast_open: self.wanted.fast_open,
+            timeout: timeout
+                .or(self.wanted.timeout)
+                .unwrap_or(default.timeout)
+                .min(Duration::from_secs(86_400)),
+        }
+    }
+
+    fn servers(&mut self, servers: Vec<Server>, setup: &mut Setup) {
+        let many = servers.len() > 1;
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        for (i, server) in servers.into_iter().enumerate() {
+            let dial = self.dial(Some(&server));
+            let outbounds = &mut setup.config.outbounds;
+            let outbound = outbounds.iter().position(|outbound| outbound.dial == dial).unwrap_or_else(|| {
+                let n = outbounds.len() + 1;
+                let name = if n == 1 { "direct".into() } else { format!("direct-{n}").into() };
+                outbounds.push(Outbound { name, dial, protocol: OutboundProtocol::Direct });
+                outbounds.len() - 1
+            });
+            let Server { origin, host, port, key, users, plugin, mode, .. } = server;
+            let listen = match setup::listen_host(&host) {
+                Ok(ip) => SocketAddr::new(ip, port),
+                Err(problem) => {
+                    origin.error(&mut self.report, "server", problem);
+                    continue;
+                }
+            };
+            if taken.contains(&listen) {
+                origin.error(
+                    &mut self.report,
+                    "server_port",
+                    Problem::new(format!("listed twice: {listen}")),
+                );
+                continue;
+            }
+            taken.push(listen);
+            match ShadowsocksServerKey::with_users(key, users) {
+                Ok(key) => setup.config.inbounds.push(Inbound {
+                    name: if many { format!("server-{}", i + 1).into() } else { "server".into() },
+                    listen: vec![listen],
+                    socket: SocketOptions { fast_open: self.wanted.fast_open, interface: None },
+                    outbound,
+                    protocol: InboundProtocol::Shadowsocks(ShadowsocksServer {
+                        key,
+                        transports: mode.unwrap_or(self.wanted.mode),
+                        cover: setup::server_cover(plugin),
+                        replay: self.wanted.replay,
+                    }),
+                }),
+                Err(error) => origin.error(&mut self.report, "password", wrong_key(&error)),
+            }
+        }
+    }
+
+    fn manager(&mut self, setup: &mut Setup) {
+        if setup.config.outbounds.is_empty() {
+            let dial = self.dial(None);
+            setup.config.outbounds.push(Outbound {
+                name: "direct".into(),
+                dial,
+                protocol: OutboundProtocol::Direct,
+            });
+        }
+        let host = self.flag(Flag::ServerHost, setup::listen_host);
+        let Some(address) = self.wanted.manager.clone() else {
+            return self.nothing(
+                "manager_address",
+                "missing",
+                "give --manager-addr, or manager_address and manager_port in the file",
+            );
+        };
+        let default = "chacha20-ietf-poly1305".parse().expect("a method of the table");
+        let directory = self.flag(Flag::ManagerDirectory, |text| text_of(text, MAX_TEXT));
+        setup.control = Control::Manage(Box::new(Manager {
+            family: Family::Rust,
+            address: Some(address),
+            hosts: vec![host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))],
+            method: self.wanted.method.unwrap_or(default),
+            transports: self.wanted.mode,
+            plugin: self.wanted.plugin.clone(),
+            fast_open: self.wanted.fast_open,
+            directory: directory.map(|path| (*path).into()),
+        }));
+    }
+
+    fn client(&mut self, servers: Vec<Server>, locals: Vec<Local>, setup: &mut Setup) {
+        let mut carried: Option<Transports> = None;
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        for local in locals {
+            let mode = local.mode.unwrap_or(self.wanted.mode);
+            let Some(inbound) = self.local(local, &mut taken) else { continue };
+            setup.config.inbounds.push(inbound);
+            carried = Some(match carried {
+                Some(other) if other != mode => Transports::Both,
+                _ => mode,
+            });
+        }
+        if setup.config.inbounds.is_empty() {
+            let hint = "give --local-addr, or local_address and local_port in the file";
+            self.nothing("local_address", "no local port is given that this build can serve", hint);
+        }
+        let carried = carried.unwrap_or_default();
+        let choices: Vec<Choice> =
+            servers.into_iter().filter_map(|server| self.choice(server, carried)).collect();
+        if choices.is_empty() {
+            if setup.online.is_empty() {
+                self.nothing("servers", "no server is given", "give --server-addr, or servers in the file");
+            }
+            // Until the list of servers is there.
+            setup.config.outbounds.push(Outbound {
+                name: "servers".into(),
+                dial: Dial::default(),
+                protocol: OutboundProtocol::Reject,
+            });
+            return;
+        }
+        setup.config.outbounds = setup::outbounds(choices, self.wanted.check.clone());
+    }
+
+    fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
+        let dial = self.dial(Some(&server));
+        let Server { origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, .. } =
+            server;
+        let host = match Host::parse(host.as_bytes()) {
+            Ok(Host::Ip(ip)) if ip.is_unspecified() => {
+                let problem = Problem::new("an address to listen on, not one to connect to");
+                origin.error(&mut self.report, "server", problem);
+                return None;
+            }
+            Ok(host) => host,
+            Err(error) => {
+                origin.error(&mut self.report, "server", Problem::new(error.to_string()));
+                return None;
+            }
+        };
+        if !users.is_empty() {
+            origin.warning(
+                &mut self.report,
+                "users",
+                Problem::new("belongs to servers, so it has no effect"),
+            );
+        }
+        // What no local port takes is not asked of the server.
+        let transports = match (mode.unwrap_or(Transports::Both), carried) {
+            (Transports::Both, carried) => carried,
+            (mode, _) => mode,
+        };
+        let cover = setup::client_cover(plugin);
+        let client = ShadowsocksClient { server: Target { host, port }, key, transports, cover };
+        Some(Choice { name, client, dial, tcp_weight, udp_weight })
+    }
+
+    fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
+        let Local { origin, protocol, host, port, forward, users, mode, .. } = local;
+        let report = &mut self.report;
+        if let Protocol::Later(name) = protocol {
+            let problem = Problem::new(format!("{name} is not in this build, so this port is left out"));
+            origin.warning(report, "protocol", problem);
+            return None;
+        }
+        if port == 0 {
+            origin.error(report, "local_port", Problem::new("missing"));
+            return None;
+        }
+        let loopback =
+            if self.wanted.ipv6_first { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { Ipv4Addr::LOCALHOST.into() };
+        let ip = host.map_or(Ok(loopback), |host| setup::listen_host(&host));
+        let listen = match ip {
+            Ok(ip) => SocketAddr::new(ip, port),
+            Err(problem) => {
+                origin.error(report, "local_address", problem);
+                return None;
+            }
+        };
+        if taken.contains(&listen) {
+            origin.error(report, "local_port", Problem::new(format!("listed twice: {listen}")));
+            return None;
+        }
+        taken.push(listen);
+        let accepts = match protocol {
+            // What else the port takes does not disturb a SOCKS client.
+            Protocol::Socks => LocalProtocols::Mixed,
+            Protocol::Http => LocalProtocols::Http,
+            Protocol::Tunnel | Protocol::Later(_) => {
+                let Some((host, port)) = forward else {
+                    origin.error(
+                        report,
+                        "forward_address",
+                        Problem::new("missing: where the tunnel leads to"),
+                    );
+                    return None;
+                };
+                let target = value::target(&file::joined(&host, port));
+                let target =
+                    target.map_err(|problem| origin.error(report, "forward_address", problem)).ok()?;
+                let transports = mode.unwrap_or(self.wanted.mode);
+                let protocol = InboundProtocol::Tunnel { target, transports };
+                return Some(inbound(taken.len(), "tunnel", listen, protocol));
+            }
+        };
+        if users.is_empty()
+            && let Some(problem) = setup::warn_of_open_port(listen)
+        {
+            origin.warning(report, "local_address", problem);
+        }
+        let mut protocol = setup::local(accepts);
+        if let InboundProtocol::Local(local) = &mut protocol {
+            local.users = users;
+        }
+        Some(inbound(taken.len(), "local", listen, protocol))
+    }
+}
+
+fn inbound(n: usize, name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
+    let name = if n == 1 { name.into() } else { format!("{name}-{n}").into() };
+    Inbound { name, listen: vec![listen], socket: SocketOptions::default(), outbound: 0, protocol }
+}
+
+/// `host:port`, an IPv6 address in brackets.
+fn split(text: &str) -> Result<(String, u16), Problem> {
+    let bad = || {
+        Problem::new(format!("no host and port: {}", value::excerpt(text)))
+            .hint("write for instance 127.0.0.1:1080 or [::1]:1080")
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(bad)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if bare.is_empty() || (bare.contains(':') && bare.len() == host.len()) {
+        return Err(bad());
+    }
+    Ok((bare.to_owned(), port))
+}

@@ -1,0 +1,336 @@
+//! What both programs' command lines and files come to, and the steps of translation that they share.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::crypto::evp_bytes_to_key;
+use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::sip003::parse_options;
+use adit_proto::wire::Target;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::manager::Add;
+use super::{Family, MAX_TEXT, key, method, wrong_key};
+use crate::diagnostic::Diagnostics;
+use crate::dialect::value::{self, Problem, text_of};
+use crate::model::{
+    Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
+    Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions,
+    Transports,
+};
+
+/// What is said about settings of features that are to come.
+pub(super) const NOT_YET: &str = "not in this build yet, so it has no effect";
+
+/// Everything that a command line and its file ask for.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// What runs.
+    pub config: Config,
+    /// What the process itself does.
+    pub process: Process,
+    /// How datagrams are relayed.
+    pub datagrams: Datagrams,
+    /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
+    pub acl: Option<PathBuf>,
+    /// Managers.
+    pub control: Control,
+    /// Lists of servers that are fetched (SIP008) and join the outbounds of the configuration.
+    pub online: Vec<Online>,
+    /// Warnings; never an error.
+    pub diagnostics: Diagnostics,
+}
+
+impl Setup {
+    /// The same for those who want no warnings.
+    ///
+    /// # Errors
+    /// The warnings, as errors, if there are any.
+    pub fn strict(mut self) -> Result<Self, Diagnostics> {
+        if self.diagnostics.is_empty() {
+            return Ok(self);
+        }
+        self.diagnostics.deny_warnings();
+        Err(self.diagnostics)
+    }
+}
+
+/// What the process itself does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Goes into the background.
+    pub daemonize: bool,
+    /// Where its number is written.
+    pub pid_file: Option<PathBuf>,
+    /// The user that it becomes once its ports are open.
+    pub user: Option<Box<str>>,
+    /// Most open files.
+    pub open_files: Option<u64>,
+    /// Writes its log to the system's.
+    pub syslog: bool,
+}
+
+/// How datagrams are relayed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Datagrams {
+    /// An association without a datagram for this long is forgotten.
+    pub idle: Option<Duration>,
+    /// Most associations at a time.
+    pub associations: Option<usize>,
+    /// Largest packet of the network.
+    pub mtu: Option<usize>,
+}
+
+/// Where a manager is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ManagerAddress {
+    /// A port for datagrams.
+    Udp(Target),
+    /// A unix datagram socket.
+    Unix(PathBuf),
+}
+
+impl ManagerAddress {
+    /// A text with a colon is host and port, any other a path (both programs).
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+        if text.contains(':') {
+            return value::target(text).map(Self::Udp);
+        }
+        text_of(text, MAX_TEXT).map(|path| Self::Unix(PathBuf::from(&*path)))
+    }
+}
+
+/// What a process has to do with managers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Control {
+    /// Nothing.
+    #[default]
+    None,
+    /// It is a server that reports its counters there.
+    Report(ManagerAddress),
+    /// It is a manager.
+    Manage(Box<Manager>),
+}
+
+/// A manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manager {
+    /// Whose text it speaks.
+    pub family: Family,
+    /// Where it listens; `None` for `.ss-manager.socks` in the user's home directory (shadowsocks-libev 3.3.5).
+    pub address: Option<ManagerAddress>,
+    /// Addresses that its servers listen on.
+    pub hosts: Vec<IpAddr>,
+    /// Method of servers that are added without one.
+    pub method: Method,
+    /// What servers serve that are added without a mode.
+    pub transports: Transports,
+    /// Plugin of servers that are added without one.
+    pub plugin: Option<Plugin>,
+    /// TCP Fast Open of all servers.
+    pub fast_open: bool,
+    /// Directory of the files that it leaves for its servers.
+    pub directory: Option<PathBuf>,
+}
+
+impl Manager {
+    /// The server that a request asks for, on the first outbound.
+    ///
+    /// # Errors
+    /// A text for the answer, without any key.
+    pub fn server(&self, add: &Add) -> Result<Inbound, String> {
+        let method = match add.method.as_deref() {
+            None => self.method,
+            Some(name) => method(name).map_err(|_| format!("unrecognized method {name:?}"))?,
+        };
+        let mode = |text: Option<&str>, default| match text {
+            None => Ok(default),
+            Some(text) => transports(text).map_err(|problem| problem.text),
+        };
+        let key = password(self.family, method, &add.password).map_err(|problem| problem.text)?;
+        let key =
+            ShadowsocksServerKey::with_users(key, add.users.clone()).map_err(|error| error.to_string())?;
+        let plugin = match add.plugin.as_deref().filter(|plugin| !plugin.is_empty()) {
+            None => self.plugin.clone(),
+            Some(program) => Some(Plugin {
+                program: program.into(),
+                options: add
+                    .plugin_options
+                    .as_ref()
+                    .map(|options| options.expose().into())
+                    .unwrap_or_default(),
+                args: Vec::new(),
+                transports: mode(add.plugin_mode.as_deref(), Transports::Tcp)?,
+            }),
+        };
+        let server = ShadowsocksServer {
+            key,
+            transports: mode(add.mode.as_deref(), self.transports)?,
+            cover: server_cover(plugin),
+            replay: ReplayPolicy::default(),
+        };
+        Ok(Inbound {
+            name: format!("server-{}", add.port).into(),
+            listen: self.hosts.iter().map(|host| SocketAddr::new(*host, add.port)).collect(),
+            socket: SocketOptions { fast_open: add.fast_open.unwrap_or(self.fast_open), interface: None },
+            outbound: 0,
+            protocol: InboundProtocol::Shadowsocks(server),
+        })
+    }
+}
+
+/// A list of servers that is fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Online {
+    /// Its address, which may hold a token.
+    pub url: Secret,
+    /// Time between two fetches.
+    pub interval: Duration,
+    /// Plugins that servers of the list may name; `None` for all.
+    pub allowed_plugins: Option<Vec<Box<str>>>,
+}
+
+pub(super) fn transports(text: &str) -> Result<Transports, Problem> {
+    match text {
+        "tcp_only" => Ok(Transports::Tcp),
+        "udp_only" => Ok(Transports::Udp),
+        "tcp_and_udp" => Ok(Transports::Both),
+        _ => Err(Problem::new(format!("unknown mode: {}", value::excerpt(text)))
+            .hint("write tcp_only, udp_only or tcp_and_udp")),
+    }
+}
+
+/// The key of a password. shadowsocks-libev takes an empty one like any other.
+pub(super) fn password(family: Family, method: Method, password: &Secret) -> Result<ShadowsocksKey, Problem> {
+    let stretched =
+        matches!(method.generation(), Generation::Stream | Generation::Aead) && method.key_len() > 0;
+    if family == Family::Libev && password.expose().is_empty() && stretched {
+        let mut bytes = [0; 32];
+        let bytes = &mut bytes[..method.key_len()];
+        evp_bytes_to_key(b"", bytes);
+        let text = Secret::new(STANDARD.encode(bytes));
+        return ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(&error));
+    }
+    key(method, password.clone())
+}
+
+/// One warning for a method that is there for old servers alone.
+pub(super) fn warn_of_method(method: Method) -> Option<Problem> {
+    let problem = match method.generation() {
+        Generation::None => "encrypts nothing",
+        Generation::Stream => "lets everybody on the way change what is sent, unnoticed",
+        Generation::Aead | Generation::Aead2022 => return None,
+    };
+    let problem = Problem::new(format!("{method} {problem}"));
+    Some(problem.hint("2022-blake3-aes-128-gcm or chacha20-ietf-poly1305 on both ends"))
+}
+
+/// The disguise of a plugin that is built in: what `obfs-local` and `obfs-server` do with nothing but a mode and a
+/// host. A path, or an option that has no counterpart, is left to the program itself.
+fn simple_obfs(plugin: &Plugin, program: &str) -> Option<(ObfsServer, Option<String>)> {
+    if *plugin.program != *program || !plugin.args.is_empty() || plugin.transports != Transports::Tcp {
+        return None;
+    }
+    let (mut mode, mut host) = (None, None);
+    for (name, value) in parse_options(&plugin.options) {
+        match (name.as_str(), value.as_deref()) {
+            ("obfs", Some("http")) => mode = Some(ObfsServer::Http),
+            ("obfs", Some("tls")) => mode = Some(ObfsServer::Tls),
+            ("obfs-host", Some(_)) => host = value,
+            // An option of the plugin's own sockets, which are no longer there.
+            ("fast-open", None) => {}
+            _ => return None,
+        }
+    }
+    Some((mode?, host))
+}
+
+/// The host that `obfs-local` of simple-obfs 0.0.5 names when it is told none.
+const OBFS_HOST: &str = "cloudfront.net";
+
+pub(super) fn client_cover(plugin: Option<Plugin>) -> ClientCover {
+    let Some(plugin) = plugin else { return ClientCover::default() };
+    let host = |host: Option<String>| value::disguise_host(host.as_deref().unwrap_or(OBFS_HOST)).ok();
+    let obfs = match simple_obfs(&plugin, "obfs-local") {
+        Some((ObfsServer::Http, name)) => host(name).map(ObfsClient::Http),
+        Some((ObfsServer::Tls, name)) => host(name).map(ObfsClient::Tls),
+        Some((ObfsServer::Off, _)) | None => None,
+    };
+    obfs.map_or(ClientCover::Plugin(plugin), ClientCover::Obfs)
+}
+
+pub(super) fn server_cover(plugin: Option<Plugin>) -> ServerCover {
+    let Some(plugin) = plugin else { return ServerCover::default() };
+    match simple_obfs(&plugin, "obfs-server") {
+        Some((obfs, None)) => ServerCover::Obfs(obfs),
+        _ => ServerCover::Plugin(plugin),
+    }
+}
+
+/// An address to listen on, without its port.
+pub(super) fn listen_host(text: &str) -> Result<IpAddr, Problem> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match bare {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        _ => bare.parse().map_err(|_| {
+            Problem::new(format!("no address of this machine: {}", value::excerpt(text)))
+                .hint("write an address, for instance 127.0.0.1, 0.0.0.0 or ::")
+        }),
+    }
+}
+
+/// A proxy port for applications.
+pub(super) fn local(accepts: LocalProtocols) -> InboundProtocol {
+    InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early })
+}
+
+/// What is said about a port that is open to the network.
+pub(super) fn warn_of_open_port(listen: SocketAddr) -> Option<Problem> {
+    let open = !listen.ip().to_canonical().is_loopback();
+    open.then(|| Problem::new("everybody who reaches this port can use it").hint("listen on 127.0.0.1"))
+}
+
+/// A server that a client uses, with its name and weights.
+pub(super) struct Choice {
+    pub(super) name: Option<Box<str>>,
+    pub(super) client: ShadowsocksClient,
+    pub(super) dial: Dial,
+    pub(super) tcp_weight: u8,
+    pub(super) udp_weight: u8,
+}
+
+/// The outbounds of a client: one server, or a group and its servers behind it. The first is the one to use.
+pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
+    let many = choices.len() > 1;
+    let mut taken = std::collections::HashSet::new();
+    let mut all = Vec::new();
+    if many {
+        let member = |(i, choice): (usize, &Choice)| Member {
+            outbound: i + 1,
+            tcp_weight: choice.tcp_weight,
+            udp_weight: choice.udp_weight,
+        };
+        let members = choices.iter().enumerate().map(member).collect();
+        let protocol = OutboundProtocol::Group(Group { members, check });
+        all.push(Outbound { name: "servers".into(), dial: Dial::default(), protocol });
+        taken.insert(Arc::<str>::from("servers"));
+    }
+    for (i, choice) in choices.into_iter().enumerate() {
+        let own = choice.name.and_then(|name| crate::dialect::native::name(&name).ok());
+        let numbered = || if many { format!("server-{}", i + 1) } else { "server".to_owned() };
+        let mut name: Arc<str> = own.map_or_else(|| numbered().into(), |name| Arc::from(&*name));
+        for n in i + 1.. {
+            if taken.insert(Arc::clone(&name)) {
+                break;
+            }
+            name = format!("server-{n}").into();
+        }
+        let protocol = OutboundProtocol::Shadowsocks(choice.client);
+        all.push(Outbound { name, dial: choice.dial, protocol });
+    }
+    all
+}

@@ -1,0 +1,231 @@
+use adit_proto::wire::Rng;
+use base64::Engine as _;
+use proptest::prelude::*;
+
+use super::*;
+use crate::dialect::{native, opensnell};
+use crate::model::{Config, OutboundProtocol};
+
+fn deployment(psk: &str) -> Deployment {
+    Deployment {
+        name: "home".into(),
+        server: "192.0.2.1:6160".parse().unwrap(),
+        psk: Secret::new(psk),
+        obfs: ObfsClient::Off,
+        reuse: true,
+        version: Version::V5,
+        fast_open: false,
+    }
+}
+
+fn text(form: Form, deployment: &Deployment) -> String {
+    share(form, deployment).unwrap().text
+}
+
+fn refusal(form: Form, deployment: &Deployment) -> Option<&'static str> {
+    share(form, deployment).err().map(|error| error.field)
+}
+
+#[test]
+fn plain_keys() {
+    let plain = deployment("abc");
+    for (form, want) in [
+        (Form::Surge, "home = snell, 192.0.2.1, 6160, psk=\"abc\", version=5, reuse=true\n"),
+        (
+            Form::Mihomo,
+            "- name: \"home\"\n  type: snell\n  server: \"192.0.2.1\"\n  port: 6160\n  psk: \"abc\"\n  version: 5\n  reuse: true\n",
+        ),
+        (
+            Form::SingBox,
+            "{\n  \"type\": \"snell\",\n  \"tag\": \"home\",\n  \"server\": \"192.0.2.1\",\n  \"server_port\": 6160,\n  \"version\": 4,\n  \"psk\": \"abc\",\n  \"reuse\": true\n}\n",
+        ),
+        (
+            Form::OpenSnell,
+            "[snell-client]\nlisten = 127.0.0.1:1080\nserver = 192.0.2.1:6160\npsk = abc\nreuse = true\nversion = 5\n",
+        ),
+        (
+            Form::Shadowrocket,
+            "snell://Y2hhY2hhMjAtaWV0Zi1wb2x5MTMwNTphYmNAMTkyLjAuMi4xOjYxNjA=?tfo=0&version=5#home\n",
+        ),
+    ] {
+        assert_eq!(text(form, &plain), want);
+    }
+    assert_eq!(share(Form::Shadowrocket, &plain).unwrap().left_out, ["reuse"]);
+    assert_eq!(native_client(&text(Form::Adit, &plain)).0.psk.expose(), "abc");
+}
+
+#[test]
+fn every_field() {
+    let full = Deployment {
+        name: "東京 1".into(),
+        server: "[2001:db8::1]:1".parse().unwrap(),
+        obfs: ObfsClient::Http("www.example.com".into()),
+        reuse: false,
+        version: Version::V4,
+        fast_open: true,
+        ..deployment("k")
+    };
+    assert_eq!(
+        text(Form::Surge, &full),
+        "東京 1 = snell, 2001:db8::1, 1, psk=\"k\", version=4, obfs=http, obfs-host=www.example.com, tfo=true\n"
+    );
+    assert!(
+        text(Form::Mihomo, &full)
+            .ends_with("obfs-opts: { mode: http, host: \"www.example.com\" }\n  tfo: true\n")
+    );
+    assert!(
+        text(Form::SingBox, &full).contains("\"obfs_mode\": \"http\",\n  \"obfs_host\": \"www.example.com\"")
+    );
+    assert!(text(Form::OpenSnell, &full).contains("server = [2001:db8::1]:1\n"));
+    let (client, fast_open) = native_client(&text(Form::Adit, &full));
+    assert_eq!((client.obfs, client.server, fast_open), (full.obfs.clone(), full.server.clone(), true));
+    let link = text(Form::Shadowrocket, &Deployment { obfs: ObfsClient::Off, ..full });
+    assert!(link.ends_with("?tfo=1&version=4#%E6%9D%B1%E4%BA%AC%201\n"), "{link}");
+}
+
+#[test]
+fn what_cannot_be_said_is_named() {
+    let tls = Deployment { obfs: ObfsClient::Tls("h".into()), ..deployment("k") };
+    let http = Deployment { obfs: ObfsClient::Http("h".into()), ..deployment("k") };
+    for (form, deployment, field) in [
+        (Form::Surge, tls.clone(), Some("obfs")),
+        (Form::SingBox, tls.clone(), Some("obfs")),
+        (Form::Mihomo, tls, None),
+        (Form::Shadowrocket, http, Some("obfs")),
+        (Form::Surge, deployment("a\"b"), Some("psk")),
+        (Form::Surge, deployment("a,b#c"), None),
+        (Form::OpenSnell, deployment("`#"), Some("psk")),
+        (Form::OpenSnell, deployment("%(x)s"), Some("psk")),
+        (Form::OpenSnell, deployment("a\nb"), Some("psk")),
+        (Form::Shadowrocket, deployment("a@b"), Some("psk")),
+        (Form::Mihomo, deployment(""), Some("psk")),
+        (Form::Surge, Deployment { name: "a=b".into(), ..deployment("k") }, Some("name")),
+        (Form::Surge, Deployment { name: "# a".into(), ..deployment("k") }, Some("name")),
+        (Form::Mihomo, Deployment { name: "".into(), ..deployment("k") }, Some("name")),
+        (Form::Adit, Deployment { name: "n".repeat(65).into(), ..deployment("k") }, Some("name")),
+        (Form::Surge, Deployment { server: "a,b:1".parse().unwrap(), ..deployment("k") }, Some("server")),
+        (Form::Surge, Deployment { server: "a:0".parse().unwrap(), ..deployment("k") }, Some("server")),
+        (
+            Form::Adit,
+            Deployment { obfs: ObfsClient::Http("a b".into()), ..deployment("k") },
+            Some("obfs-host"),
+        ),
+    ] {
+        assert_eq!(refusal(form, &deployment), field, "{form} {}", deployment.name);
+    }
+    let error = share(Form::Surge, &deployment("secret\"")).unwrap_err().to_string();
+    assert_eq!(error, "surge cannot express psk: it holds a double quote or a backslash");
+}
+
+#[test]
+fn names_of_forms() {
+    for form in Form::ALL {
+        assert_eq!(form.to_string().parse(), Ok(form));
+    }
+    assert_eq!("clash".parse(), Ok(Form::Mihomo));
+    assert_eq!("v2ray".parse::<Form>(), Err(UnknownForm));
+}
+
+#[test]
+fn a_deployment_of_an_inbound() {
+    let text = "[[inbound]]\nprotocol = \"snell\"\nlisten = \":6160\"\npsk = \"k\"\nobfs = \"http\"\n\
+                [[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+    let config = native::parse("t", text).unwrap().config;
+    let host = Host::parse(b"a.example").unwrap();
+    let of = Deployment::of(&config.inbounds[0], host.clone()).unwrap();
+    assert_eq!((of.server.to_string().as_str(), &*of.name), ("a.example:6160", "snell"));
+    assert_eq!(of.obfs, ObfsClient::Http("a.example".into()));
+    assert_eq!(Deployment::of(&config.inbounds[1], host), None);
+    assert!(!format!("{:?}", share(Form::Adit, &of)).contains("psk ="));
+}
+
+#[test]
+fn generated_keys() {
+    struct Counter(u8);
+    impl Rng for Counter {
+        fn fill(&mut self, out: &mut [u8]) {
+            for byte in out {
+                self.0 = self.0.wrapping_mul(181).wrapping_add(71);
+                *byte = self.0;
+            }
+        }
+    }
+    let mut rng = Counter(1);
+    let (one, other) = (generate_key(&mut rng, KEY_LEN), generate_key(&mut Counter(2), KEY_LEN));
+    assert_eq!(one.expose().len(), 32);
+    assert!(one.expose().bytes().all(|b| b.is_ascii_alphanumeric()));
+    assert_ne!(one, other);
+    for form in Form::ALL {
+        assert_eq!(refusal(form, &deployment(one.expose())), None);
+    }
+}
+
+fn native_client(text: &str) -> (crate::model::SnellClient, bool) {
+    client(native::parse("t", text).unwrap().config)
+}
+
+fn client(mut config: Config) -> (crate::model::SnellClient, bool) {
+    let outbound = config.outbounds.remove(0);
+    let OutboundProtocol::Snell(client) = outbound.protocol else { panic!("not snell") };
+    (client, outbound.dial.fast_open)
+}
+
+/// The key that a client reads out of a form.
+fn psk_in(form: Form, text: &str) -> String {
+    match form {
+        Form::Surge => {
+            let (_, rest) = text.split_once("psk=\"").unwrap();
+            rest.split_once('"').unwrap().0.to_owned()
+        }
+        Form::Mihomo => {
+            // The quoting of YAML's double-quoted scalars and TOML's basic strings is one as far as it is used.
+            let line = text.lines().find_map(|line| line.strip_prefix("  psk: ")).unwrap();
+            let document = toml_edit::Document::parse(format!("psk = {line}")).unwrap();
+            document.as_table()["psk"].as_str().unwrap().to_owned()
+        }
+        Form::SingBox => {
+            serde_json::from_str::<serde_json::Value>(text).unwrap()["psk"].as_str().unwrap().to_owned()
+        }
+        Form::OpenSnell => {
+            let loaded = opensnell::parse(opensnell::Program::Client, None, "t", text).unwrap();
+            assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
+            client(loaded.config).0.psk.expose().to_owned()
+        }
+        Form::Shadowrocket => {
+            let inside = text.strip_prefix("snell://").unwrap().split('?').next().unwrap();
+            let inside = base64::engine::general_purpose::STANDARD.decode(inside).unwrap();
+            let inside = String::from_utf8(inside).unwrap();
+            let (_, rest) = inside.split_once(':').unwrap();
+            rest.split_once('@').unwrap().0.to_owned()
+        }
+        Form::Adit => native_client(text).0.psk.expose().to_owned(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn odd_keys_come_out_as_they_went_in(
+        psk in prop_oneof!["[a-z \"'`#;,=\\\\%()s@:{}é中😀\u{7f}\u{85}\u{2028}\u{feff}]{1,12}", "\\PC{1,20}", any::<String>()],
+    ) {
+        let deployment = deployment(&psk);
+        for form in Form::ALL {
+            match share(form, &deployment) {
+                Ok(shared) => prop_assert_eq!(psk_in(form, &shared.text), psk.clone(), "{}", form),
+                Err(error) => prop_assert_eq!(error.field, "psk"),
+            }
+        }
+    }
+
+    #[test]
+    fn odd_names_do_not_break_out(name in any::<String>()) {
+        let deployment = Deployment { name: name.clone().into(), ..deployment("k") };
+        for form in Form::ALL {
+            match share(form, &deployment) {
+                Ok(shared) => prop_assert_eq!(psk_in(form, &shared.text), "k"),
+                Err(error) => prop_assert_eq!(error.field, "name"),
+            }
+        }
+    }
+}

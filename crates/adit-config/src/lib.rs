@@ -1,0 +1,13 @@
+//! Configuration: one typed [`model`], and the dialects that translate other programs' flags, files and links to
+//! and from it.
+//!
+//! Everything here works on texts: [`source::read`] is the one function that opens a file. A dialect yields either
+//! a [`dialect::Loaded`] (a configuration and the warnings it gave rise to) or all [`diagnostic::Diagnostics`] at
+//! once.
+
+#![forbid(unsafe_code)]
+
+pub mod diagnostic;
+pub mod dialect;
+pub mod model;
+pub mod source;

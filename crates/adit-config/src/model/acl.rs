@@ -1,0 +1,196 @@
+//! Access control: which targets go through a proxy, and which clients and targets a server takes.
+
+use std::net::IpAddr;
+
+use adit_proto::wire::Host;
+use regex_lite::Regex;
+
+/// Rules about the targets of a client, or about the clients and targets of a server.
+#[derive(Debug, Clone, Default)]
+pub struct Acl {
+    /// `[bypass_all]`: what no rule names does not use the proxy.
+    pub(crate) bypass_all: bool,
+    pub(crate) bypass: List,
+    pub(crate) proxy: List,
+    /// `[outbound_block_all]`: what no rule names is no target.
+    pub(crate) block_all: bool,
+    pub(crate) block: List,
+    pub(crate) allow: List,
+}
+
+/// What the rules say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Through the proxy; a server reaches this target.
+    Yes,
+    /// Directly; a server does not reach this target.
+    No,
+    /// It depends on the addresses of the name.
+    Resolve,
+}
+
+impl From<bool> for Verdict {
+    fn from(yes: bool) -> Self {
+        if yes { Self::Yes } else { Self::No }
+    }
+}
+
+impl Acl {
+    /// Whether a client sends a target through the proxy.
+    pub fn proxies(&self, target: &Host) -> Verdict {
+        match target {
+            Host::Ip(ip) if self.bypass.holds_ip(*ip) => Verdict::No,
+            Host::Ip(ip) => (self.proxy.holds_ip(*ip) || !self.bypass_all).into(),
+            Host::Name(name) => {
+                let name = normal(name);
+                if self.proxy.holds_name(&name) {
+                    Verdict::Yes
+                } else if self.bypass.holds_name(&name) {
+                    Verdict::No
+                } else {
+                    unnamed(!self.bypass_all, &self.bypass, &self.proxy)
+                }
+            }
+        }
+    }
+
+    /// After [`Verdict::Resolve`] of [`Acl::proxies`]: the same for the addresses of the name.
+    pub fn proxies_any(&self, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
+        of_addresses(!self.bypass_all, &self.bypass, &self.proxy, addresses)
+    }
+
+    /// Whether a server takes connections from this address.
+    pub fn accepts(&self, client: IpAddr) -> bool {
+        if self.bypass_all { self.proxy.holds_ip(client) } else { !self.bypass.holds_ip(client) }
+    }
+
+    /// Whether a server reaches this target for its clients.
+    pub fn reaches(&self, target: &Host) -> Verdict {
+        match target {
+            Host::Ip(ip) if self.block.holds_ip(*ip) => Verdict::No,
+            Host::Ip(ip) => (self.allow.holds_ip(*ip) || !self.block_all).into(),
+            Host::Name(name) => {
+                let name = normal(name);
+                if self.block.holds_name(&name) {
+                    Verdict::No
+                } else if self.allow.holds_name(&name) {
+                    Verdict::Yes
+                } else {
+                    unnamed(!self.block_all, &self.block, &self.allow)
+                }
+            }
+        }
+    }
+
+    /// After [`Verdict::Resolve`] of [`Acl::reaches`]: the same for the addresses of the name.
+    pub fn reaches_any(&self, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
+        of_addresses(!self.block_all, &self.block, &self.allow, addresses)
+    }
+}
+
+/// A name that no rule holds: only the list that departs from the default has a say about its addresses.
+fn unnamed(default: bool, no: &List, yes: &List) -> Verdict {
+    let exceptions = if default { no } else { yes };
+    if exceptions.has_ips() { Verdict::Resolve } else { default.into() }
+}
+
+fn of_addresses(default: bool, no: &List, yes: &List, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
+    let exceptions = if default { no } else { yes };
+    addresses.into_iter().any(|ip| exceptions.holds_ip(ip)) != default
+}
+
+/// Names are compared in lower case and without the dot of the root.
+pub(crate) fn normal(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The rules of one list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct List {
+    pub(crate) v4: Ranges<u32>,
+    pub(crate) v6: Ranges<u128>,
+    /// Names alone, sorted.
+    pub(crate) exact: Vec<Box<str>>,
+    /// Names with all below them, sorted; those that begin with a dot are for what is below alone.
+    pub(crate) trees: Vec<Box<str>>,
+    pub(crate) regexes: Vec<Regex>,
+}
+
+impl List {
+    /// Brings everything into the order that the questions rely on.
+    pub(crate) fn finish(&mut self) {
+        self.v4.finish();
+        self.v6.finish();
+        for names in [&mut self.exact, &mut self.trees] {
+            names.sort_unstable();
+            names.dedup();
+            names.shrink_to_fit();
+        }
+    }
+
+    fn has_ips(&self) -> bool {
+        !self.v4.0.is_empty() || !self.v6.0.is_empty()
+    }
+
+    fn holds_ip(&self, ip: IpAddr) -> bool {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => self.v4.holds(ip.to_bits()) || self.v6.holds(ip.to_ipv6_mapped().to_bits()),
+            IpAddr::V6(ip) => self.v6.holds(ip.to_bits()),
+        }
+    }
+
+    fn holds_name(&self, name: &str) -> bool {
+        let has = |names: &[Box<str>], name: &str| names.binary_search_by(|n| (**n).cmp(name)).is_ok();
+        let mut below = name.match_indices('.').flat_map(|(dot, _)| [&name[dot..], &name[dot + 1..]]);
+        has(&self.exact, name)
+            || has(&self.trees, name)
+            || below.any(|name| has(&self.trees, name))
+            || self.regexes.iter().any(|regex| regex.is_match(name))
+    }
+}
+
+/// Inclusive ranges; sorted and disjoint once finished.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ranges<T>(pub(crate) Vec<(T, T)>);
+
+impl<T: Ord + Copy> Ranges<T> {
+    fn finish(&mut self) {
+        self.0.sort_unstable();
+        let mut merged: Vec<(T, T)> = Vec::with_capacity(self.0.len());
+        for (first, last) in self.0.drain(..) {
+            match merged.last_mut() {
+                Some(before) if first <= before.1 => before.1 = before.1.max(last),
+                _ => merged.push((first, last)),
+            }
+        }
+        merged.shrink_to_fit();
+        self.0 = merged;
+    }
+
+    fn holds(&self, value: T) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= value);
+        after > 0 && value <= self.0[after - 1].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn ranges_are_sets(ranges in proptest::collection::vec((0u32..40, 0u32..10), 0..8)) {
+            let ranges: Vec<_> = ranges.into_iter().map(|(first, len)| (first, first + len)).collect();
+            let mut merged = Ranges(ranges.clone());
+            merged.finish();
+            for value in 0..60 {
+                let want = ranges.iter().any(|(first, last)| (*first..=*last).contains(&value));
+                prop_assert_eq!(merged.holds(value), want);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Several outbounds of which one is used.
+
+use std::time::Duration;
+
+/// Several outbounds, of which each connection uses the one that answers best.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// What there is to choose from: at least one, none of them twice, and none of them a group.
+    pub members: Vec<Member>,
+    /// How it is found out which answers best.
+    pub check: Check,
+}
+
+/// One outbound of a [`Group`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Index into [`Config::outbounds`](super::Config::outbounds).
+    pub outbound: usize,
+    /// How much it is preferred for streams, in percent from 0 (never) to 100.
+    pub tcp_weight: u8,
+    /// The same for datagrams.
+    pub udp_weight: u8,
+}
+
+impl Member {
+    /// An outbound with full weight.
+    pub fn new(outbound: usize) -> Self {
+        Self { outbound, tcp_weight: 100, udp_weight: 100 }
+    }
+}
+
+/// How the members of a [`Group`] are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// What is fetched through each member, plain HTTP; any answer counts.
+    pub url: Box<str>,
+    /// Time between two checks of a member.
+    pub interval: Duration,
+    /// The same for the member in use, at most as long.
+    pub interval_in_use: Duration,
+    /// An answer that takes longer is none.
+    pub timeout: Duration,
+    /// A member must be faster by this much to take over from one that answers.
+    pub tolerance: Duration,
+}
+
+/// The address that phones and browsers ask whether they are online: an empty answer, near everywhere.
+pub const CHECK_URL: &str = "http://www.gstatic.com/generate_204";
+
+/// Every 10 s, as shadowsocks-rust does (1.25, its longest round trip too), and the tolerance of sing-box (1.13).
+impl Default for Check {
+    fn default() -> Self {
+        Self {
+            url: CHECK_URL.into(),
+            interval: Duration::from_secs(10),
+            interval_in_use: Duration::from_secs(10),
+            timeout: Duration::from_secs(5),
+            tolerance: Duration::from_millis(50),
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The one configuration model. It is valid by construction: whatever runs can take it at its word, and it does
+//! not know which program's file or flags it came from.
+
+pub mod acl;
+mod group;
+mod shadowsocks;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::wire::Target;
+use zeroize::Zeroizing;
+
+pub use self::group::{CHECK_URL, Check, Group, Member};
+pub use self::shadowsocks::{
+    ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, Transports,
+};
+
+/// Everything that one process runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Config {
+    /// What is logged, and how.
+    pub log: Log,
+    /// Unix socket of the control interface; `None` switches it off.
+    pub admin: Option<PathBuf>,
+    /// Event loops; `None` means one per processor, at most [`MAX_CORES`].
+    pub cores: Option<usize>,
+    /// Limits that hold for the whole process.
+    pub limits: Limits,
+    /// Where connections come in; never two with one name.
+    pub inbounds: Vec<Inbound>,
+    /// Where connections go out; never two with one name. An inbound names one by its index.
+    pub outbounds: Vec<Outbound>,
+}
+
+/// Most event loops that are started without being asked for.
+pub const MAX_CORES: usize = 8;
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// Least severe level that is written.
+    pub level: Level,
+    /// Shape of a line.
+    pub format: LogFormat,
+    /// Whether lines carry the time (a journal adds its own).
+    pub time: bool,
+    /// Whether destinations appear in lines of level info.
+    pub destinations: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: Level::Info, format: LogFormat::Text, time: true, destinations: false }
+    }
+}
+
+/// Severity of a log line, most severe first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// A person should act.
+    Error,
+    /// Something is degraded.
+    Warn,
+    /// Start, stop, and counts.
+    Info,
+    /// One line per connection and more.
+    Debug,
+    /// Everything short of keys.
+    Trace,
+}
+
+/// Shape of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `key=value` after a text.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// How long a relayed connection may be still: what RFC 5382 (REQ-5) asks of every NAT, so that an idle shell
+/// lives as long behind adit as without it. Peers that are gone are found by keep-alive probes long before.
+pub const IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+
+/// Limits that hold for the whole process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// A relayed connection without a byte in either direction for this long is ended; `None` never ends one.
+    pub idle: Option<Duration>,
+    /// Time for a graceful end after the first signal.
+    pub drain: Duration,
+    /// Connections to server inbounds that have not authenticated yet, in total.
+    pub unauthenticated: usize,
+    /// The same per source (IPv4 address, IPv6 /64).
+    pub unauthenticated_per_source: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            idle: Some(IDLE),
+            drain: Duration::from_secs(10),
+            unauthenticated: 4096,
+            unauthenticated_per_source: 256,
+        }
+    }
+}
+
+/// One listener with its protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inbound {
+    /// Name in logs and status.
+    pub name: Arc<str>,
+    /// Addresses to listen on, at least one.
+    pub listen: Vec<SocketAddr>,
+    /// Options of the listening sockets and of the connections they accept.
+    pub socket: SocketOptions,
+    /// Index into [`Config::outbounds`] of where its connections go.
+    pub outbound: usize,
+    /// What is spoken on it.
+    pub protocol: InboundProtocol,
+}
+
+/// What an inbound speaks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum InboundProtocol {
+    /// SOCKS4, 4a, 5 and HTTP proxying for applications.
+    Local(Local),
+    /// A Snell server.
+    Snell(SnellServer),
+    /// A Shadowsocks server.
+    Shadowsocks(ShadowsocksServer),
+    /// Everything goes to one fixed target.
+    Tunnel {
+        /// The target.
+        target: Target,
+        /// What is carried there.
+        transports: Transports,
+    },
+}
+
+/// A proxy port for applications.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    /// Which protocols the port takes.
+    pub accepts: LocalProtocols,
+    /// User names and passwords, of which a client must show one; empty for no authentication.
+    pub users: Vec<(Box<str>, Secret)>,
+    /// When a tunnelled request is answered with success.
+    pub reply: Reply,
+}
+
+/// Which protocols a local port takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalProtocols {
+    /// SOCKS4, 4a and 5.
+    Socks,
+    /// HTTP.
+    Http,
+    /// All of them, told apart by the first byte.
+    Mixed,
+}
+
+/// When a local request to a tunnel is answered with success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reply {
+    /// At once: the request leaves together with the application's first bytes.
+    #[default]
+    Early,
+    /// When the connection that this end makes is there: to the target itself, or, for a tunnel, to the tunnel's server.
+    /// What the server says of the target may come no sooner than the target's first bytes, so that is not waited for.
+    Connected,
+}
+
+/// A Snell server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnellServer {
+    /// The pre-shared key.
+    pub psk: Secret,
+    /// Disguise around the Snell stream.
+    pub obfs: ObfsServer,
+}
+
+/// Disguise that a server expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ObfsServer {
+    /// None.
+    #[default]
+    Off,
+    /// An HTTP upgrade.
+    Http,
+    /// A TLS 1.2 session with a ticket.
+    Tls,
+}
+
+/// One way out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outbound {
+    /// Name in logs and status.
+    pub name: Arc<str>,
+    /// How outgoing sockets are made.
+    pub dial: Dial,
+    /// What is spoken on them.
+    pub protocol: OutboundProtocol,
+}
+
+/// What an outbound speaks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OutboundProtocol {
+    /// Straight to the target.
+    Direct,
+    /// Nowhere: every request is refused.
+    Reject,
+    /// Through a Snell server.
+    Snell(SnellClient),
+    /// Through a Shadowsocks server.
+    Shadowsocks(ShadowsocksClient),
+    /// Through one of several others.
+    Group(Group),
+}
+
+/// A Snell client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnellClient {
+    /// The server.
+    pub server: Target,
+    /// The pre-shared key.
+    pub psk: Secret,
+    /// Disguise around the Snell stream.
+    pub obfs: ObfsClient,
+    /// Keeps connections for further requests (connect v2).
+    pub reuse: bool,
+    /// When the end of the local side's data is passed on.
+    pub half_close: HalfClose,
+}
+
+/// Disguise that a client puts on, with the host that it names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ObfsClient {
+    /// None.
+    #[default]
+    Off,
+    /// An HTTP upgrade to this host.
+    Http(Box<str>),
+    /// A TLS 1.2 session with this server name.
+    Tls(Box<str>),
+}
+
+/// When a Snell client tells the server that the local side has sent everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HalfClose {
+    /// At once where the server has shown itself to be adit, late otherwise.
+    #[default]
+    Auto,
+    /// At once: right for adit servers; most others then drop what the target has yet to answer.
+    On,
+    /// Once the server's data has ended: no byte of an answer is lost with any server, but a target that answers
+    /// only after the end of its input waits for a minute.
+    Late,
+}
+
+/// How outgoing sockets are made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dial {
+    /// Which address families are used.
+    pub family: Family,
+    /// Interface that outgoing sockets are bound to.
+    pub interface: Option<Box<str>>,
+    /// Name servers; empty for the system's configuration.
+    pub dns: Vec<SocketAddr>,
+    /// TCP Fast Open on outgoing connections.
+    pub fast_open: bool,
+    /// Time for name resolution and all connection attempts together.
+    pub timeout: Duration,
+}
+
+impl Default for Dial {
+    fn default() -> Self {
+        Self {
+            family: Family::Any,
+            interface: None,
+            dns: Vec::new(),
+            fast_open: false,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Which address families an outbound uses, and in what order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Family {
+    /// Both, by Happy Eyeballs (RFC 8305), IPv6 first.
+    #[default]
+    Any,
+    /// Both, IPv4 first.
+    PreferV4,
+    /// IPv4 alone.
+    V4Only,
+    /// IPv6 alone.
+    V6Only,
+}
+
+/// Options of listening sockets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SocketOptions {
+    /// TCP Fast Open on the listener.
+    pub fast_open: bool,
+    /// Interface that the listener is bound to.
+    pub interface: Option<Box<str>>,
+}
+
+/// A key or password. Its `Debug` form never shows it, and it is wiped when dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Arc<Zeroizing<String>>);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Arc::new(Zeroizing::new(text.into())))
+    }
+
+    /// The text itself: for key derivation and for writing configuration, never for logs.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}

@@ -1,0 +1,272 @@
+//! What Shadowsocks needs: keys that fit their method, and how the stream is carried.
+
+use std::sync::Arc;
+
+use adit_proto::shadowsocks::{Key, KeyError, Method, ServerKey, Users};
+use adit_proto::wire::Target;
+
+use super::{ObfsClient, ObfsServer, Secret};
+
+/// A Shadowsocks server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowsocksServer {
+    /// Method and key, and the users where it has several.
+    pub key: ShadowsocksServerKey,
+    /// What it serves.
+    pub transports: Transports,
+    /// How the stream is carried. Behind a plugin, the inbound's addresses are those that the plugin listens on.
+    pub cover: ServerCover,
+    /// What is done about a salt that was there before.
+    pub replay: ReplayPolicy,
+}
+
+/// A Shadowsocks client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowsocksClient {
+    /// The server.
+    pub server: Target,
+    /// Method and key, identity keys included.
+    pub key: ShadowsocksKey,
+    /// What it is used for; the rest is refused.
+    pub transports: Transports,
+    /// How the stream is carried.
+    pub cover: ClientCover,
+}
+
+/// A method with a key that fits it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowsocksKey {
+    method: Method,
+    text: Secret,
+    form: KeyForm,
+}
+
+/// What the text of a [`ShadowsocksKey`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyForm {
+    /// A password; for 2022 methods, base64 keys between colons: identities first, the own key last.
+    Password,
+    /// Base64 of the key itself, where a password would be usual.
+    Base64,
+}
+
+impl ShadowsocksKey {
+    /// The key that `text` stands for.
+    ///
+    /// # Errors
+    /// [`KeyError`] if it is none for `method`.
+    pub fn new(method: Method, text: Secret, form: KeyForm) -> Result<Self, KeyError> {
+        derive(method, &text, form)?;
+        Ok(Self { method, text, form })
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The text, as it was written.
+    pub fn text(&self) -> &Secret {
+        &self.text
+    }
+
+    /// What the text is.
+    pub fn form(&self) -> KeyForm {
+        self.form
+    }
+
+    /// The key itself.
+    pub fn derive(&self) -> Key {
+        derive(self.method, &self.text, self.form).expect("it was checked when it was made")
+    }
+}
+
+fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError> {
+    match form {
+        KeyForm::Password => Key::from_password(method, text.expose()),
+        KeyForm::Base64 => Key::from_base64(method, text.expose()),
+    }
+}
+
+/// A server's key, and its users where identity headers tell them apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowsocksServerKey {
+    key: ShadowsocksKey,
+    users: Vec<(Box<str>, Secret)>,
+}
+
+impl ShadowsocksServerKey {
+    /// A server with one key for all its clients.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the key has identities in front, which only clients have.
+    pub fn new(key: ShadowsocksKey) -> Result<Self, KeyError> {
+        Self::with_users(key, Vec::new())
+    }
+
+    /// A server whose clients name themselves: `users` are names and base64 keys. Without any it is as [`Self::new`].
+    ///
+    /// # Errors
+    /// [`KeyError`] if the method has no users, or a user's key does not fit or is there twice.
+    pub fn with_users(key: ShadowsocksKey, users: Vec<(Box<str>, Secret)>) -> Result<Self, KeyError> {
+        derive_server(&key, &users)?;
+        Ok(Self { key, users })
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.key.method
+    }
+
+    /// The server's own key.
+    pub fn key(&self) -> &ShadowsocksKey {
+        &self.key
+    }
+
+    /// Names and base64 keys of the users, in the order in which they were given.
+    pub fn users(&self) -> &[(Box<str>, Secret)] {
+        &self.users
+    }
+
+    /// The key itself, with the table of users.
+    pub fn derive(&self) -> ServerKey {
+        derive_server(&self.key, &self.users).expect("it was checked when it was made")
+    }
+}
+
+fn derive_server(key: &ShadowsocksKey, users: &[(Box<str>, Secret)]) -> Result<ServerKey, KeyError> {
+    let (method, key) = (key.method, key.derive());
+    let Key::Aead2022(keys) = &key else {
+        if users.is_empty() {
+            return Ok(ServerKey::new(key));
+        }
+        return Err(KeyError::Identities { method: method.name(), got: 1 + users.len() });
+    };
+    if keys.identities() > 0 {
+        return Err(KeyError::Identities { method: method.name(), got: 1 + keys.identities() });
+    }
+    if users.is_empty() {
+        return Ok(ServerKey::new(key));
+    }
+    let table = Users::new(keys.method(), users.iter().map(|(name, key)| (&**name, key.expose())))?;
+    Ok(ServerKey::with_users(Arc::clone(keys), Arc::new(table)))
+}
+
+/// What a server or client carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transports {
+    /// Streams.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+    /// Both.
+    Both,
+}
+
+impl Transports {
+    /// Whether streams are carried.
+    pub fn tcp(self) -> bool {
+        self != Self::Udp
+    }
+
+    /// Whether datagrams are carried.
+    pub fn udp(self) -> bool {
+        self != Self::Tcp
+    }
+}
+
+/// What is done about a connection whose salt was there before. Methods of 2022 always refuse it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplayPolicy {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It is served, and named in the log.
+    Report,
+    /// It is served.
+    Ignore,
+}
+
+/// How a server's stream is carried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerCover {
+    /// In a disguise that is built in, or none.
+    Obfs(ObfsServer),
+    /// By another program.
+    Plugin(Plugin),
+}
+
+impl Default for ServerCover {
+    fn default() -> Self {
+        Self::Obfs(ObfsServer::Off)
+    }
+}
+
+/// How a client's stream is carried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientCover {
+    /// In a disguise that is built in, or none.
+    Obfs(ObfsClient),
+    /// By another program.
+    Plugin(Plugin),
+}
+
+impl Default for ClientCover {
+    fn default() -> Self {
+        Self::Obfs(ObfsClient::Off)
+    }
+}
+
+/// A program that carries the stream (SIP003).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plugin {
+    /// Its name, looked up like a shell does, or its path.
+    pub program: Box<str>,
+    /// What it is told, verbatim; empty for nothing.
+    pub options: Box<str>,
+    /// Its arguments.
+    pub args: Vec<Box<str>>,
+    /// What goes through it; the rest takes the way that it would take without a plugin.
+    pub transports: Transports,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
+    const OTHER: &str = "AQAAAAAAAAAAAAAAAAAAAA==";
+
+    fn key(method: &str, text: &str) -> Result<ShadowsocksKey, KeyError> {
+        ShadowsocksKey::new(method.parse().unwrap(), Secret::new(text), KeyForm::Password)
+    }
+
+    fn users(keys: &[&str]) -> Vec<(Box<str>, Secret)> {
+        let names = (0..).map(|n| format!("user{n}").into_boxed_str());
+        names.zip(keys).map(|(name, key)| (name, Secret::new(*key))).collect()
+    }
+
+    #[test]
+    fn keys_fit_their_methods() {
+        assert!(key("aes-128-gcm", "any password").is_ok());
+        assert!(key("2022-blake3-aes-128-gcm", SHORT).is_ok());
+        assert!(key("2022-blake3-aes-256-gcm", SHORT).is_err());
+        assert!(key("none", "").is_ok());
+        assert!(key("rc4-md5", "").is_err());
+    }
+
+    #[test]
+    fn servers_take_users_where_the_method_has_them() {
+        let with = |method: &str, text: &str, keys: &[&str]| {
+            ShadowsocksServerKey::with_users(key(method, text).unwrap(), users(keys))
+        };
+        let server = with("2022-blake3-aes-128-gcm", SHORT, &[OTHER]).unwrap();
+        assert_eq!(server.derive().users().len(), 1);
+        assert!(with("2022-blake3-aes-128-gcm", SHORT, &[]).unwrap().derive().users().is_empty());
+        assert!(with("2022-blake3-aes-128-gcm", SHORT, &[OTHER, OTHER]).is_err());
+        assert!(with("aes-128-gcm", "p", &[OTHER]).is_err());
+        let identity = format!("{SHORT}:{OTHER}");
+        assert!(with("2022-blake3-aes-128-gcm", &identity, &[]).is_err(), "identities are for clients");
+    }
+}

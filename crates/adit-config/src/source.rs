@@ -1,0 +1,113 @@
+//! Texts that configuration comes from: bounded reading, and lines and columns of byte offsets.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::diagnostic::Diagnostic;
+
+/// Longest configuration text, in bytes: a thousand times what anybody writes by hand.
+pub const MAX_LEN: usize = 1 << 20;
+
+/// A text with the name under which findings about it are reported.
+#[derive(Clone)]
+pub struct Source<'a> {
+    /// The name.
+    pub file: Arc<str>,
+    /// The text.
+    pub text: &'a str,
+    /// Byte offset of the start of each line.
+    lines: Vec<usize>,
+}
+
+impl<'a> Source<'a> {
+    /// A source with this name and text.
+    pub fn new(file: &str, text: &'a str) -> Self {
+        let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
+        Self { file: file.into(), text, lines: std::iter::once(0).chain(starts).collect() }
+    }
+
+    /// Line and column, both from 1, of a byte offset; one past the end stands for the end.
+    pub fn locate(&self, offset: usize) -> (usize, usize) {
+        let offset = offset.min(self.text.len());
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = self.lines[line - 1];
+        let column = self.text.as_bytes()[start..offset].iter().filter(|b| !is_continuation(**b)).count();
+        (line, column + 1)
+    }
+
+    /// Refuses a text that is longer than [`MAX_LEN`].
+    ///
+    /// # Errors
+    /// The finding about it.
+    pub fn check_len(&self) -> Result<(), Diagnostic> {
+        if self.text.len() > MAX_LEN {
+            return Err(Diagnostic::error(&self.file, "", too_long(MAX_LEN)));
+        }
+        Ok(())
+    }
+}
+
+/// The second and later bytes of a character in UTF-8.
+fn is_continuation(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
+fn too_long(max: usize) -> String {
+    format!("longer than {} KiB", max >> 10)
+}
+
+/// Reads a configuration file. Bytes that are no UTF-8 become U+FFFD, which dialects refuse wherever it matters;
+/// comments in another encoding do no harm.
+///
+/// # Errors
+/// A finding when the file cannot be read or is longer than [`MAX_LEN`].
+pub fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostic> {
+    read_up_to(path, MAX_LEN)
+}
+
+/// The same for files that may have another length, in bytes, such as lists of networks.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_up_to(path: &Path, max: usize) -> Result<Zeroizing<String>, Diagnostic> {
+    let name: Arc<str> = path.to_string_lossy().into();
+    let mut bytes = Zeroizing::new(Vec::new());
+    let limit = u64::try_from(max).map_or(u64::MAX, |len| len + 1);
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .map_err(|error| Diagnostic::error(&name, "", format!("cannot read: {error}")))?;
+    if bytes.len() > max {
+        return Err(Diagnostic::error(&name, "", too_long(max)));
+    }
+    Ok(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let source = Source::new("f", "ab\ncdé f\r\n");
+        for (offset, place) in
+            [(0, (1, 1)), (2, (1, 3)), (3, (2, 1)), (7, (2, 4)), (10, (2, 7)), (11, (3, 1)), (99, (3, 1))]
+        {
+            assert_eq!(source.locate(offset), place, "{offset}");
+        }
+        assert_eq!(Source::new("f", "").locate(0), (1, 1));
+    }
+
+    #[test]
+    fn missing_and_over_long_files() {
+        let error = read(Path::new("/nonexistent/adit.toml")).unwrap_err();
+        assert!(error.problem.starts_with("cannot read: "), "{error}");
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.problem, "longer than 1024 KiB");
+        let error = read_up_to(Path::new("/dev/zero"), 2048).unwrap_err();
+        assert_eq!(error.problem, "longer than 2 KiB");
+    }
+}
