@@ -1,0 +1,207 @@
+//! The connections of one core, and the one policy by which they end of old age.
+//!
+//! A relayed connection owns no timer. It notes the core's tick whenever bytes move; once a second the sweep ends
+//! those that have been still for too long and wakes those that asked for it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::record::EndReason;
+
+/// Length of a tick.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
+
+/// Ticks since the core started.
+pub(crate) type Tick = u32;
+
+/// All relayed connections of one core.
+#[derive(Debug, Default)]
+pub(crate) struct Conns {
+    tick: Cell<Tick>,
+    slots: RefCell<Vec<Option<Rc<Conn>>>>,
+    free: RefCell<Vec<usize>>,
+    live: Cell<usize>,
+    ended: Cell<usize>,
+    /// The process is to end.
+    is_ending: Cell<bool>,
+    /// The process ends now.
+    is_cut: Cell<bool>,
+}
+
+/// What the sweep knows of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Conn {
+    active_at: Cell<Tick>,
+    wants_tick: Cell<bool>,
+    /// Between two requests: nothing is lost by ending it.
+    resting: Cell<bool>,
+    expired: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A place in the table; leaving it is dropping it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    conn: Rc<Conn>,
+    index: usize,
+    table: Rc<Conns>,
+}
+
+impl Conns {
+    /// Enters a connection.
+    pub(crate) fn enter(self: &Rc<Self>) -> Entry {
+        let conn = Rc::new(Conn { active_at: Cell::new(self.tick.get()), ..Conn::default() });
+        let mut slots = self.slots.borrow_mut();
+        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            slots.push(None);
+            slots.len() - 1
+        });
+        slots[index] = Some(conn.clone());
+        self.live.set(self.live.get() + 1);
+        Entry { conn, index, table: self.clone() }
+    }
+
+    /// Connections in the table.
+    #[cfg(test)]
+    pub(crate) fn live(&self) -> usize {
+        self.live.get()
+    }
+
+    /// One second has passed: ends connections that have been still for `idle` (`None`: none).
+    pub(crate) fn sweep(&self, idle: Option<Duration>) {
+        let tick = self.tick.get().wrapping_add(1);
+        self.tick.set(tick);
+        let limit = idle.map(|idle| Tick::try_from(idle.as_secs().max(1)).unwrap_or(Tick::MAX));
+        let mut wake = Vec::new();
+        for conn in self.slots.borrow().iter().flatten() {
+            let age = tick.wrapping_sub(conn.active_at.get());
+            let expired = limit.is_some_and(|limit| age > limit);
+            if expired {
+                conn.expired.set(true);
+            }
+            if expired || conn.wants_tick.get() {
+                wake.extend(conn.waker.borrow_mut().take());
+            }
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// The process is to end: ends connections that rest between two requests, now and from now on.
+    pub(crate) fn end_resting(&self) {
+        self.is_ending.set(true);
+        let mut wake = Vec::new();
+        for conn in self.slots.borrow().iter().flatten().filter(|conn| conn.resting.get()) {
+            conn.expired.set(true);
+            wake.extend(conn.waker.borrow_mut().take());
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// The process ends now: ends all that are left, and each says to both of its ends that it broke off.
+    pub(crate) fn cut(&self) {
+        self.is_cut.set(true);
+        let mut wake = Vec::new();
+        for conn in self.slots.borrow().iter().flatten() {
+            conn.expired.set(true);
+            wake.extend(conn.waker.borrow_mut().take());
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether so many connections have ended since the last call that freed memory is worth returning.
+    pub(crate) fn take_worth_trimming(&self) -> bool {
+        let many = self.ended.get() >= 256 && self.live.get() < self.ended.get();
+        let worth = many || (self.live.get() == 0 && self.ended.get() >= 16);
+        if worth {
+            self.ended.set(0);
+            self.slots.borrow_mut().shrink_to_fit();
+        }
+        worth
+    }
+}
+
+impl Entry {
+    /// Bytes have moved.
+    pub(crate) fn touch(&self) {
+        self.conn.active_at.set(self.table.tick.get());
+    }
+
+    /// Ticks since bytes last moved.
+    pub(crate) fn quiet_for(&self) -> Tick {
+        self.table.tick.get().wrapping_sub(self.conn.active_at.get())
+    }
+
+    /// Whether the sweep has ended this connection.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.conn.expired.get()
+    }
+
+    /// Why this connection is to end, if it is.
+    pub(crate) fn over(&self) -> Option<EndReason> {
+        let reason = if self.table.is_cut.get() { EndReason::Stopped } else { EndReason::Idle };
+        self.is_expired().then_some(reason)
+    }
+
+    /// Asks to be woken at every tick, or no more.
+    pub(crate) fn set_wants_tick(&self, wants: bool) {
+        self.conn.wants_tick.set(wants);
+    }
+
+    /// The connection rests between two requests, or no more.
+    pub(crate) fn set_resting(&self, resting: bool) {
+        self.conn.resting.set(resting);
+        if resting && self.table.is_ending.get() {
+            self.conn.expired.set(true);
+        }
+    }
+
+    /// Whom the sweep is to wake.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let mut slot = self.conn.waker.borrow_mut();
+        if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.table.slots.borrow_mut()[self.index] = None;
+        self.table.free.borrow_mut().push(self.index);
+        self.table.live.set(self.table.live.get() - 1);
+        self.table.ended.set(self.table.ended.get() + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_connections_expire_and_busy_ones_stay() {
+        let conns = Rc::new(Conns::default());
+        let (quiet, busy) = (conns.enter(), conns.enter());
+        for _ in 0..11 {
+            busy.touch();
+            conns.sweep(Some(Duration::from_secs(10)));
+        }
+        assert!(quiet.is_expired() && !busy.is_expired());
+        assert_eq!(quiet.quiet_for(), 11);
+        conns.sweep(None);
+        assert!(!busy.is_expired());
+        drop(quiet);
+        assert_eq!(conns.live(), 1);
+        conns.end_resting();
+        assert!(!busy.is_expired());
+        busy.set_resting(true);
+        assert!(busy.is_expired(), "there is no rest any more");
+        assert_eq!(busy.over(), Some(EndReason::Idle));
+        let again = conns.enter();
+        assert_eq!(again.over(), None);
+        conns.cut();
+        assert_eq!(again.over(), Some(EndReason::Stopped));
+        assert_eq!((again.index, again.quiet_for()), (0, 0));
+    }
+}

@@ -1,0 +1,92 @@
+//! The side of the targets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+
+use adit_config::model::{self, ClientCover, OutboundProtocol, ShadowsocksClient};
+use adit_net::resolve::Resolver;
+use adit_net::udp::{Fragmentation, Socket};
+use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
+use adit_proto::wire::Target;
+
+use super::names::{Known, Names};
+use crate::flow::Tick;
+use crate::rng::OsRng;
+
+/// How the datagrams of one outbound leave, on one core.
+pub(crate) struct Far {
+    names: Names,
+    interface: Option<Box<str>>,
+    kind: Kind,
+}
+
+enum Kind {
+    Direct,
+    Shadowsocks { server: Target, key: Arc<Key> },
+}
+
+/// The way out of one flow.
+pub(super) struct FarFlow {
+    pub(super) socket: Socket,
+    /// For those that go through a server.
+    pub(super) codec: Option<Box<dyn PacketCodec>>,
+}
+
+impl Far {
+    /// The way out over `outbound`, if it carries datagrams.
+    pub(crate) fn new(outbound: &model::Outbound) -> Option<Self> {
+        let kind = match &outbound.protocol {
+            OutboundProtocol::Direct => Kind::Direct,
+            OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
+                Kind::Shadowsocks { server: client.server.clone(), key: Arc::new(client.key.derive()) }
+            }
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Group(_) => return None,
+        };
+        let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
+        Some(Self { names, interface: outbound.dial.interface.clone(), kind })
+    }
+
+    /// Where a datagram for `target` has to be sent.
+    pub(super) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
+        match &self.kind {
+            Kind::Direct => self.names.find(target, waker, now),
+            Kind::Shadowsocks { server, .. } => self.names.find(server, waker, now),
+        }
+    }
+
+    /// Whether every datagram of a flow is sent to one address.
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.kind, Kind::Shadowsocks { .. })
+    }
+
+    /// A socket for a new flow. Without the server's address it is one that may send anywhere.
+    pub(super) fn open(&self, server: Option<SocketAddr>) -> io::Result<FarFlow> {
+        let interface = self.interface.as_deref();
+        match &self.kind {
+            // Datagrams of the application's own size: what it sees is what it would see without us.
+            Kind::Direct => Ok(FarFlow { socket: Socket::open(interface)?, codec: None }),
+            Kind::Shadowsocks { key, .. } => {
+                let socket = match server {
+                    Some(server) => Socket::connect(server, interface)?,
+                    None => Socket::open(interface)?,
+                };
+                socket.set_fragmentation(Fragmentation::Forbid)?;
+                Ok(FarFlow { socket, codec: Some(client_packets(key, &mut OsRng)) })
+            }
+        }
+    }
+}
+
+/// What a plugin should carry is not sent past it.
+fn carries_datagrams(client: &ShadowsocksClient) -> bool {
+    let by_plugin = match &client.cover {
+        ClientCover::Plugin(plugin) => plugin.transports.udp(),
+        ClientCover::Obfs(_) => false,
+    };
+    client.transports.udp() && !by_plugin
+}

@@ -1,0 +1,145 @@
+//! The side of the clients.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use adit_proto::shadowsocks::aead2022::{Header, ServerPackets, Session};
+use adit_proto::shadowsocks::{Key as SsKey, NoFilter, PacketCodec, ServerKey, client_packets};
+use adit_proto::socks;
+use adit_proto::wire::{Room, Target, WireError};
+
+use super::exchange::Moved;
+use crate::rng::OsRng;
+
+/// Whose flow a datagram belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// That of a client's address.
+    Peer(SocketAddr),
+    /// That of a session, which may change its address.
+    Session(u64),
+}
+
+/// What clients speak.
+pub(crate) enum Near {
+    /// Nothing but payload, for one target.
+    Tunnel(Target),
+    /// SOCKS5, of one association.
+    Socks {
+        /// The client that asked for it over TCP; others are not served.
+        client: IpAddr,
+    },
+    /// Shadowsocks up to SIP004: every datagram for itself.
+    Packets(Box<dyn PacketCodec>),
+    /// Shadowsocks 2022, where datagrams belong to sessions.
+    Sessions(Box<ServerPackets>),
+}
+
+/// A client's datagram, as far as it can be opened without its flow.
+pub(super) enum Opened {
+    /// Wholly: target (`None` for the tunnel's) and payload, as a range into the datagram.
+    Plain(Option<Target>, Range<usize>),
+    /// Its session has to open it.
+    Sealed(Header),
+}
+
+impl Near {
+    /// A Shadowsocks server's.
+    pub(crate) fn shadowsocks(key: &ServerKey) -> Self {
+        match key.key() {
+            SsKey::Stream(_) | SsKey::Aead(_) => Self::Packets(client_packets(key.key(), &mut OsRng)),
+            SsKey::Aead2022(keys) => Self::Sessions(Box::new(ServerPackets::new(keys, key.shared_users()))),
+        }
+    }
+
+    /// Whether datagrams carry their key, so that their size must not exceed the path's.
+    pub(super) fn is_tunnel(&self) -> bool {
+        matches!(self, Self::Packets(_) | Self::Sessions(_))
+    }
+
+    /// The only target of a tunnel.
+    pub(super) fn fixed_target(&self) -> Option<&Target> {
+        match self {
+            Self::Tunnel(target) => Some(target),
+            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) => None,
+        }
+    }
+
+    /// Whose flow it is, and what can be opened without it.
+    pub(super) fn open(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        unix_s: u64,
+    ) -> Result<(Key, Opened), WireError> {
+        match self {
+            Self::Tunnel(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
+            Self::Socks { client } => {
+                if from.ip() != *client {
+                    return Err(WireError::Authentication { what: "address of an associated client" });
+                }
+                let (target, at) = socks::parse_datagram(datagram)?;
+                Ok((Key::Peer(from), Opened::Plain(Some(target), at..datagram.len())))
+            }
+            Self::Packets(codec) => {
+                // As in shadowsocks-rust, a datagram that comes twice is passed on twice: UDP does so too.
+                let packet = codec.open(datagram, unix_s, &mut NoFilter)?;
+                Ok((Key::Peer(from), Opened::Plain(Some(packet.target), packet.payload)))
+            }
+            Self::Sessions(packets) => {
+                let header = packets.read_header(datagram)?;
+                Ok((Key::Session(header.session_id()), Opened::Sealed(header)))
+            }
+        }
+    }
+
+    /// A session for the sender of `header`.
+    pub(super) fn new_session(&self, header: &Header) -> Option<Box<Session>> {
+        match self {
+            Self::Sessions(packets) => Some(Box::new(packets.new_session(header, &mut OsRng))),
+            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) => None,
+        }
+    }
+
+    /// What must lie free around an answer from `source`.
+    pub(super) fn room(&self, session: Option<&Session>, source: &Target) -> Room {
+        match (self, session) {
+            (_, Some(session)) => session.room(source),
+            (Self::Packets(codec), None) => codec.room(source),
+            (Self::Socks { .. }, None) => {
+                Room { head: socks::header_len(source), tail: 0, max_payload: usize::from(u16::MAX) }
+            }
+            (Self::Tunnel(_) | Self::Sessions(_), None) => {
+                Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
+            }
+        }
+    }
+
+    /// Seals an answer from `source` for the client and returns where the datagram lies.
+    pub(super) fn seal(
+        &mut self,
+        session: Option<&mut Session>,
+        block: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        unix_s: u64,
+    ) -> Result<Range<usize>, WireError> {
+        match (self, session) {
+            (_, Some(session)) => session.seal(block, payload, source, unix_s, &mut OsRng),
+            (Self::Packets(codec), None) => codec.seal(block, payload, source, unix_s, &mut OsRng),
+            (Self::Socks { .. }, None) => {
+                let start = payload.start - socks::header_len(source);
+                socks::emit_header(source, &mut block[start..payload.start]);
+                Ok(start..payload.end)
+            }
+            (Self::Tunnel(_) | Self::Sessions(_), None) => Ok(payload),
+        }
+    }
+}
+
+/// A datagram that reached another core than its session's.
+impl Moved {
+    pub(super) fn key(&self) -> Key {
+        Key::Session(self.header.session_id())
+    }
+}

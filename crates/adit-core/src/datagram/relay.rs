@@ -1,0 +1,645 @@
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use adit_net::rt;
+use adit_net::udp::{Datagram, Fragmentation, HEADROOM, Outgoing, Sent, Socket};
+use adit_proto::shadowsocks::NoFilter;
+use adit_proto::shadowsocks::aead2022::{Header, Session};
+use adit_proto::wire::{Target, WireError};
+
+use super::exchange::{Exchange, Moved};
+use super::far::{Far, FarFlow};
+use super::names::Known;
+use super::near::{Key, Near, Opened};
+use super::ready::Ready;
+use super::{MAX_FLOWS, Payload, Scratch, SharedScratch};
+use crate::conns::TICK;
+use crate::flow::{FlowId, FlowTable, Tick};
+use crate::metrics::{Counter, Dropped, InboundMetrics};
+use crate::rng::OsRng;
+
+/// Seconds of silence after which a flow is forgotten: the recommendation of RFC 4787 (REQ-5), and the default of
+/// shadowsocks-rust. Never less than the minute for which SIP022 has packet numbers remembered.
+const IDLE: Tick = 300;
+/// Seconds for flows to name servers alone, once an answer has come.
+const BRIEF_IDLE: Tick = 10;
+/// Indices of the two in the table.
+const NORMAL: usize = 0;
+const BRIEF: usize = 1;
+
+/// Where name servers listen.
+const DNS: u16 = 53;
+
+/// Batches from one socket per turn: with 32 messages each, the 64 that one may have before others have theirs.
+const BATCHES: usize = 2;
+
+/// Datagrams of a flow that wait for the address of a name.
+const MAX_WAITING: usize = 8;
+
+/// Datagrams from other cores that are taken in one turn.
+const MAX_MOVED: usize = 64;
+
+/// Bytes behind a copy: the longest tag, and some.
+const TAILROOM: usize = 64;
+
+/// Both sides of a relay.
+pub(crate) struct Ends {
+    /// What the clients speak.
+    pub(crate) near: Near,
+    /// How the targets are reached.
+    pub(crate) far: Rc<Far>,
+}
+
+/// A listening socket on one core, with its flows.
+pub(crate) struct Relay {
+    name: Arc<str>,
+    metrics: Arc<InboundMetrics>,
+    listener: Socket,
+    near: Near,
+    far: Rc<Far>,
+    flows: FlowTable<Key, Flow, 2>,
+    ready: Ready,
+    todo: Vec<FlowId>,
+    scratch: SharedScratch,
+    /// The other cores of this listener, and the number of this one.
+    exchange: Option<(Arc<Exchange>, usize)>,
+    now: Tick,
+    unix_s: u64,
+    tally: Tally,
+}
+
+/// One client's traffic, as long as it lasts.
+struct Flow {
+    /// Where answers go, and the address of ours that they come from.
+    near: SocketAddr,
+    near_local: Option<IpAddr>,
+    session: Option<Box<Session>>,
+    far: FarFlow,
+    waker: Option<Waker>,
+    /// The last target, and where its datagrams are sent: most of the time also the next one's.
+    last: Option<(Target, SocketAddr)>,
+    /// There was more than one.
+    is_spread: bool,
+    /// All of them were name servers.
+    is_dns: bool,
+    /// They have answered: the flow is not to last.
+    is_resting: bool,
+    is_too_big_logged: bool,
+    waiting: Vec<(Target, Vec<u8>)>,
+}
+
+/// Counts of a turn, which go to the metrics at its end.
+#[derive(Default)]
+struct Tally {
+    up: u64,
+    up_bytes: u64,
+    down: u64,
+    down_bytes: u64,
+}
+
+/// Why a datagram goes no further.
+enum Drop {
+    Wire(WireError),
+    Unresolved,
+    TooBig,
+    /// No room in the batch: to be tried again when it has been sent.
+    NoPlace,
+    System(io::Error),
+    /// Its flow has just ended.
+    Gone,
+    Mailbox,
+}
+
+impl From<WireError> for Drop {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
+impl Relay {
+    /// A relay for the listening `socket` of inbound `name`.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub(crate) fn new(
+        name: Arc<str>,
+        metrics: Arc<InboundMetrics>,
+        socket: std::net::UdpSocket,
+        ends: Ends,
+        scratch: SharedScratch,
+        exchange: Option<(Arc<Exchange>, usize)>,
+    ) -> io::Result<Self> {
+        let listener = Socket::from_std(socket)?;
+        if listener.local_addr()?.ip().is_unspecified() {
+            listener.report_destination()?;
+        }
+        if ends.near.is_tunnel() {
+            listener.set_fragmentation(Fragmentation::Forbid)?;
+        }
+        let Ends { near, far } = ends;
+        Ok(Self {
+            name,
+            metrics,
+            listener,
+            near,
+            far,
+            flows: FlowTable::new(MAX_FLOWS, [IDLE, BRIEF_IDLE]),
+            ready: Ready::default(),
+            todo: Vec::new(),
+            scratch,
+            exchange,
+            now: 0,
+            unix_s: 0,
+            tally: Tally::default(),
+        })
+    }
+
+    /// Relays until `end` comes: a flow has no end of its own that could be waited for.
+    pub(crate) async fn run(mut self, end: impl Future<Output = ()>) {
+        let mut second = Box::pin(rt::sleep(TICK));
+        let work = async {
+            loop {
+                let turn = poll_fn(|cx| {
+                    while second.as_mut().poll(cx).is_ready() {
+                        second.set(rt::sleep(TICK));
+                        self.tick();
+                    }
+                    self.poll_turn(cx)
+                });
+                if let Err(error) = turn.await {
+                    tracing::error!(inbound = &*self.name, %error, "listener for datagrams failed");
+                    return;
+                }
+                rt::yield_now().await;
+            }
+        };
+        rt::race(work, end).await;
+    }
+
+    /// One turn. Ready if there is more to do at once, after others have had theirs.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let scratch = self.scratch.clone();
+        let scratch = &mut *scratch.borrow_mut();
+        self.ready.register(cx.waker());
+        self.unix_s = rt::unix_time();
+        let mut more = self.take_moved(cx, scratch);
+        more |= self.receive_near(cx, scratch)?;
+        let mut todo = std::mem::take(&mut self.todo);
+        self.ready.take(&mut todo);
+        for id in todo.drain(..) {
+            more |= self.receive_far(id, scratch);
+        }
+        self.todo = todo;
+        self.tally.report(&self.metrics);
+        if more || self.ready.is_waiting() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// A second has passed.
+    fn tick(&mut self) {
+        self.now = self.now.wrapping_add(1);
+        while let Some((key, _)) = self.flows.expire_one(self.now) {
+            self.ended(key);
+        }
+    }
+
+    fn receive_near(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> io::Result<bool> {
+        for _ in 0..BATCHES {
+            let mut lost = 0;
+            let Poll::Ready(result) = self.listener.poll_receive(cx, &mut scratch.batch, &mut lost) else {
+                return Ok(false);
+            };
+            result?;
+            self.metrics.datagrams.dropped.kernel.add(lost);
+            for at in 0..scratch.batch.len() {
+                let Some(datagram) = scratch.batch.get(at) else { break };
+                if let Err(reason) = self.take_from_near(&datagram, scratch) {
+                    self.count(&reason);
+                }
+            }
+            self.flush_far(scratch);
+        }
+        Ok(true)
+    }
+
+    /// Opens a client's datagram, finds or makes its flow, and queues it for the far side.
+    fn take_from_near(&mut self, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
+        let bytes = &mut scratch.batch.block[datagram.range()];
+        let (key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        let found = self.flows.find(&key);
+        let (target, payload, session) = match opened {
+            Opened::Plain(target, payload) => (target, payload, None),
+            Opened::Sealed(header) => {
+                if let Some(flow) = found.and_then(|id| self.flows.get_mut(id)) {
+                    let session = flow.session.as_mut().ok_or(Drop::Gone)?;
+                    let packet = session.open(&header, bytes, self.unix_s)?;
+                    // What has opened is the client's, wherever it comes from.
+                    (flow.near, flow.near_local) = (datagram.from, datagram.to);
+                    (Some(packet.target), packet.payload, None)
+                } else if let Some(owner) = self.other_owner(&header) {
+                    return self.hand_over(owner, header, datagram, bytes);
+                } else {
+                    let mut session = self.near.new_session(&header).ok_or(Drop::Gone)?;
+                    let packet = session.open(&header, bytes, self.unix_s)?;
+                    (Some(packet.target), packet.payload, Some(session))
+                }
+            }
+        };
+        let id = match found {
+            Some(id) => id,
+            None => self.begin(key, datagram, session, target.as_ref(), scratch)?,
+        };
+        self.forward(id, target.as_ref(), &Payload::of(datagram, payload), scratch)
+    }
+
+    fn begin(
+        &mut self,
+        key: Key,
+        datagram: &Datagram,
+        session: Option<Box<Session>>,
+        target: Option<&Target>,
+        scratch: &mut Scratch,
+    ) -> Result<FlowId, Drop> {
+        // What is queued names flows by their slot, and one of them may have to make room.
+        self.flush_far(scratch);
+        let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
+        let server = match self.far.find(target, None, self.now) {
+            Known::Addr(addr) if self.far.is_server() => Some(addr),
+            Known::Addr(_) | Known::Pending | Known::Nothing => None,
+        };
+        let far = self.far.open(server).map_err(Drop::System)?;
+        let flow = Flow {
+            near: datagram.from,
+            near_local: datagram.to,
+            session,
+            far,
+            waker: None,
+            last: None,
+            is_spread: false,
+            is_dns: true,
+            is_resting: false,
+            is_too_big_logged: false,
+            waiting: Vec::new(),
+        };
+        let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
+        let metrics = &self.metrics.datagrams;
+        metrics.flows.add(1);
+        metrics.begun.add(1);
+        if let Some((key, _)) = evicted {
+            metrics.evicted.add(1);
+            self.ended(key);
+        }
+        if let Some(flow) = self.flows.get_mut(id) {
+            flow.waker = Some(self.ready.waker(id));
+        }
+        // Its first turn is where its waker reaches the event loop.
+        self.ready.push(id);
+        if let (Key::Session(session), Some((exchange, core))) = (key, &self.exchange) {
+            exchange.claim(session, *core);
+        }
+        Ok(id)
+    }
+
+    /// Seals a client's payload for the far side and queues it.
+    fn forward(
+        &mut self,
+        id: FlowId,
+        target: Option<&Target>,
+        payload: &Payload,
+        scratch: &mut Scratch,
+    ) -> Result<(), Drop> {
+        match self.try_forward(id, target, payload, scratch) {
+            Err(Drop::NoPlace) => {
+                self.flush_far(scratch);
+                self.try_forward(id, target, payload, scratch)
+            }
+            result => result,
+        }
+    }
+
+    fn try_forward(
+        &mut self,
+        id: FlowId,
+        target: Option<&Target>,
+        payload: &Payload,
+        scratch: &mut Scratch,
+    ) -> Result<(), Drop> {
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
+        let to = match &flow.last {
+            Some((last, addr)) if last == target => *addr,
+            _ => match self.far.find(target, flow.waker.as_ref(), self.now) {
+                Known::Addr(addr) => {
+                    flow.is_spread |= flow.last.is_some();
+                    flow.is_dns &= target.port == DNS;
+                    flow.last = Some((target.clone(), addr));
+                    addr
+                }
+                Known::Pending if flow.waiting.len() < MAX_WAITING => {
+                    let bytes = scratch.batch.block[payload.range.clone()].to_vec();
+                    flow.waiting.push((target.clone(), bytes));
+                    return Ok(());
+                }
+                Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
+            },
+        };
+        let range = match &mut flow.far.codec {
+            None => payload.range.clone(),
+            Some(codec) => {
+                let room = codec.room(target);
+                if payload.range.len() > room.max_payload {
+                    return Err(Drop::TooBig);
+                }
+                let place = payload.place(&mut scratch.batch, &room).ok_or(Drop::NoPlace)?;
+                let is_copy = place.start != payload.range.start;
+                let sealed = codec.seal(&mut scratch.batch.block, place, target, self.unix_s, &mut OsRng)?;
+                if is_copy {
+                    scratch.batch.return_spare(sealed.end);
+                }
+                sealed
+            }
+        };
+        let is_resting = std::mem::take(&mut flow.is_resting);
+        let (key, start, len) = (id.index(), range.start, range.len());
+        scratch.outgoing.push(Outgoing { key, to, from: None, class: 0, start, len });
+        self.tally.up += 1;
+        self.tally.up_bytes += payload.range.len() as u64;
+        if is_resting {
+            self.flows.set_class(id, NORMAL, self.now);
+        } else {
+            self.flows.touch(id, self.now);
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued for the far side, each flow's in order.
+    fn flush_far(&mut self, scratch: &mut Scratch) {
+        let Scratch { batch, outgoing } = scratch;
+        if !outgoing.is_sorted_by_key(|datagram| datagram.key) {
+            outgoing.sort_by_key(|datagram| datagram.key);
+        }
+        for group in outgoing.chunk_by(|one, next| one.key == next.key) {
+            let Some(id) = self.flows.at(group[0].key) else { continue };
+            let Some(flow) = self.flows.get_mut(id) else { continue };
+            let sent = flow.far.socket.send(batch, group);
+            self.metrics.datagrams.dropped.note(&sent);
+            if let Some((to, len)) = sent.too_big_to
+                && !std::mem::replace(&mut flow.is_too_big_logged, true)
+            {
+                log_too_big(&self.name, to, len);
+            }
+            // With one target alone the flow is of no use; its client's next datagram begins another one.
+            let is_only =
+                !flow.is_spread && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
+            if is_only && let Some((key, _)) = self.flows.remove(id) {
+                self.metrics.datagrams.unreachable.add(1);
+                self.ended(key);
+            }
+        }
+        outgoing.clear();
+        batch.reset_spare();
+    }
+
+    /// Takes what has come for a flow; true if there may be more.
+    fn receive_far(&mut self, id: FlowId, scratch: &mut Scratch) -> bool {
+        self.send_waiting(id, scratch);
+        for _ in 0..BATCHES {
+            let Some(flow) = self.flows.get_mut(id) else { return false };
+            let Some(waker) = &flow.waker else { return false };
+            let mut cx = Context::from_waker(waker);
+            let mut lost = 0;
+            let Poll::Ready(result) = flow.far.socket.poll_receive(&mut cx, &mut scratch.batch, &mut lost)
+            else {
+                return false;
+            };
+            self.metrics.datagrams.dropped.kernel.add(lost);
+            if let Err(error) = result {
+                tracing::debug!(inbound = &*self.name, %error, "socket of a flow failed");
+                if let Some((key, _)) = self.flows.remove(id) {
+                    self.ended(key);
+                }
+                return false;
+            }
+            self.answer(id, scratch);
+        }
+        self.ready.push(id);
+        true
+    }
+
+    /// Passes a batch from a flow's socket on to its client.
+    fn answer(&mut self, id: FlowId, scratch: &mut Scratch) {
+        for at in 0..scratch.batch.len() {
+            let Some(datagram) = scratch.batch.get(at) else { break };
+            let result = match self.take_from_far(id, &datagram, scratch) {
+                Err(Drop::NoPlace) => {
+                    self.flush_near(scratch);
+                    self.take_from_far(id, &datagram, scratch)
+                }
+                result => result,
+            };
+            if let Err(reason) = result {
+                self.count(&reason);
+            }
+        }
+        self.flush_near(scratch);
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        if flow.is_dns {
+            flow.is_resting = true;
+            self.flows.set_class(id, BRIEF, self.now);
+        } else {
+            self.flows.touch(id, self.now);
+        }
+    }
+
+    /// Opens a datagram from the far side, seals it for the client and queues it.
+    fn take_from_far(&mut self, id: FlowId, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let batch = &mut scratch.batch;
+        let (source, payload) = match &mut flow.far.codec {
+            None => (Target::from(datagram.from), 0..datagram.end - datagram.start),
+            Some(codec) => {
+                let bytes = &mut batch.block[datagram.range()];
+                let packet = codec.open(bytes, self.unix_s, &mut NoFilter)?;
+                (packet.target, packet.payload)
+            }
+        };
+        let payload = Payload::of(datagram, payload);
+        let session = flow.session.as_deref_mut();
+        let room = self.near.room(session.as_deref(), &source);
+        if payload.range.len() > room.max_payload {
+            return Err(Drop::TooBig);
+        }
+        let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
+        let is_copy = place.start != payload.range.start;
+        let sealed = self.near.seal(session, &mut batch.block, place, &source, self.unix_s)?;
+        if is_copy {
+            batch.return_spare(sealed.end);
+        }
+        let (key, start, len) = (id.index(), sealed.start, sealed.len());
+        let (to, from) = (flow.near, flow.near_local);
+        scratch.outgoing.push(Outgoing { key, to, from, class: 0, start, len });
+        self.tally.down += 1;
+        self.tally.down_bytes += payload.range.len() as u64;
+        Ok(())
+    }
+
+    /// Sends what is queued for clients.
+    fn flush_near(&mut self, scratch: &mut Scratch) {
+        let Scratch { batch, outgoing } = scratch;
+        if !outgoing.is_empty() {
+            let sent = self.listener.send(batch, outgoing);
+            self.metrics.datagrams.dropped.note(&sent);
+            if let (Some((to, len)), Some(first)) = (sent.too_big_to, outgoing.first())
+                && let Some(id) = self.flows.at(first.key)
+                && let Some(flow) = self.flows.get_mut(id)
+                && !std::mem::replace(&mut flow.is_too_big_logged, true)
+            {
+                log_too_big(&self.name, to, len);
+            }
+        }
+        outgoing.clear();
+        batch.reset_spare();
+    }
+
+    /// Sends what waited for the address of a name, if there is any.
+    fn send_waiting(&mut self, id: FlowId, scratch: &mut Scratch) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        if flow.waiting.is_empty() {
+            return;
+        }
+        for (target, bytes) in std::mem::take(&mut flow.waiting) {
+            let result = match place_copy(scratch, &bytes) {
+                Some(payload) => self.forward(id, Some(&target), &payload, scratch),
+                None => Err(Drop::TooBig),
+            };
+            if let Err(reason) = result {
+                self.count(&reason);
+            }
+            self.flush_far(scratch);
+        }
+    }
+
+    /// Which other core has the session of `header`.
+    fn other_owner(&self, header: &Header) -> Option<usize> {
+        let (exchange, core) = self.exchange.as_ref()?;
+        exchange.owner(header.session_id()).filter(|owner| owner != core)
+    }
+
+    fn hand_over(&self, owner: usize, header: Header, datagram: &Datagram, bytes: &[u8]) -> Result<(), Drop> {
+        let (exchange, _) = self.exchange.as_ref().ok_or(Drop::Gone)?;
+        let moved = Moved { header, bytes: bytes.to_vec(), from: datagram.from, to: datagram.to };
+        if exchange.post(owner, moved) { Ok(()) } else { Err(Drop::Mailbox) }
+    }
+
+    /// Takes datagrams that reached another core; true if there may be more.
+    fn take_moved(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> bool {
+        let Some((exchange, core)) = self.exchange.clone() else { return false };
+        for _ in 0..MAX_MOVED {
+            let Some(moved) = exchange.take(core, cx.waker()) else { return false };
+            if let Err(reason) = self.take_one_moved(moved, scratch) {
+                self.count(&reason);
+            }
+            self.flush_far(scratch);
+        }
+        true
+    }
+
+    fn take_one_moved(&mut self, moved: Moved, scratch: &mut Scratch) -> Result<(), Drop> {
+        let id = self.flows.find(&moved.key()).ok_or(Drop::Gone)?;
+        let whole = place_copy(scratch, &moved.bytes).ok_or(Drop::TooBig)?;
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let session = flow.session.as_mut().ok_or(Drop::Gone)?;
+        let packet =
+            session.open(&moved.header, &mut scratch.batch.block[whole.range.clone()], self.unix_s)?;
+        (flow.near, flow.near_local) = (moved.from, moved.to);
+        let payload = Payload {
+            range: whole.range.start + packet.payload.start..whole.range.start + packet.payload.end,
+            before: whole.before + packet.payload.start,
+            after: whole.after + moved.bytes.len() - packet.payload.end,
+        };
+        self.forward(id, Some(&packet.target), &payload, scratch)
+    }
+
+    /// A flow is gone.
+    fn ended(&self, key: Key) {
+        self.metrics.datagrams.flows.add(-1);
+        if let (Key::Session(session), Some((exchange, core))) = (key, &self.exchange) {
+            exchange.release(session, *core);
+        }
+    }
+
+    fn count(&self, reason: &Drop) {
+        let dropped = &self.metrics.datagrams.dropped;
+        let counter = match reason {
+            Drop::Wire(WireError::Authentication { .. }) => &dropped.authentication,
+            Drop::Wire(WireError::Replayed { .. }) => &dropped.replay,
+            Drop::Wire(WireError::Clock { .. }) => &dropped.clock,
+            Drop::Wire(_) => &dropped.malformed,
+            Drop::Unresolved => &dropped.unresolved,
+            Drop::TooBig | Drop::NoPlace => &dropped.too_big,
+            Drop::System(error) => {
+                tracing::debug!(inbound = &*self.name, %error, "no socket for a flow");
+                &dropped.system
+            }
+            Drop::Gone => &dropped.no_flow,
+            Drop::Mailbox => &dropped.full,
+        };
+        counter.add(1);
+        if let Drop::Wire(error) = reason {
+            tracing::trace!(inbound = &*self.name, %error, "datagram dropped");
+        }
+    }
+}
+
+impl std::ops::Drop for Relay {
+    fn drop(&mut self) {
+        let flows = i64::try_from(self.flows.len()).unwrap_or(0);
+        self.metrics.datagrams.flows.add(-flows);
+        self.flows.clear();
+    }
+}
+
+impl Tally {
+    fn report(&mut self, metrics: &InboundMetrics) {
+        let add = |counter: &Counter, count: u64| {
+            if count > 0 {
+                counter.add(count);
+            }
+        };
+        let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
+        add(&metrics.datagrams.up, up);
+        add(&metrics.traffic.up, up_bytes);
+        add(&metrics.datagrams.down, down);
+        add(&metrics.traffic.down, down_bytes);
+    }
+}
+
+impl Dropped {
+    fn note(&self, sent: &Sent) {
+        for (counter, count) in
+            [(&self.full, sent.full), (&self.too_big, sent.too_big), (&self.system, sent.failed)]
+        {
+            if count > 0 {
+                counter.add(count as u64);
+            }
+        }
+    }
+}
+
+/// Copies bytes from elsewhere into the batch, with room around them.
+fn place_copy(scratch: &mut Scratch, bytes: &[u8]) -> Option<Payload> {
+    let place = scratch.batch.take_spare(HEADROOM + bytes.len() + TAILROOM)?;
+    let start = place.start + HEADROOM;
+    let range = start..start + bytes.len();
+    scratch.batch.block[range.clone()].copy_from_slice(bytes);
+    Some(Payload { range, before: HEADROOM, after: TAILROOM })
+}
+
+/// Says once per flow what would fit.
+fn log_too_big(inbound: &str, to: SocketAddr, len: usize) {
+    let fits = Socket::largest_payload(to);
+    tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+}

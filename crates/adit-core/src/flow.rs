@@ -1,0 +1,396 @@
+//! The one table of datagram flows: who sent lately, and what belongs to them.
+//!
+//! A flow begins with a datagram and has no end of its own; it is forgotten when nothing moved for its class's time,
+//! or, oldest first, when the table is full. Every class keeps its flows in the order of their last datagram, so the
+//! next one to expire is always the last of a list: entering, touching, expiring and evicting take constant time, and
+//! nothing is allocated but when the table grows to its largest size so far.
+//!
+//! ```text
+//!   key → index ─┐      class 0:  newest ⇄ .. ⇄ oldest      (300 s)
+//!                ▼      class 1:  newest ⇄ .. ⇄ oldest      (10 s)
+//!   slots: [ generation | class, last tick, neighbours | key, value ] ..        free → free → ..
+//! ```
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Ticks of a clock that never steps back.
+pub(crate) type Tick = u32;
+
+/// Names a flow for as long as it lives, and nothing afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FlowId {
+    index: u32,
+    generation: u32,
+}
+
+impl FlowId {
+    /// The slot, for keying what lasts no longer than the flow.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// A bounded table of flows with `CLASSES` idle times.
+#[derive(Debug)]
+pub(crate) struct FlowTable<K, V, const CLASSES: usize> {
+    index: HashMap<K, u32>,
+    slots: Vec<Slot<K, V>>,
+    /// First of the free slots, which form a list by `older`.
+    free: u32,
+    lists: [List; CLASSES],
+    capacity: usize,
+    /// What the last datagram belonged to: most of the time also what the next one belongs to.
+    last: u32,
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct List {
+    newest: u32,
+    oldest: u32,
+    idle: Tick,
+}
+
+#[derive(Debug)]
+struct Slot<K, V> {
+    generation: u32,
+    class: usize,
+    last_at: Tick,
+    newer: u32,
+    older: u32,
+    entry: Option<(K, V)>,
+}
+
+impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
+    /// A table for at most `capacity` flows, which are forgotten when they have been still for longer than the time of
+    /// their class.
+    ///
+    /// # Panics
+    /// If there is room for none, or for 2^32 - 1 or more.
+    pub(crate) fn new(capacity: usize, idle: [Tick; CLASSES]) -> Self {
+        assert!(
+            capacity > 0 && u32::try_from(capacity).is_ok_and(|capacity| capacity < NONE),
+            "{capacity} flows"
+        );
+        Self {
+            index: HashMap::new(),
+            slots: Vec::new(),
+            free: NONE,
+            lists: idle.map(|idle| List { newest: NONE, oldest: NONE, idle }),
+            capacity,
+            last: NONE,
+        }
+    }
+
+    /// Flows in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The flow of `key`. Does not count as a datagram.
+    pub(crate) fn find<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<FlowId>
+    where
+        K: Borrow<Q>,
+    {
+        let last = self.slots.get(self.last as usize).and_then(|slot| slot.entry.as_ref());
+        let index = match last {
+            Some((last, _)) if last.borrow() == key => self.last,
+            _ => *self.index.get(key)?,
+        };
+        self.last = index;
+        Some(FlowId { index, generation: self.slots[index as usize].generation })
+    }
+
+    /// What belongs to a flow, if it still lives.
+    pub(crate) fn get_mut(&mut self, id: FlowId) -> Option<&mut V> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        let entry = if slot.generation == id.generation { slot.entry.as_mut() } else { None };
+        entry.map(|(_, value)| value)
+    }
+
+    /// The flow that lives in a slot.
+    pub(crate) fn at(&self, index: u32) -> Option<FlowId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.entry.as_ref().map(|_| FlowId { index, generation: slot.generation })
+    }
+
+    /// A datagram of this flow has come or gone at `now`.
+    pub(crate) fn touch(&mut self, id: FlowId, now: Tick) {
+        if let Some(slot) = self.live(id) {
+            let class = slot.class;
+            slot.last_at = now;
+            if self.lists[class].newest != id.index {
+                self.unlink(id.index);
+                self.link(id.index);
+            }
+        }
+    }
+
+    /// Moves a flow to another class, as if a datagram had come at `now`.
+    pub(crate) fn set_class(&mut self, id: FlowId, class: usize, now: Tick) {
+        debug_assert!(class < CLASSES);
+        if self.live(id).is_some() {
+            self.unlink(id.index);
+            let slot = &mut self.slots[id.index as usize];
+            (slot.class, slot.last_at) = (class, now);
+            self.link(id.index);
+        }
+    }
+
+    /// Enters a flow. If the table is full, the one that was still for the longest time makes room and is returned;
+    /// if the key is there, its flow makes room.
+    pub(crate) fn insert(&mut self, key: K, value: V, class: usize, now: Tick) -> (FlowId, Option<(K, V)>) {
+        debug_assert!(class < CLASSES);
+        let evicted = match self.find(&key) {
+            Some(id) => self.remove(id),
+            None if self.len() >= self.capacity => self.oldest(now).and_then(|id| self.remove(id)),
+            None => None,
+        };
+        let index = if self.free == NONE {
+            let index = u32::try_from(self.slots.len()).expect("capacity is below 2^32");
+            let (newer, older) = (NONE, NONE);
+            self.slots.push(Slot { generation: 0, class, last_at: now, newer, older, entry: None });
+            index
+        } else {
+            let index = self.free;
+            self.free = self.slots[index as usize].older;
+            index
+        };
+        let slot = &mut self.slots[index as usize];
+        (slot.class, slot.last_at, slot.entry) = (class, now, Some((key.clone(), value)));
+        let id = FlowId { index, generation: slot.generation };
+        self.index.insert(key, index);
+        self.link(index);
+        (id, evicted)
+    }
+
+    /// Forgets a flow.
+    pub(crate) fn remove(&mut self, id: FlowId) -> Option<(K, V)> {
+        self.live(id)?;
+        self.unlink(id.index);
+        let slot = &mut self.slots[id.index as usize];
+        let entry = slot.entry.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.older = self.free;
+        self.free = id.index;
+        self.index.remove(&entry.0);
+        Some(entry)
+    }
+
+    /// Forgets one flow that has been still for longer than its class allows; to be called until there is none.
+    pub(crate) fn expire_one(&mut self, now: Tick) -> Option<(K, V)> {
+        let expired =
+            self.lists.iter().find(|list| self.age(list.oldest, now).is_some_and(|age| age > list.idle));
+        let index = expired?.oldest;
+        self.remove(self.at(index)?)
+    }
+
+    /// Forgets all flows.
+    pub(crate) fn clear(&mut self) {
+        self.index.clear();
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            if slot.entry.take().is_some() {
+                slot.generation = slot.generation.wrapping_add(1);
+                slot.older = self.free;
+                self.free = index;
+            }
+        }
+        for list in &mut self.lists {
+            (list.newest, list.oldest) = (NONE, NONE);
+        }
+    }
+
+    fn live(&mut self, id: FlowId) -> Option<&mut Slot<K, V>> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        (slot.generation == id.generation && slot.entry.is_some()).then_some(slot)
+    }
+
+    /// The flow nearest to its end: the one that has used up the largest part of its time would be another choice, but
+    /// the longest silence is what a person expects.
+    fn oldest(&self, now: Tick) -> Option<FlowId> {
+        let ends = self.lists.iter().filter_map(|list| Some((self.age(list.oldest, now)?, list.oldest)));
+        let (_, index) = ends.max_by_key(|(age, _)| *age)?;
+        self.at(index)
+    }
+
+    fn age(&self, index: u32, now: Tick) -> Option<Tick> {
+        self.slots.get(index as usize).map(|slot| now.wrapping_sub(slot.last_at))
+    }
+
+    fn link(&mut self, index: u32) {
+        let class = self.slots[index as usize].class;
+        let newest = self.lists[class].newest;
+        let slot = &mut self.slots[index as usize];
+        (slot.newer, slot.older) = (NONE, newest);
+        match self.slots.get_mut(newest as usize) {
+            Some(next) => next.newer = index,
+            None => self.lists[class].oldest = index,
+        }
+        self.lists[class].newest = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Slot { class, newer, older, .. } = self.slots[index as usize];
+        match self.slots.get_mut(newer as usize) {
+            Some(slot) => slot.older = older,
+            None => self.lists[class].newest = older,
+        }
+        match self.slots.get_mut(older as usize) {
+            Some(slot) => slot.newer = newer,
+            None => self.lists[class].oldest = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const IDLE: [Tick; 2] = [30, 5];
+
+    /// What the table is to do, without any thought for speed.
+    #[derive(Default)]
+    struct Model {
+        /// Key, value, class, last tick, and the number of the last touch, which orders equal ticks.
+        flows: HashMap<u8, (u32, usize, Tick, u64)>,
+        touches: u64,
+    }
+
+    impl Model {
+        fn stamp(&mut self) -> u64 {
+            self.touches += 1;
+            self.touches
+        }
+
+        fn oldest(&self) -> Option<u8> {
+            self.flows.iter().min_by_key(|(_, flow)| (flow.2, flow.3)).map(|(key, _)| *key)
+        }
+
+        #[expect(clippy::iter_over_hash_type, reason = "the result is sorted")]
+        fn expired(&mut self, now: Tick) -> Vec<u8> {
+            let mut gone: Vec<u8> = Vec::new();
+            for (key, flow) in &self.flows {
+                if now - flow.2 > IDLE[flow.1] {
+                    gone.push(*key);
+                }
+            }
+            gone.sort_unstable();
+            self.flows.retain(|key, _| !gone.contains(key));
+            gone
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Datagram(u8, usize),
+        Class(u8, usize),
+        End(u8),
+        Wait(Tick),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..20u8, 0..2usize).prop_map(|(key, class)| Step::Datagram(key, class)),
+            1 => (0..20u8, 0..2usize).prop_map(|(key, class)| Step::Class(key, class)),
+            1 => (0..20u8).prop_map(Step::End),
+            3 => (0..12u32).prop_map(Step::Wait),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn it_does_what_a_naive_table_does(capacity in 1..12usize, steps in proptest::collection::vec(step(), 0..300)) {
+            let mut table: FlowTable<u8, u32, 2> = FlowTable::new(capacity, IDLE);
+            let mut model = Model::default();
+            let mut dead = Vec::new();
+            let mut now = 0;
+            let mut value = 0;
+            for step in steps {
+                match step {
+                    Step::Datagram(key, class) => {
+                        let found = table.find(&key);
+                        prop_assert_eq!(found.is_some(), model.flows.contains_key(&key));
+                        let stamp = model.stamp();
+                        if let Some(id) = found {
+                            table.touch(id, now);
+                            let flow = model.flows.get_mut(&key).unwrap();
+                            (flow.2, flow.3) = (now, stamp);
+                            prop_assert_eq!(table.get_mut(id).copied(), Some(flow.0));
+                        } else {
+                            let oldest = model.oldest();
+                            value += 1;
+                            let (id, evicted) = table.insert(key, value, class, now);
+                            prop_assert_eq!(table.get_mut(id).copied(), Some(value));
+                            if model.flows.len() >= capacity {
+                                let expected = oldest.map(|key| (key, model.flows.remove(&key).unwrap()));
+                                // Flows of equal age in two classes have no order.
+                                let (key, gone) = evicted.unwrap();
+                                let (expected_key, expected) = expected.unwrap();
+                                if key != expected_key {
+                                    let other = model.flows.remove(&key).unwrap();
+                                    prop_assert_eq!((gone, other.2), (other.0, expected.2));
+                                    prop_assert_ne!(other.1, expected.1);
+                                    model.flows.insert(expected_key, expected);
+                                }
+                            } else {
+                                prop_assert_eq!(evicted, None);
+                            }
+                            model.flows.insert(key, (value, class, now, stamp));
+                        }
+                    }
+                    Step::Class(key, class) => {
+                        let stamp = model.stamp();
+                        if let Some(id) = table.find(&key) {
+                            table.set_class(id, class, now);
+                            let flow = model.flows.get_mut(&key).unwrap();
+                            (flow.1, flow.2, flow.3) = (class, now, stamp);
+                        }
+                    }
+                    Step::End(key) => {
+                        let found = table.find(&key);
+                        let gone = found.and_then(|id| { dead.push(id); table.remove(id) });
+                        prop_assert_eq!(gone.map(|gone| gone.1), model.flows.remove(&key).map(|flow| flow.0));
+                    }
+                    Step::Wait(ticks) => {
+                        now += ticks;
+                        let mut gone = Vec::new();
+                        while let Some((key, _)) = table.expire_one(now) {
+                            gone.push(key);
+                        }
+                        gone.sort_unstable();
+                        prop_assert_eq!(gone, model.expired(now));
+                    }
+                }
+                prop_assert_eq!(table.len(), model.flows.len());
+                prop_assert!(table.slots.len() <= capacity);
+                for id in &dead {
+                    prop_assert_eq!(table.get_mut(*id), None, "a name outlives its flow");
+                }
+            }
+            table.clear();
+            prop_assert_eq!((table.len(), table.expire_one(now + 1000)), (0, None));
+            prop_assert!((0..20u8).all(|key| table.find(&key).is_none()));
+        }
+    }
+
+    #[test]
+    fn a_million_short_flows_leave_no_trace() {
+        let mut table: FlowTable<u32, [u8; 16], 2> = FlowTable::new(1000, IDLE);
+        let mut evicted = 0;
+        for n in 0..1_000_000 {
+            evicted += u32::from(table.insert(n, [0; 16], 0, n / 10_000).1.is_some());
+        }
+        assert_eq!((table.len(), evicted), (1000, 999_000));
+        assert_eq!(table.slots.len(), 1000);
+        assert!(table.index.capacity() < 4000, "{}", table.index.capacity());
+        while table.expire_one(1000).is_some() {}
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -1,0 +1,331 @@
+//! Bounds on what strangers cost a server.
+//!
+//! A connection that has not sent a legal request holds a [`Ticket`]. When there are too many, in total or from one
+//! source, the oldest one goes; a source whose keys keep failing, and strangers altogether when failures flood in,
+//! no longer get a key derivation. What they see is the same silence as ever.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Sources that are remembered.
+const SOURCES: usize = 4096;
+/// Failures that a source has at once, and how many come back per second.
+const SOURCE_BURST: f64 = 64.0;
+const SOURCE_RATE: f64 = 2.0;
+/// The same for all strangers on a core together: 2,000 derivations are 3 to 4 % of its time.
+const TOTAL_BURST: f64 = 2000.0;
+const TOTAL_RATE: f64 = 2000.0;
+/// A source is named in the log once in this time.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// Sources that one report names.
+const NAMED: usize = 8;
+
+/// The strangers of one core.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    max_total: usize,
+    max_per_source: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Oldest first.
+    queue: VecDeque<(IpAddr, Weak<Place>)>,
+    total: usize,
+    sources: HashMap<IpAddr, Source>,
+    bucket: Bucket,
+}
+
+#[derive(Debug)]
+struct Source {
+    waiting: usize,
+    bucket: Bucket,
+    known: bool,
+    failures: u32,
+    reported_at: Option<Instant>,
+    seen_at: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn refill(&mut self, rate: f64, burst: f64, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + passed * rate).min(burst);
+        self.at = now;
+    }
+
+    fn spend(&mut self) {
+        self.tokens = (self.tokens - 1.0).max(0.0);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    evicted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Place {
+    fn evict(&self) {
+        self.evicted.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The right to be a stranger; it ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    place: Rc<Place>,
+    source: IpAddr,
+    guard: Rc<Guard>,
+}
+
+impl Guard {
+    /// Bounds for one core.
+    pub(crate) fn new(max_total: usize, max_per_source: usize, now: Instant) -> Self {
+        let bucket = Bucket { tokens: TOTAL_BURST, at: now };
+        let state = State { queue: VecDeque::new(), total: 0, sources: HashMap::new(), bucket };
+        Self {
+            max_total: max_total.max(1),
+            max_per_source: max_per_source.max(1),
+            state: RefCell::new(state),
+        }
+    }
+
+    /// A stranger has come. Where there are too many, the oldest one makes room: a client that has the key is
+    /// through within a round trip, whoever else shares its address.
+    pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
+        let source = prefix(ip);
+        let mut state = self.state.borrow_mut();
+        if state.source(source, now).waiting >= self.max_per_source {
+            state.evict_oldest(Some(source));
+        } else if state.total >= self.max_total {
+            state.evict_oldest(None);
+        }
+        let place = Rc::new(Place::default());
+        state.queue.push_back((source, Rc::downgrade(&place)));
+        state.total += 1;
+        state.source(source, now).waiting += 1;
+        if state.queue.len() > 2 * self.max_total {
+            state.queue.retain(|(_, place)| place.strong_count() > 0);
+        }
+        Ticket { place, source, guard: self.clone() }
+    }
+
+    /// The process is to end: all strangers go.
+    pub(crate) fn dismiss(&self) {
+        let strangers: Vec<_> =
+            self.state.borrow().queue.iter().filter_map(|(_, place)| place.upgrade()).collect();
+        strangers.iter().for_each(|place| place.evict());
+    }
+
+    /// Lines for the log: sources whose keys failed since they were last named, with the count.
+    pub(crate) fn take_report(&self, now: Instant) -> Vec<(IpAddr, u32)> {
+        let mut state = self.state.borrow_mut();
+        let mut due: Vec<_> = state
+            .sources
+            .iter_mut()
+            .filter(|(_, source)| source.failures > 0)
+            .filter(|(_, s)| s.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY))
+            .collect();
+        due.sort_by_key(|(ip, source)| (std::cmp::Reverse(source.failures), **ip));
+        due.truncate(NAMED);
+        due.into_iter()
+            .map(|(ip, source)| {
+                source.reported_at = Some(now);
+                (*ip, std::mem::take(&mut source.failures))
+            })
+            .collect()
+    }
+}
+
+impl State {
+    fn source(&mut self, source: IpAddr, now: Instant) -> &mut Source {
+        if self.sources.len() >= SOURCES && !self.sources.contains_key(&source) {
+            let oldest = self.sources.iter().filter(|(_, s)| s.waiting == 0).min_by_key(|(_, s)| s.seen_at);
+            if let Some(oldest) = oldest.map(|(ip, _)| *ip) {
+                self.sources.remove(&oldest);
+            }
+        }
+        let bucket = Bucket { tokens: SOURCE_BURST, at: now };
+        let fresh = Source { waiting: 0, bucket, known: false, failures: 0, reported_at: None, seen_at: now };
+        let entry = self.sources.entry(source).or_insert(fresh);
+        entry.seen_at = now;
+        entry
+    }
+
+    /// Makes the oldest stranger go, of all or of one source.
+    fn evict_oldest(&mut self, of: Option<IpAddr>) {
+        while self.queue.front().is_some_and(|(_, place)| place.strong_count() == 0) {
+            self.queue.pop_front();
+        }
+        let candidates = self.queue.iter().filter(|(source, _)| of.is_none_or(|of| of == *source));
+        let oldest = candidates.filter_map(|(_, place)| place.upgrade()).find(|place| !place.evicted.get());
+        if let Some(place) = oldest {
+            place.evict();
+        }
+    }
+}
+
+impl Ticket {
+    /// Whether a key may be derived for this stranger: as long as the failures of its source are few, and those of
+    /// all strangers together. For a source that has authenticated lately one of the two is enough, so that
+    /// neither a flood from elsewhere nor a neighbour behind the same address locks it out.
+    pub(crate) fn may_derive(&self, now: Instant) -> bool {
+        let mut state = self.guard.state.borrow_mut();
+        state.bucket.refill(TOTAL_RATE, TOTAL_BURST, now);
+        let total = state.bucket.tokens;
+        let source = state.source(self.source, now);
+        source.bucket.refill(SOURCE_RATE, SOURCE_BURST, now);
+        let own = source.bucket.tokens;
+        if source.known { own >= 1.0 || total >= 1.0 } else { own >= 1.0 && total >= 1.0 }
+    }
+
+    /// The key that was derived for this stranger, at some cost, did not fit.
+    pub(crate) fn failed(&self, now: Instant) {
+        let mut state = self.guard.state.borrow_mut();
+        state.bucket.spend();
+        let source = state.source(self.source, now);
+        source.bucket.spend();
+        source.failures = source.failures.saturating_add(1);
+    }
+
+    /// The key did not fit, which cost next to nothing: to be reported, no more.
+    pub(crate) fn mismatched(&self, now: Instant) {
+        let mut state = self.guard.state.borrow_mut();
+        let source = state.source(self.source, now);
+        source.failures = source.failures.saturating_add(1);
+    }
+
+    /// The stranger is none any more.
+    pub(crate) fn authenticated(self, now: Instant) {
+        self.guard.state.borrow_mut().source(self.source, now).known = true;
+    }
+
+    /// Whether this one has to make room, and if not, whom to wake when it has to.
+    pub(crate) fn poll_evicted(&self, waker: &Waker) -> bool {
+        *self.place.waker.borrow_mut() = Some(waker.clone());
+        self.place.evicted.get()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.guard.state.borrow_mut();
+        state.total -= 1;
+        if let Some(source) = state.sources.get_mut(&self.source) {
+            source.waiting = source.waiting.saturating_sub(1);
+        }
+    }
+}
+
+/// What counts as one source: an IPv4 address, an IPv6 /64.
+fn prefix(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => IpAddr::V4(ip),
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn guard(total: usize, per_source: usize) -> (Rc<Guard>, Instant) {
+        let now = Instant::now();
+        (Rc::new(Guard::new(total, per_source, now)), now)
+    }
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
+    }
+
+    #[test]
+    fn the_oldest_makes_room_first_of_a_greedy_source() {
+        let (guard, now) = guard(10, 3);
+        let tickets: Vec<_> = (0..10).map(|n| guard.enter(ip(n), now)).collect();
+        let late = guard.enter(ip(99), now);
+        assert!(tickets[0].poll_evicted(Waker::noop()) && !tickets[1].poll_evicted(Waker::noop()));
+        drop(tickets);
+        let same = [guard.enter(ip(99), now), guard.enter(ip(99), now)];
+        assert!(!late.poll_evicted(Waker::noop()));
+        let other = guard.enter(ip(98), now);
+        let next = guard.enter(ip(99), now);
+        assert!(late.poll_evicted(Waker::noop()) && !other.poll_evicted(Waker::noop()));
+        let _more = guard.enter(ip(99), now);
+        assert!(same[0].poll_evicted(Waker::noop()) && !same[1].poll_evicted(Waker::noop()));
+        assert!(!next.poll_evicted(Waker::noop()));
+        let a: IpAddr = "2001:db8::1".parse().unwrap();
+        let b: IpAddr = "2001:db8::ffff:0:0:1".parse().unwrap();
+        assert_eq!(prefix(a), prefix(b));
+        assert_eq!(prefix("::ffff:1.2.3.4".parse().unwrap()), ip(0x0102_0304));
+    }
+
+    #[test]
+    fn failures_cost_the_source_its_derivations_for_a_while() {
+        let (guard, now) = guard(10_000, 10_000);
+        let ticket = guard.enter(ip(1), now);
+        let mut derived = 0;
+        while ticket.may_derive(now) {
+            ticket.failed(now);
+            derived += 1;
+        }
+        assert_eq!(derived, 64);
+        assert!(guard.enter(ip(2), now).may_derive(now), "others are not concerned");
+        assert!(ticket.may_derive(now + Duration::from_secs(1)));
+        assert_eq!(guard.take_report(now), [(ip(1), 64)]);
+        ticket.failed(now);
+        assert_eq!(guard.take_report(now), []);
+        assert_eq!(guard.take_report(now + REPORT_EVERY), [(ip(1), 1)]);
+    }
+
+    #[test]
+    fn a_flood_of_strangers_leaves_known_sources_alone() {
+        let (guard, now) = guard(10_000, 10_000);
+        guard.enter(ip(1), now).authenticated(now);
+        for n in 0..2000 {
+            guard.enter(ip(100 + n / 10), now).failed(now);
+        }
+        assert!(!guard.enter(ip(5), now).may_derive(now));
+        assert!(guard.enter(ip(1), now).may_derive(now));
+    }
+
+    #[test]
+    fn a_neighbour_behind_the_same_address_does_not_lock_it_out() {
+        let (guard, now) = guard(10_000, 10_000);
+        guard.enter(ip(1), now).authenticated(now);
+        for _ in 0..1000 {
+            guard.enter(ip(1), now).failed(now);
+        }
+        assert!(guard.enter(ip(1), now).may_derive(now));
+        for n in 0..1000 {
+            guard.enter(ip(100 + n / 10), now).failed(now);
+        }
+        assert!(!guard.enter(ip(1), now).may_derive(now));
+        let later = now + Duration::from_secs(1);
+        assert!(guard.enter(ip(1), later).may_derive(later), "and is forgiven soon");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let (guard, now) = guard(16, 16);
+        for n in 0..20_000 {
+            guard.enter(ip(n), now).failed(now);
+        }
+        assert!(guard.state.borrow().sources.len() <= SOURCES);
+        assert!(guard.state.borrow().queue.len() <= 33);
+    }
+}

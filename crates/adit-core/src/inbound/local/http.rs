@@ -1,0 +1,493 @@
+//! The HTTP proxy: CONNECT, and requests that are passed on, each to a host of its own.
+
+mod exchange;
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::http::{
+    self, BodyFramer, Destination, HeadError, HeadScanner, RequestHead, Status, Version, emit_error,
+    emit_established,
+};
+use adit_proto::wire::{EndOfStream, Failure, Host, Target};
+
+use self::exchange::{Broken, End, Exchange, Parts, Passed};
+use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
+use crate::conns::Entry;
+use crate::io::send_end;
+use crate::outbound::Opened;
+use crate::record::{EndReason, Record, Side};
+use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
+use crate::session::Session;
+
+/// A client's connection may rest this long between two requests.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// So much of the body of a refused request is read, in bytes, so that the connection can go on.
+const DRAIN_LEN: usize = 256 * 1024;
+/// And for so long.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Before a connection closes, so much is read and thrown away, in bytes: a reset would take the answer with it.
+const LINGER_LEN: usize = 1 << 20;
+/// And for so long.
+const LINGER: Duration = Duration::from_secs(2);
+/// Time for the message that ends an exchange on a reusable connection.
+const SEND_END: Duration = Duration::from_secs(1);
+
+/// One connection of a client.
+struct Connection<'c> {
+    client: &'c Client<'c>,
+    near: Endpoint,
+    /// What has come and is not used yet.
+    wire: RecvBuf,
+    entry: Entry,
+    /// Where the client has connected to.
+    local: SocketAddr,
+    kept: Option<Kept>,
+}
+
+/// The connection of the last request, for the next one to the same target.
+struct Kept {
+    target: Target,
+    opened: Opened,
+}
+
+/// What follows a request on its connection.
+enum Next {
+    Request,
+    Tunnel(Target, Version),
+    Close,
+}
+
+/// What is remembered of a request's head.
+struct Request {
+    exchange: http::Exchange,
+    destination: Way,
+    /// Its credentials are good.
+    is_known: bool,
+    /// Where its body stands.
+    body: BodyFramer,
+    /// The client sends the body only when it is told to.
+    waits: bool,
+    /// The head for the target.
+    head: Vec<u8>,
+    /// It does the same when it is sent twice, and has no body.
+    is_repeatable: bool,
+}
+
+enum Way {
+    Tunnel(Target),
+    Forward(Target),
+    /// To the proxy itself, or nowhere.
+    None(Status),
+}
+
+/// Why no request has come.
+enum NoRequest {
+    Gone,
+    Bad(HeadError),
+}
+
+/// The answer to CONNECT.
+struct Connect(Version);
+
+impl Answer for Connect {
+    fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8> {
+        let mut out = Vec::new();
+        match outcome {
+            Ok(_) => emit_established(self.0, &mut out),
+            Err(failure) => emit_error(failure.into(), self.0, false, false, &mut out),
+        }
+        out
+    }
+}
+
+impl Client<'_> {
+    /// Serves request after request, until one asks for a tunnel or the connection ends.
+    pub(super) async fn serve_http(&self, stream: Stream, wire: RecvBuf) -> Option<TunnelRequest> {
+        let local = stream.local_addr().ok()?;
+        let mut connection = Connection {
+            client: self,
+            near: Endpoint::plain(stream),
+            wire,
+            entry: self.inbound.core.conns.enter(),
+            local,
+            kept: None,
+        };
+        let (target, version) = loop {
+            match Box::pin(connection.serve_request()).await {
+                Next::Request => {}
+                Next::Tunnel(target, version) => break (target, version),
+                Next::Close => {
+                    connection.drop_kept();
+                    return None;
+                }
+            }
+        };
+        connection.drop_kept();
+        let Connection { near, wire, .. } = connection;
+        let early = wire.unread().to_vec();
+        Some(TunnelRequest { stream: near.stream, target, answer: Box::new(Connect(version)), early })
+    }
+}
+
+impl Connection<'_> {
+    async fn serve_request(&mut self) -> Next {
+        if self.wire.unread().is_empty() && !self.rest().await {
+            return Next::Close;
+        }
+        let refused = &self.client.inbound.metrics.refused;
+        let mut scanner = HeadScanner::new();
+        let mut request = match rt::timeout(DEADLINE, self.read_request(&mut scanner)).await {
+            Ok(Ok(request)) => request,
+            Ok(Err(NoRequest::Gone)) => {
+                refused.aborted.add(u64::from(!scanner.is_idle()));
+                return Next::Close;
+            }
+            Ok(Err(NoRequest::Bad(error))) => {
+                refused.malformed.add(1);
+                let (inbound, peer) = (&*self.client.inbound.name, self.client.peer);
+                tracing::debug!(inbound, %peer, %error, "bad HTTP request");
+                return self.refuse_unread(error.status()).await;
+            }
+            // Nothing but empty lines: the connection rests.
+            Err(rt::Elapsed) if scanner.is_idle() => return Next::Close,
+            Err(rt::Elapsed) => {
+                refused.deadline.add(1);
+                return self.refuse_unread(Status::RequestTimeout).await;
+            }
+        };
+        self.entry.touch();
+        if !request.is_known {
+            refused.authentication.add(1);
+            return self.refuse(Status::ProxyAuthenticationRequired, &mut request).await;
+        }
+        match std::mem::replace(&mut request.destination, Way::None(Status::LoopDetected)) {
+            Way::Tunnel(target) | Way::Forward(target) if self.is_own(&target) => {
+                self.refuse(Status::LoopDetected, &mut request).await
+            }
+            Way::Tunnel(target) => Next::Tunnel(target, request.exchange.version),
+            Way::Forward(target) => Box::pin(self.forward(target, request)).await,
+            Way::None(status) => self.refuse(status, &mut request).await,
+        }
+    }
+
+    /// Waits for the next request. False if none is to come.
+    async fn rest(&mut self) -> bool {
+        if self.wire.capacity() > FIRST_READ {
+            self.wire = RecvBuf::with_len(FIRST_READ);
+        }
+        self.wire.reset();
+        self.entry.touch();
+        self.entry.set_resting(true);
+        let mut lost = None;
+        let wait = poll_fn(|cx| {
+            self.entry.set_waker(cx.waker());
+            if self.entry.is_expired() {
+                return Poll::Ready(0);
+            }
+            if self.kept.as_mut().is_some_and(|kept| !is_quiet(&kept.opened.far, cx)) {
+                lost = self.kept.take();
+            }
+            self.near.stream.poll_recv(cx, self.wire.free_mut()).map(|result| result.unwrap_or(0))
+        });
+        let received = rt::timeout(KEEP_ALIVE, wait).await.unwrap_or(0);
+        self.entry.set_resting(false);
+        self.wire.filled(received);
+        if let Some(Kept { opened, .. }) = lost {
+            self.close_far(opened.far, local_end(), true);
+        }
+        received > 0
+    }
+
+    async fn read_request(&mut self, scanner: &mut HeadScanner) -> Result<Request, NoRequest> {
+        let len = loop {
+            if let Some(len) = scanner.scan(self.wire.unread()).map_err(NoRequest::Bad)? {
+                break len;
+            }
+            let Ok(1..) = fill(&self.near.stream, &mut self.wire).await else { return Err(NoRequest::Gone) };
+        };
+        let head = RequestHead::parse(&self.wire.unread()[..len]).map_err(NoRequest::Bad)?;
+        let request = self.note(&head);
+        self.wire.consume(len);
+        Ok(request)
+    }
+
+    fn note(&self, head: &RequestHead<'_>) -> Request {
+        let is_open = self.client.config.users.is_empty();
+        let body = head.body();
+        let is_idempotent = matches!(head.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
+        let mut out = Vec::new();
+        head.emit_forward(&mut out);
+        let destination = match head.destination() {
+            Destination::Tunnel(target) => Way::Tunnel(target.clone()),
+            Destination::Forward { target, .. } => Way::Forward(target.clone()),
+            Destination::Origin { host: Some(host), .. } if self.is_own(host) => Way::None(Status::NotFound),
+            Destination::Origin { .. } => Way::None(Status::BadRequest),
+        };
+        Request {
+            exchange: head.exchange(),
+            destination,
+            is_known: is_open
+                || head.credentials().is_some_and(|credentials| self.client.knows(&credentials)),
+            is_repeatable: is_idempotent && body.is_complete(),
+            waits: head.expects_continue() && !body.is_complete(),
+            body,
+            head: out,
+        }
+    }
+
+    /// Whether `target` is the port that the client is connected to. Behind a tunnel, loopback is another machine.
+    fn is_own(&self, target: &Target) -> bool {
+        let local = self.local.ip().to_canonical();
+        let is_local = match &target.host {
+            Host::Ip(ip) => {
+                *ip == local || (local.is_loopback() && (ip.is_loopback() || ip.is_unspecified()))
+            }
+            Host::Name(name) => local.is_loopback() && name.eq_ignore_ascii_case("localhost"),
+        };
+        let is_elsewhere = self.client.inbound.outbound.is_tunnel() && local.is_loopback();
+        target.port == self.local.port() && is_local && !is_elsewhere
+    }
+
+    async fn forward(&mut self, target: Target, mut request: Request) -> Next {
+        let client = self.client;
+        let session =
+            Session { inbound: client.inbound, peer: client.peer, target: &target, since: rt::now() };
+        let (mut opened, mut replay) = match self.take_kept(&target, &request).await {
+            Some(opened) => {
+                client.inbound.metrics.requests.add(1);
+                (opened, Some(Vec::new()))
+            }
+            None => match session.open().await {
+                Ok(opened) => {
+                    let replay = opened.policy.keep_for_replay.then(Vec::new);
+                    (opened, replay)
+                }
+                Err(error) => return self.refuse(error.failure().into(), &mut request).await,
+            },
+        };
+        let mut passed = self.pass(&mut opened.far, &mut request, &mut replay).await;
+        if passed.end.as_ref().is_err_and(Broken::is_silent_end)
+            && let Some(sent) = replay.take()
+        {
+            // The other side had given up a kept connection before it saw the request: once more on a fresh one.
+            request.head = sent;
+            match Box::pin(client.inbound.outbound.open(&target, true)).await {
+                Ok(fresh) => {
+                    opened = fresh;
+                    passed = self.pass(&mut opened.far, &mut request, &mut None).await;
+                }
+                Err(error) => {
+                    session.log_open_error(&error);
+                    return self.refuse(error.failure().into(), &mut request).await;
+                }
+            }
+        }
+        Box::pin(self.finish(&session, opened, passed, request)).await
+    }
+
+    async fn pass(
+        &mut self,
+        far: &mut Endpoint,
+        request: &mut Request,
+        replay: &mut Option<Vec<u8>>,
+    ) -> Passed {
+        let inbound = self.client.inbound;
+        let parts = Parts {
+            near: &mut self.near,
+            far,
+            wire: &mut self.wire,
+            body: &mut request.body,
+            replay,
+            pool: &inbound.core.pool,
+            entry: &self.entry,
+            traffic: &inbound.metrics.traffic,
+        };
+        Box::pin(Exchange::new(parts, request.exchange, std::mem::take(&mut request.head)).run()).await
+    }
+
+    /// Decides what becomes of both connections, and writes the record.
+    async fn finish(
+        &mut self,
+        session: &Session<'_>,
+        mut opened: Opened,
+        passed: Passed,
+        mut request: Request,
+    ) -> Next {
+        match passed.end {
+            Ok(End::Switched) if !passed.far_ended => {
+                self.switch(session, opened, &passed).await;
+                Next::Close
+            }
+            Ok(_) => {
+                write_record(session, passed.up, passed.down, &EndReason::Finished);
+                if passed.target_keeps {
+                    let policy = Policy { keep_for_replay: false, ..opened.policy };
+                    let opened = Opened { policy, ..opened };
+                    self.drop_kept();
+                    self.kept = Some(Kept { target: session.target.clone(), opened });
+                } else if passed.far_ended && passed.is_clean && self.end_exchange(&mut opened.far).await {
+                    self.close_far(opened.far, EndReason::Finished, true);
+                } else {
+                    self.close_far(opened.far, local_end(), passed.is_clean);
+                }
+                if passed.client_keeps { Next::Request } else { self.hang_up().await }
+            }
+            Err(Broken { reason, status }) => {
+                write_record(session, passed.up, passed.down, &reason);
+                let is_local = matches!(reason, EndReason::Socket(Side::Near, _));
+                self.close_far(opened.far, reason, passed.is_clean);
+                if is_local {
+                    return Next::Close;
+                }
+                if passed.may_answer {
+                    // Where a bad body ends, nobody knows.
+                    request.exchange.keep_alive &= status != Status::BadRequest;
+                    return self.refuse(status, &mut request).await;
+                }
+                // Part of the answer is out: it must not be taken for all of it.
+                self.near.stream.abort_on_close();
+                Next::Close
+            }
+        }
+    }
+
+    /// Both ends have agreed on another protocol: their bytes are none of ours any more.
+    async fn switch(&mut self, session: &Session<'_>, mut opened: Opened, passed: &Passed) {
+        let inbound = self.client.inbound;
+        let early = Early { bytes: self.wire.unread().to_vec(), ended: false };
+        self.wire = RecvBuf::default();
+        let policy = Policy { keep_for_replay: false, ..opened.policy };
+        let (pool, traffic) = (&inbound.core.pool, &inbound.metrics.traffic);
+        let far = &mut opened.far;
+        let relay = Relay::new(&mut self.near, far, early, pool, &self.entry, traffic, policy);
+        let mut outcome = Box::pin(relay).await;
+        outcome.up += passed.up;
+        outcome.down += passed.down;
+        session.finish(&self.near, opened, outcome);
+    }
+
+    /// The kept connection, if it leads to `target` and still does. A request that could not be sent again, should
+    /// the connection turn out to be closed, gets a fresh one.
+    async fn take_kept(&mut self, target: &Target, request: &Request) -> Option<Opened> {
+        if !request.is_repeatable || self.kept.as_ref()?.target != *target {
+            return None;
+        }
+        let Kept { opened, .. } = self.kept.take()?;
+        if poll_fn(|cx| Poll::Ready(is_quiet(&opened.far, cx))).await {
+            return Some(opened);
+        }
+        self.close_far(opened.far, local_end(), true);
+        None
+    }
+
+    fn drop_kept(&mut self) {
+        if let Some(Kept { opened, .. }) = self.kept.take() {
+            self.close_far(opened.far, local_end(), true);
+        }
+    }
+
+    /// Answers the far end's in-band end with ours, so that its stream is free for another exchange.
+    async fn end_exchange(&self, far: &mut Endpoint) -> bool {
+        let is_in_band = far.stack.as_ref().is_some_and(|stack| stack.end_of_stream() == EndOfStream::InBand);
+        is_in_band
+            && matches!(
+                rt::timeout(SEND_END, send_end(far, &self.client.inbound.core.pool)).await,
+                Ok(Ok(()))
+            )
+    }
+
+    fn close_far(&self, far: Endpoint, reason: EndReason, is_clean: bool) {
+        let inbound = self.client.inbound;
+        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean, near_ended: false };
+        inbound.outbound.close(far, &outcome, &inbound.core.pool);
+    }
+
+    /// Answers a request with an error of our own.
+    async fn refuse(&mut self, status: Status, request: &mut Request) -> Next {
+        let http::Exchange { version, keep_alive, head_request, .. } = request.exchange;
+        // Whether a body comes that is waiting for permission cannot be known.
+        let keep_alive = keep_alive && !request.waits && self.drain(&mut request.body).await;
+        let mut out = Vec::new();
+        emit_error(status, version, keep_alive, head_request, &mut out);
+        let is_sent = matches!(rt::timeout(DEADLINE, self.near.stream.send_all(&out)).await, Ok(Ok(())));
+        match (is_sent, keep_alive) {
+            (true, true) => Next::Request,
+            (true, false) => self.hang_up().await,
+            (false, _) => Next::Close,
+        }
+    }
+
+    /// The same for one that could not be read.
+    async fn refuse_unread(&mut self, status: Status) -> Next {
+        let mut out = Vec::new();
+        emit_error(status, Version::Http11, false, false, &mut out);
+        match rt::timeout(DEADLINE, self.near.stream.send_all(&out)).await {
+            Ok(Ok(())) => self.hang_up().await,
+            Ok(Err(_)) | Err(rt::Elapsed) => Next::Close,
+        }
+    }
+
+    /// Reads on to the end of `body`, within bounds. True if it was reached.
+    async fn drain(&mut self, body: &mut BodyFramer) -> bool {
+        let drain = async {
+            let mut drained = 0;
+            loop {
+                let Ok(framed) = body.pass(self.wire.unread()) else { return false };
+                self.wire.consume(framed.used);
+                drained += framed.used;
+                if framed.complete || drained > DRAIN_LEN {
+                    return framed.complete;
+                }
+                let Ok(1..) = fill(&self.near.stream, &mut self.wire).await else { return false };
+            }
+        };
+        rt::timeout(DRAIN, drain).await == Ok(true)
+    }
+
+    /// Closes so that what was sent last arrives.
+    async fn hang_up(&mut self) -> Next {
+        drop(self.near.stream.shutdown_write());
+        let discard = async {
+            let mut left = LINGER_LEN;
+            self.wire.reset();
+            while let Ok(received @ 1..) = self.near.stream.recv(self.wire.free_mut()).await
+                && received < left
+            {
+                left -= received;
+            }
+        };
+        rt::timeout(LINGER, discard).await.ok();
+        Next::Close
+    }
+}
+
+/// As outbounds know it: the local side wants nothing more.
+fn local_end() -> EndReason {
+    EndReason::Socket(Side::Near, std::io::ErrorKind::ConnectionAborted)
+}
+
+/// Whether a connection that owes nothing says nothing.
+fn is_quiet(far: &Endpoint, cx: &mut Context<'_>) -> bool {
+    if far.stack.is_some() {
+        far.stream.poll_readable(cx).is_pending()
+    } else {
+        far.stream.poll_recv(cx, &mut [0]).is_pending()
+    }
+}
+
+fn write_record(session: &Session<'_>, up: u64, down: u64, reason: &EndReason) {
+    let inbound = session.inbound;
+    let record = Record {
+        inbound: &inbound.name,
+        outbound: &inbound.outbound.name,
+        peer: Some(session.peer),
+        target: session.target,
+        since: session.since,
+    };
+    record.write(rt::now(), up, down, reason, inbound.core.log_destinations);
+}

@@ -1,0 +1,256 @@
+//! The registry of ways in, and the loop that accepts.
+
+mod local;
+mod shadowsocks;
+mod snell;
+mod stranger;
+mod tunnel;
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_config::model::{self, ServerCover, Transports};
+use adit_net::accept::Acceptor;
+use adit_net::rt::{self, Stop, Stream};
+
+use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
+use crate::guard::Guard;
+use crate::metrics::{InboundMetrics, UserMetrics};
+use crate::notice;
+use crate::outbound::Outbound;
+use crate::session::CoreContext;
+
+pub(crate) use shadowsocks::ShadowsocksServerShared;
+pub(crate) use snell::SnellServerShared;
+
+/// One way in, on one core.
+pub(crate) struct Inbound {
+    /// Name in logs and status.
+    pub(crate) name: Arc<str>,
+    /// Where it counts.
+    pub(crate) metrics: Arc<InboundMetrics>,
+    /// Where its connections go.
+    pub(crate) outbound: Rc<Outbound>,
+    /// What the core's connections share.
+    pub(crate) core: Rc<CoreContext>,
+    /// Bounds on strangers.
+    pub(crate) guard: Rc<Guard>,
+    /// Connections on this core, all inbounds together: what a drain waits for.
+    pub(crate) active: Rc<Cell<usize>>,
+    /// What it needs to carry datagrams, if its outbound does.
+    pub(crate) datagrams: Option<Datagrams>,
+    kind: Kind,
+}
+
+/// What an inbound needs to carry datagrams.
+#[derive(Clone)]
+pub(crate) struct Datagrams {
+    /// Where they go.
+    pub(crate) far: Rc<Far>,
+    /// The core's space for them.
+    pub(crate) scratch: SharedScratch,
+}
+
+/// What an inbound listens for.
+pub(crate) fn transports(inbound: &model::Inbound) -> Transports {
+    match &inbound.protocol {
+        // Associations of SOCKS have ports of their own.
+        model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => Transports::Tcp,
+        model::InboundProtocol::Shadowsocks(server) => server.transports,
+        model::InboundProtocol::Tunnel { transports, .. } => *transports,
+    }
+}
+
+/// Whether datagrams come to a port of its own: a plugin that carries them would take it.
+pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
+    let by_plugin = match &inbound.protocol {
+        model::InboundProtocol::Shadowsocks(server) => match &server.cover {
+            ServerCover::Plugin(plugin) => plugin.transports.udp(),
+            ServerCover::Obfs(_) => false,
+        },
+        model::InboundProtocol::Local(_)
+        | model::InboundProtocol::Snell(_)
+        | model::InboundProtocol::Tunnel { .. } => false,
+    };
+    transports(inbound).udp() && !by_plugin
+}
+
+enum Kind {
+    Local(model::Local),
+    Shadowsocks(Arc<ShadowsocksServerShared>),
+    Snell(Arc<SnellServerShared>),
+    Tunnel(adit_proto::wire::Target),
+}
+
+/// What an inbound shares over all cores.
+pub(crate) enum Shared {
+    /// Nothing.
+    None,
+    /// A Shadowsocks server's key, salts and users.
+    Shadowsocks(Arc<ShadowsocksServerShared>),
+    /// A Snell server's keys and salts.
+    Snell(Arc<SnellServerShared>),
+}
+
+impl Shared {
+    /// What `inbound` needs once per process.
+    ///
+    /// # Errors
+    /// When a thread cannot be made.
+    pub(crate) fn new(inbound: &model::Inbound) -> std::io::Result<Self> {
+        Ok(match &inbound.protocol {
+            model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => Self::None,
+            model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell)?),
+            model::InboundProtocol::Shadowsocks(server) => {
+                Self::Shadowsocks(Arc::new(ShadowsocksServerShared::start(server)))
+            }
+        })
+    }
+
+    /// Users that are counted by name.
+    pub(crate) fn users(&self) -> Arc<[UserMetrics]> {
+        match self {
+            Self::Shadowsocks(shared) => shared.users().clone(),
+            Self::None | Self::Snell(_) => Arc::default(),
+        }
+    }
+}
+
+/// What is to be said once about `inbound`.
+pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
+    let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Vec::new() };
+    let mut warnings: Vec<String> = notice::method_warning(server.key.method()).into_iter().collect();
+    if server.transports.udp() && !takes_datagrams(inbound) {
+        warnings.push("datagrams through a plugin are not in this build".into());
+    }
+    warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
+}
+
+/// Everything around an inbound that is not its protocol.
+pub(crate) struct Surroundings {
+    pub(crate) metrics: Arc<InboundMetrics>,
+    pub(crate) outbound: Rc<Outbound>,
+    pub(crate) core: Rc<CoreContext>,
+    pub(crate) guard: Rc<Guard>,
+    pub(crate) active: Rc<Cell<usize>>,
+    pub(crate) datagrams: Option<Datagrams>,
+}
+
+impl Inbound {
+    /// Builds the inbound for one core.
+    pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
+        let kind = match (&inbound.protocol, shared) {
+            (model::InboundProtocol::Local(local), _) => Kind::Local(local.clone()),
+            (model::InboundProtocol::Tunnel { target, .. }, _) => Kind::Tunnel(target.clone()),
+            (model::InboundProtocol::Snell(_), Shared::Snell(shared)) => Kind::Snell(shared.clone()),
+            (model::InboundProtocol::Shadowsocks(_), Shared::Shadowsocks(shared)) => {
+                Kind::Shadowsocks(shared.clone())
+            }
+            (model::InboundProtocol::Snell(_) | model::InboundProtocol::Shadowsocks(_), _) => {
+                unreachable!("shared state is made from the same inbound")
+            }
+        };
+        let Surroundings { metrics, outbound, core, guard, active, datagrams } = around;
+        Self { name: inbound.name.clone(), metrics, outbound, core, guard, active, datagrams, kind }
+    }
+
+    /// Accepts until told to drain.
+    pub(crate) async fn run(self: Rc<Self>, mut acceptor: Acceptor, stop: Stop) {
+        let mut stopping = stop.clone();
+        let accept = async {
+            loop {
+                match acceptor.accept().await {
+                    Ok((stream, peer)) => self.clone().spawn(stream.into(), peer),
+                    Err(error) => {
+                        tracing::error!(inbound = &*self.name, %error, "listener failed");
+                        return;
+                    }
+                }
+            }
+        };
+        rt::race(stopping.draining(), accept).await;
+    }
+
+    /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.
+    pub(crate) async fn run_datagrams(
+        self: Rc<Self>,
+        protocol: model::InboundProtocol,
+        socket: std::net::UdpSocket,
+        exchange: (Arc<Exchange>, usize),
+        mut stop: Stop,
+    ) {
+        let near = match protocol {
+            model::InboundProtocol::Shadowsocks(server) => Near::shadowsocks(&server.key.derive()),
+            model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
+            model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => return,
+        };
+        match self.relay(near, socket, Some(exchange)) {
+            Some(Ok(relay)) => relay.run(stop.draining()).await,
+            Some(Err(error)) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
+            None => {}
+        }
+    }
+
+    /// A relay for the datagrams to `socket`; `None` if the outbound carries none.
+    fn relay(
+        &self,
+        near: Near,
+        socket: std::net::UdpSocket,
+        exchange: Option<(Arc<Exchange>, usize)>,
+    ) -> Option<std::io::Result<Relay>> {
+        let Datagrams { far, scratch } = self.datagrams.clone()?;
+        let ends = Ends { near, far };
+        Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
+    }
+
+    /// One task per connection and kind, so that a task is no larger than what it runs.
+    fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
+        self.metrics.accepted.add(1);
+        let open = Open::new(&self);
+        match &self.kind {
+            Kind::Local(_) => rt::spawn_local(async move {
+                let Kind::Local(config) = &self.kind else { return };
+                local::serve(&self, config, stream, peer).await;
+                drop(open);
+            }),
+            Kind::Snell(_) => rt::spawn_local(async move {
+                let Kind::Snell(shared) = &self.kind else { return };
+                snell::serve(&self, shared, stream, peer).await;
+                drop(open);
+            }),
+            Kind::Shadowsocks(_) => rt::spawn_local(async move {
+                let Kind::Shadowsocks(shared) = &self.kind else { return };
+                shadowsocks::serve(&self, shared, stream, peer).await;
+                drop(open);
+            }),
+            Kind::Tunnel(_) => rt::spawn_local(async move {
+                let Kind::Tunnel(target) = &self.kind else { return };
+                tunnel::serve(&self, target, stream, peer).await;
+                drop(open);
+            }),
+        }
+    }
+}
+
+/// Counts a connection for as long as it lives, a panic included.
+struct Open {
+    metrics: Arc<InboundMetrics>,
+    active: Rc<Cell<usize>>,
+}
+
+impl Open {
+    fn new(inbound: &Inbound) -> Self {
+        inbound.metrics.open.add(1);
+        inbound.active.set(inbound.active.get() + 1);
+        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone() }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.metrics.open.add(-1);
+        self.active.set(self.active.get() - 1);
+    }
+}

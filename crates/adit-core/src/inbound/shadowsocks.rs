@@ -1,0 +1,275 @@
+//! The Shadowsocks server.
+//!
+//! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
+//! [`super::stranger`], whatever the method and whichever of these it is.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{self, ObfsServer, ReplayPolicy, ServerCover};
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::shadowsocks::replay::RecentSalts;
+use adit_proto::shadowsocks::{
+    Accept, Acceptor, Generation, SaltFilter as Filter, ServerKey, UserId, WallClock,
+};
+use adit_proto::wire::{Target, WireError};
+
+use super::Inbound;
+use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use crate::disguise::server_front;
+use crate::guard::Ticket;
+use crate::layer::{Front, Protocol, Stack};
+use crate::metrics::UserMetrics;
+use crate::notice::{self, Notice};
+use crate::relay::{Early, Endpoint};
+use crate::rng::OsRng;
+use crate::salts::SaltFilter;
+use crate::session::{Prepared, Session};
+
+/// The longest request in bytes (2022: a variable header of 64 KiB), with as much again as a disguise adds.
+const LONGEST_REQUEST: usize = 96 * 1024;
+/// Salts of 2022 methods that are remembered for a minute; beyond it connections are refused.
+const RECENT_SALTS: usize = 1_000_000;
+
+/// What a Shadowsocks server shares over all cores.
+#[derive(Debug)]
+pub(crate) struct ShadowsocksServerShared {
+    key: ServerKey,
+    obfs: ObfsServer,
+    /// A plugin is in front, which cuts the stream as it likes.
+    has_plugin: bool,
+    replay: ReplayPolicy,
+    salts: Salts,
+    users: Arc<[UserMetrics]>,
+    deadline: Duration,
+    skewed: Notice,
+    replayed: Notice,
+}
+
+/// The salts that have been seen, as the generation of the method needs it.
+#[derive(Debug)]
+enum Salts {
+    /// None are told apart: there are none, or it was not asked for.
+    Ignored,
+    /// For ever, as far as memory goes.
+    All(Box<SaltFilter>),
+    /// Those of the last minute: timestamps stop older ones.
+    Recent { salts: Mutex<RecentSalts>, since: Instant },
+}
+
+impl ShadowsocksServerShared {
+    pub(super) fn start(config: &model::ShadowsocksServer) -> Self {
+        let key = config.key.derive();
+        let salts = match (key.method().generation(), config.replay) {
+            (Generation::Aead2022, _) => {
+                Salts::Recent { salts: Mutex::new(RecentSalts::new(RECENT_SALTS)), since: rt::now() }
+            }
+            (Generation::None, _) | (_, ReplayPolicy::Ignore) => Salts::Ignored,
+            (Generation::Stream | Generation::Aead, _) => Salts::All(Box::default()),
+        };
+        let (obfs, has_plugin) = match &config.cover {
+            ServerCover::Obfs(obfs) => (*obfs, false),
+            ServerCover::Plugin(plugin) => (ObfsServer::Off, plugin.transports.tcp()),
+        };
+        let users = config.key.users().iter().map(|(name, _)| UserMetrics::new(name));
+        Self {
+            obfs,
+            has_plugin,
+            replay: config.replay,
+            salts,
+            users: users.collect(),
+            deadline: draw_deadline(),
+            skewed: Notice::default(),
+            replayed: Notice::default(),
+            key,
+        }
+    }
+
+    /// The users with their counters.
+    pub(super) fn users(&self) -> &Arc<[UserMetrics]> {
+        &self.users
+    }
+
+    fn generation(&self) -> Generation {
+        self.key.method().generation()
+    }
+
+    fn acceptor(&self) -> Acceptor {
+        let acceptor = Acceptor::new(&self.key);
+        // One read brings the whole header, unless something in between cuts the stream anew.
+        if self.has_plugin || self.obfs != ObfsServer::Off { acceptor.with_split_header() } else { acceptor }
+    }
+}
+
+/// What the acceptor asks about a salt.
+struct Memory<'a> {
+    shared: &'a ShadowsocksServerShared,
+    inbound: &'a Inbound,
+    peer: SocketAddr,
+}
+
+impl Filter for Memory<'_> {
+    fn insert(&mut self, salt: &[u8]) -> bool {
+        let shared = self.shared;
+        match &shared.salts {
+            Salts::Ignored => true,
+            Salts::Recent { salts, since } => {
+                let now_s = rt::now().saturating_duration_since(*since).as_secs();
+                salts.lock().unwrap_or_else(PoisonError::into_inner).at(now_s).insert(salt)
+            }
+            Salts::All(salts) => {
+                let is_fresh = salts.insert(salt);
+                if !is_fresh && shared.replay == ReplayPolicy::Report {
+                    if let Some(times) = shared.replayed.due(rt::now()) {
+                        let (inbound, peer) = (&*self.inbound.name, self.peer);
+                        tracing::warn!(inbound, %peer, times, "a salt has come again: a replayed connection is served");
+                    }
+                    return true;
+                }
+                is_fresh
+            }
+        }
+    }
+}
+
+/// Serves one connection.
+pub(super) async fn serve(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    stream: Stream,
+    peer: SocketAddr,
+) {
+    // All that the handshake needs is gone by the time the connection is idle.
+    let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
+    let Client { mut near, user, mut prepared } = client;
+    let entry = inbound.core.conns.enter();
+    let session = Session { inbound, peer, target: &prepared.target, since: prepared.since };
+    let outcome = session.relay(&mut near, &mut prepared.opened, &mut prepared.early, &entry).await;
+    if let Some(UserId(user)) = user {
+        let user = &shared.users[user];
+        user.requests.add(1);
+        user.traffic.up.add(outcome.up);
+        user.traffic.down.add(outcome.down);
+    }
+    session.finish(&near, prepared.opened, outcome);
+}
+
+/// A client with the way to its target.
+struct Client {
+    near: Endpoint,
+    user: Option<UserId>,
+    prepared: Box<Prepared>,
+}
+
+/// Everything up to the relay.
+async fn prepare(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    stream: Stream,
+    peer: SocketAddr,
+) -> Option<Client> {
+    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let since = rt::now();
+    let Ok(opened) = (Session { inbound, peer, target: &target, since }).open().await else {
+        stream.abort_on_close();
+        return None;
+    };
+    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    Some(Client { near, user, prepared: Box::new(Prepared { target, since, opened, early }) })
+}
+
+/// Everything up to the request; strangers are dealt with here.
+async fn handshake(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    stream: &Stream,
+    peer: SocketAddr,
+) -> Option<Admitted> {
+    let now = rt::now();
+    let ticket = inbound.guard.enter(peer.ip(), now);
+    let until = now + shared.deadline;
+    let admission = Box::pin(admit(inbound, shared, stream, peer, &ticket));
+    match in_time(&ticket, until, admission).await {
+        Ok(admitted) => {
+            if matches!(shared.generation(), Generation::Aead | Generation::Aead2022) {
+                ticket.authenticated(rt::now());
+            }
+            Some(admitted)
+        }
+        Err(refusal) => {
+            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            if let Refusal::Wire(WireError::Clock { offset_s, window_s }) = refusal {
+                report_skew(inbound, shared, peer, offset_s, window_s);
+            }
+            leave_alone(inbound, stream, &ticket, &refusal, shared.obfs, until).await;
+            None
+        }
+    }
+}
+
+struct Admitted {
+    stack: Stack,
+    tail: Vec<u8>,
+    target: Target,
+    user: Option<UserId>,
+    early: Early,
+}
+
+/// Reads the request.
+async fn admit(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    stream: &Stream,
+    peer: SocketAddr,
+    ticket: &Ticket,
+) -> Result<Admitted, Refusal> {
+    let mut front: Front = server_front(shared.obfs);
+    let mut acceptor = shared.acceptor();
+    let mut memory = Memory { shared, inbound, peer };
+    let mut wire = RecvBuf::with_len(FIRST_READ);
+    let accepted = loop {
+        let received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
+        front.handle_received(&mut wire, received, rt::now()).map_err(Refusal::Disguise)?;
+        let accepted =
+            front.with_inner(&mut wire, |wire| acceptor.accept(wire, rt::unix_time(), &mut memory));
+        match accepted {
+            Ok(Accept::Accepted(accepted)) => break accepted,
+            Ok(Accept::NeedMore(_)) => {}
+            Err(error) => {
+                // Without authentication a wrong key shows as an address that is none.
+                let garbled = matches!(error, WireError::Malformed { .. });
+                let is_key = matches!(error, WireError::Authentication { .. })
+                    || garbled && shared.generation() == Generation::Stream;
+                if is_key && !acceptor.is_authenticated() {
+                    ticket.mismatched(rt::now());
+                }
+                return Err(Refusal::Wire(error));
+            }
+        }
+    };
+    let mut early = Early { bytes: wire.block()[accepted.payload].to_vec(), ended: false };
+    let server = acceptor.into_server(WallClock::new(rt::now(), rt::unix_time()), &mut OsRng);
+    if let (Salts::All(salts), Some(own)) = (&shared.salts, server.own_salt()) {
+        // A recording of our own answers is no request either.
+        salts.insert(own);
+    }
+    let mut stack = Stack::new(Protocol::ShadowsocksServer(server), front);
+    let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;
+    Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user, early })
+}
+
+/// Only who holds the key gets this far, or has a recording of one who does.
+fn report_skew(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    peer: SocketAddr,
+    offset_s: i64,
+    window_s: u32,
+) {
+    let Some(times) = shared.skewed.due(rt::now()) else { return };
+    let inbound = &*inbound.name;
+    let text = notice::skew("the client's", offset_s, window_s);
+    tracing::warn!(inbound, %peer, times, "{text}, or an old connection was replayed");
+}

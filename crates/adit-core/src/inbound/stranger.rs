@@ -1,0 +1,160 @@
+//! What servers do with strangers until they have shown that they are none.
+//!
+//! Whatever is wrong with a stranger's bytes, the reaction is the same silence: nothing is sent, bytes are read and
+//! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.
+//! The HTTP disguise answers like the web server it claims to be.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use adit_config::model::ObfsServer;
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::http;
+use adit_proto::wire::{Opened, Rng, WireError};
+
+use super::Inbound;
+use crate::discard::discard_bytes;
+use crate::guard::Ticket;
+use crate::layer::Stack;
+use crate::metrics::Refused;
+use crate::relay::Early;
+use crate::rng::OsRng;
+
+/// Strangers are left alone for a time between these, in seconds, chosen once per start.
+const DEADLINE_S: (u64, u64) = (60, 180);
+/// Bytes of a stranger that are read and thrown away before reading stops.
+const DISCARD_LEN: usize = 1 << 20;
+/// First size of a request's buffer in bytes: a first segment fits.
+pub(super) const FIRST_READ: usize = 2048;
+/// A last word is given this long to reach the client before the connection closes.
+pub(super) const LINGER: Duration = Duration::from_secs(5);
+
+/// Why a stranger's connection is not served.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Its bytes are wrong.
+    Wire(WireError),
+    /// Its disguise is wrong.
+    Disguise(WireError),
+    /// It has used up what strangers may cost.
+    Throttled,
+    /// It ended, or broke, before it had said anything.
+    Gone,
+    /// It took too long.
+    Late,
+    /// It had to make room for another one.
+    Evicted,
+}
+
+/// How long strangers are left alone; to be drawn once per start.
+pub(super) fn draw_deadline() -> Duration {
+    let (min, max) = DEADLINE_S;
+    let spread = u32::try_from((max - min) * 1000).expect("minutes");
+    Duration::from_secs(min) + Duration::from_millis(OsRng.below(spread).into())
+}
+
+/// Returns when the stranger has to make room.
+async fn evicted(ticket: &Ticket) {
+    poll_fn(|cx| if ticket.poll_evicted(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Drives `handshake`, within a stranger's time.
+pub(super) async fn in_time<T>(
+    ticket: &Ticket,
+    until: Instant,
+    handshake: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    let late = async {
+        rt::sleep_until(until).await;
+        Err(Refusal::Late)
+    };
+    let evicted = async {
+        evicted(ticket).await;
+        Err(Refusal::Evicted)
+    };
+    rt::race(rt::race(late, evicted), handshake).await
+}
+
+/// One read behind what is there; a buffer that is full is replaced by one of `longest` bytes.
+pub(super) async fn receive(stream: &Stream, wire: &mut RecvBuf, longest: usize) -> Result<usize, Refusal> {
+    if wire.free_mut().is_empty() {
+        let mut larger = RecvBuf::with_len(longest);
+        larger.extend(wire.unread());
+        *wire = larger;
+    }
+    let received = stream.recv(wire.free_mut()).await.map_err(|_| Refusal::Gone)?;
+    if received == 0 {
+        return Err(Refusal::Gone);
+    }
+    wire.filled(received);
+    Ok(received)
+}
+
+/// What came with the request goes to `early`; bytes that cannot be opened yet are returned.
+pub(super) fn take_early(
+    stack: &mut Stack,
+    wire: &mut RecvBuf,
+    early: &mut Early,
+) -> Result<Vec<u8>, WireError> {
+    loop {
+        match stack.open(wire, rt::now())? {
+            Opened::Payload(range) => early.bytes.extend(&wire.block()[range]),
+            Opened::NeedMore(_) => break,
+            Opened::End => {
+                early.ended = true;
+                break;
+            }
+        }
+    }
+    Ok(wire.unread().to_vec())
+}
+
+/// The uniform reaction to a stranger that is none of ours. `disguise` is what the inbound wears.
+pub(super) async fn leave_alone(
+    inbound: &Inbound,
+    stream: &Stream,
+    ticket: &Ticket,
+    refusal: &Refusal,
+    disguise: ObfsServer,
+    until: Instant,
+) {
+    count(&inbound.metrics.refused, refusal);
+    match refusal {
+        Refusal::Gone | Refusal::Late | Refusal::Evicted => {}
+        Refusal::Disguise(_) if disguise == ObfsServer::Http => {
+            // What a web server says to something that is not HTTP.
+            let mut answer = Vec::new();
+            http::emit_error(http::Status::BadRequest, http::Version::Http11, false, false, &mut answer);
+            if stream.send_all(&answer).await.is_ok() {
+                drop(stream.shutdown_write());
+                rt::timeout(LINGER, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await.ok();
+            }
+        }
+        Refusal::Wire(_) | Refusal::Disguise(_) | Refusal::Throttled => {
+            let stop = rt::race(rt::sleep_until(until), evicted(ticket));
+            rt::race(stop, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await;
+        }
+    }
+}
+
+fn count(refused: &Refused, refusal: &Refusal) {
+    let counter = match refusal {
+        Refusal::Throttled => &refused.authentication,
+        Refusal::Gone => &refused.aborted,
+        Refusal::Late => &refused.deadline,
+        Refusal::Evicted => &refused.limit,
+        Refusal::Wire(error) | Refusal::Disguise(error) => match error {
+            WireError::Authentication { .. } => &refused.authentication,
+            WireError::Replayed { .. } => &refused.replay,
+            WireError::Clock { .. } => &refused.clock,
+            WireError::Unsupported { .. } => &refused.unsupported,
+            WireError::Malformed { .. }
+            | WireError::Truncated { .. }
+            | WireError::Remote { .. }
+            | WireError::Exhausted { .. } => &refused.malformed,
+        },
+    };
+    counter.add(1);
+}

@@ -1,0 +1,32 @@
+//! What runs: ways in and out, the one relay between them, bounds, counters and the control interface.
+//!
+//! [`start`] turns a [`Config`](adit_config::model::Config) into event loops; everything below is private to the
+//! loop it lives on.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod conns;
+mod datagram;
+mod discard;
+mod disguise;
+mod flow;
+mod guard;
+mod inbound;
+mod io;
+mod keys;
+mod layer;
+mod metrics;
+mod notice;
+mod outbound;
+mod record;
+mod relay;
+mod rng;
+mod run;
+mod salts;
+mod session;
+mod status;
+
+pub use admin::ask_status;
+pub use run::{Running, StartError, start};
+pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};

@@ -1,0 +1,122 @@
+//! The Shadowsocks client: one connection to the server for each request.
+
+use std::io;
+use std::sync::Arc;
+
+use adit_config::model::{self, ClientCover, ObfsClient};
+use adit_net::plugin::{PluginPort, Plugins, Role};
+use adit_net::rt::{self, Stream};
+use adit_proto::shadowsocks::{Client, Key, WallClock};
+use adit_proto::wire::{Host, Target, WireError};
+
+use super::Opened;
+use crate::disguise::ClientDisguise;
+use crate::layer::{Protocol, Stack};
+use crate::metrics::OutboundMetrics;
+use crate::notice::{self, Notice};
+use crate::record::{EndReason, Side};
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
+use crate::rng::OsRng;
+
+/// What a Shadowsocks client shares over all cores.
+#[derive(Debug)]
+pub(crate) struct ShadowsocksShared {
+    key: Key,
+    server: Target,
+    disguise: ClientDisguise,
+    /// Where the plugin listens that takes the server's place.
+    plugin: Option<PluginPort>,
+    carries_streams: bool,
+    skewed: Notice,
+    rejected: Notice,
+}
+
+impl ShadowsocksShared {
+    pub(super) fn start(
+        name: &Arc<str>,
+        config: &model::ShadowsocksClient,
+        plugins: &mut Plugins,
+    ) -> io::Result<Self> {
+        let (disguise, plugin) = match &config.cover {
+            ClientCover::Obfs(obfs) => (ClientDisguise::new(obfs)?, None),
+            ClientCover::Plugin(plugin) => {
+                let port = if plugin.transports.tcp() {
+                    let role = Role::Client { server: config.server.clone() };
+                    Some(plugins.start(name, plugin, role)?)
+                } else {
+                    None
+                };
+                (ClientDisguise::new(&ObfsClient::Off)?, port)
+            }
+        };
+        Ok(Self {
+            key: config.key.derive(),
+            server: config.server.clone(),
+            disguise,
+            plugin,
+            carries_streams: config.transports.tcp(),
+            skewed: Notice::default(),
+            rejected: Notice::default(),
+        })
+    }
+
+    /// Whether streams are to be carried at all.
+    pub(super) fn carries_streams(&self) -> bool {
+        self.carries_streams
+    }
+
+    /// Where the plugin listens at this moment, if there is one.
+    pub(super) fn plugin(&self) -> Option<Target> {
+        let addr = self.plugin.as_ref()?.addr();
+        Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
+    }
+
+    pub(super) fn server(&self) -> &Target {
+        &self.server
+    }
+
+    /// Begins a connection to `target`.
+    pub(super) fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
+        let clock = WallClock::new(rt::now(), rt::unix_time());
+        let client = Client::new(&self.key, target, clock, &mut OsRng);
+        let stack = Stack::new(Protocol::ShadowsocksClient(client), self.disguise.front());
+        let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
+        Opened { far, policy: Policy { half_close: HalfClose::AtOnce, keep_for_replay: false } }
+    }
+
+    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
+    pub(super) fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
+        match &outcome.reason {
+            EndReason::Wire(WireError::Clock { offset_s, window_s }) => {
+                if let Some(times) = self.skewed.due(rt::now()) {
+                    let text = notice::skew("the server's", *offset_s, *window_s);
+                    tracing::warn!(outbound, times, "{text}");
+                }
+            }
+            EndReason::Wire(WireError::Authentication { .. }) if outcome.down == 0 => {
+                if let Some(times) = self.rejected.due(rt::now()) {
+                    tracing::warn!(
+                        outbound,
+                        times,
+                        "the server's first bytes do not open: key or method differ, or it is no Shadowsocks server"
+                    );
+                }
+            }
+            EndReason::Socket(Side::Far, _) if outcome.down == 0 => {
+                metrics.early_closes.add(1);
+                if let Some(times) = self.rejected.due(rt::now()) {
+                    tracing::warn!(
+                        outbound,
+                        times,
+                        "the server closed before any reply: key, method, disguise or clock differ, or the target reset the connection"
+                    );
+                }
+            }
+            EndReason::Finished
+            | EndReason::Idle
+            | EndReason::Stopped
+            | EndReason::Socket(..)
+            | EndReason::Wire(_) => {}
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The Snell client: connections to a server, and the ones that are kept for further requests.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{self, SnellClient};
+use adit_net::rt::{self, Pool, Stream};
+use adit_proto::snell::{Client, Psk, Request};
+use adit_proto::wire::Target;
+
+use super::{Opened, end_of_cut};
+use crate::discard::discard_exchange;
+use crate::disguise::ClientDisguise;
+use crate::keys::KeySupply;
+use crate::layer::{Protocol, Stack};
+use crate::metrics::OutboundMetrics;
+use crate::record::{EndReason, Side};
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
+use crate::rng::OsRng;
+
+/// Connections kept per core; mihomo and OpenSnell keep as many in all.
+const MAX_KEPT: usize = 10;
+/// A connection without a request is kept this long: OpenSnell's and mihomo's time.
+const KEPT_FOR: Duration = Duration::from_secs(15);
+/// After a local abort the server's end is awaited this long before the connection is given up, as OpenSnell does.
+const RECLAIM: Duration = Duration::from_millis(500);
+/// And no more than this much is thrown away for it; Surge and sing-box stop at the same count.
+const RECLAIM_LEN: usize = 0x8_0000;
+/// Early closes in a row after which the likely causes are named.
+const EARLY_CLOSES: u32 = 5;
+/// A server that has never replied is doubted after so many exchanges that applications gave up, and this time.
+const UNANSWERED: u32 = 3;
+const SILENCE: Duration = Duration::from_secs(3);
+/// And then no more often than this.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// What a Snell client shares over all cores: its key, and the keys derived ahead.
+#[derive(Debug)]
+pub(crate) struct SnellShared {
+    keys: Arc<KeySupply>,
+    disguise: ClientDisguise,
+    /// Whether the server of the latest exchange has shown itself to be adit.
+    server_is_adit: AtomicBool,
+    /// What speaks for a wrong key.
+    doubts: Mutex<Doubts>,
+}
+
+/// Nothing on the wire says that the key is wrong: the server closes before any reply, or, if it is a careful one,
+/// stays silent for minutes, so that it is the application that loses patience.
+#[derive(Debug, Default)]
+struct Doubts {
+    /// Whether the server has proved once that it has the key.
+    is_known: bool,
+    /// Exchanges in a row without a reply.
+    count: u32,
+    /// When the first of them had ended.
+    since: Option<Instant>,
+    complained_at: Option<Instant>,
+}
+
+impl Doubts {
+    /// The server has replied.
+    fn clear(&mut self) {
+        *self = Self { is_known: true, complained_at: self.complained_at, ..Self::default() };
+    }
+
+    /// An exchange has ended without a reply, by the server's doing or by the application's. The count, when it is
+    /// time to speak of it.
+    fn add(&mut self, by_server: bool, now: Instant) -> Option<u32> {
+        // A server that has replied before may be slow; its key is right.
+        if self.is_known && !by_server {
+            return None;
+        }
+        self.count += 1;
+        let since = *self.since.get_or_insert(now);
+        let repeated = by_server && self.count >= EARLY_CLOSES;
+        let enough = repeated || !self.is_known && now >= since + SILENCE;
+        let due = self.complained_at.is_none_or(|at| now.saturating_duration_since(at) >= COMPLAIN_EVERY);
+        if self.count < UNANSWERED || !enough || !due {
+            return None;
+        }
+        self.complained_at = Some(now);
+        Some(self.count)
+    }
+}
+
+impl SnellShared {
+    pub(super) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            keys: KeySupply::start(Psk::new(config.psk.expose().as_bytes()))?,
+            disguise: ClientDisguise::new(&config.obfs)?,
+            server_is_adit: AtomicBool::new(false),
+            doubts: Mutex::default(),
+        }))
+    }
+}
+
+/// A Snell client on one core.
+pub(crate) struct SnellOutbound {
+    name: Arc<str>,
+    config: SnellClient,
+    shared: Arc<SnellShared>,
+    metrics: Arc<OutboundMetrics>,
+    kept: RefCell<VecDeque<Kept>>,
+    is_sweeping: Cell<bool>,
+}
+
+struct Kept {
+    end: Endpoint,
+    until: Instant,
+}
+
+impl SnellOutbound {
+    pub(super) fn new(
+        name: Arc<str>,
+        config: &SnellClient,
+        shared: Arc<SnellShared>,
+        metrics: Arc<OutboundMetrics>,
+    ) -> Self {
+        Self {
+            name,
+            config: config.clone(),
+            shared,
+            metrics,
+            kept: RefCell::default(),
+            is_sweeping: Cell::new(false),
+        }
+    }
+
+    pub(super) fn server(&self) -> &Target {
+        &self.config.server
+    }
+
+    /// Begins an exchange on a fresh connection.
+    pub(super) fn start(&self, stream: Stream, target: &Target) -> Opened {
+        let keys = &self.shared.keys;
+        let mut client = Client::new(keys.psk().clone(), &keys.take(), &mut OsRng);
+        client.start(&Request::connect(target.clone(), self.config.reuse));
+        let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
+        let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
+        Opened { far, policy: self.policy(false) }
+    }
+
+    fn policy(&self, keep_for_replay: bool) -> Policy {
+        let half_close = match self.config.half_close {
+            model::HalfClose::On => HalfClose::AtOnce,
+            model::HalfClose::Auto if self.shared.server_is_adit.load(Ordering::Relaxed) => HalfClose::AtOnce,
+            model::HalfClose::Auto => HalfClose::Auto,
+            model::HalfClose::Late => HalfClose::Late,
+        };
+        Policy { half_close, keep_for_replay }
+    }
+
+    /// Begins an exchange on a kept connection, newest first.
+    pub(super) async fn take_kept(&self, target: &Target) -> Option<Opened> {
+        while let Some(mut kept) = self.pop_kept() {
+            let usable = poll_fn(|cx| Poll::Ready(check(&mut kept.end, cx))).await;
+            let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.snell_client()) else {
+                continue;
+            };
+            if usable && client.is_idle() {
+                client.start(&Request::connect(target.clone(), true));
+                self.metrics.reused.add(1);
+                return Some(Opened { far: kept.end, policy: self.policy(true) });
+            }
+        }
+        None
+    }
+
+    fn pop_kept(&self) -> Option<Kept> {
+        let now = rt::now();
+        let mut queue = self.kept.borrow_mut();
+        let kept = queue.pop_back().filter(|kept| kept.until > now);
+        if kept.is_none() {
+            // The newest is too old: so are all others.
+            queue.clear();
+        }
+        self.metrics.idle.set(queue.len());
+        kept
+    }
+
+    fn keep(self: &Rc<Self>, end: Endpoint) {
+        let mut queue = self.kept.borrow_mut();
+        if queue.len() >= MAX_KEPT {
+            queue.pop_front();
+        }
+        queue.push_back(Kept { end, until: rt::now() + KEPT_FOR });
+        self.metrics.idle.set(queue.len());
+        if !self.is_sweeping.replace(true) {
+            let outbound = Rc::downgrade(self);
+            rt::spawn_local(async move {
+                while let Some(pause) = outbound.upgrade().and_then(|outbound| outbound.sweep()) {
+                    rt::sleep(pause).await;
+                }
+            });
+        }
+    }
+
+    /// Closes what was kept for too long or has been closed by the server; how long until the next time.
+    fn sweep(&self) -> Option<Duration> {
+        let now = rt::now();
+        let mut queue = self.kept.borrow_mut();
+        let mut cx = Context::from_waker(Waker::noop());
+        queue.retain_mut(|kept| kept.until > now && check(&mut kept.end, &mut cx));
+        self.metrics.idle.set(queue.len());
+        if queue.is_empty() {
+            queue.shrink_to_fit();
+            self.is_sweeping.set(false);
+            return None;
+        }
+        Some(Duration::from_secs(1))
+    }
+
+    pub(super) fn close(self: &Rc<Self>, mut far: Endpoint, outcome: &Outcome, pool: &Pool) {
+        let Some(client) = far.stack.as_mut().and_then(|stack| stack.snell_client()) else { return };
+        self.note_early_close(client, outcome);
+        if client.is_idle() && outcome.is_clean {
+            return self.keep(far);
+        }
+        let local_is_gone = matches!(outcome.reason, EndReason::Socket(Side::Near, _));
+        if !(self.config.reuse && local_is_gone && outcome.is_clean && client.is_answered()) {
+            end_of_cut(&far, outcome);
+        } else {
+            let (outbound, pool) = (self.clone(), pool.clone());
+            rt::spawn_local(async move {
+                if rt::timeout(RECLAIM, reclaim(&mut far, &pool)).await == Ok(true) {
+                    outbound.keep(far);
+                }
+            });
+        }
+    }
+
+    /// Counts exchanges without a reply, and names the likely causes when there are too many.
+    fn note_early_close(&self, client: &Client, outcome: &Outcome) {
+        let mut doubts = self.shared.doubts.lock().unwrap_or_else(PoisonError::into_inner);
+        if client.is_authenticated() {
+            self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
+            return doubts.clear();
+        }
+        let by_server = match outcome.reason {
+            EndReason::Idle | EndReason::Stopped => return,
+            EndReason::Socket(Side::Near, _) => false,
+            EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
+        };
+        if by_server {
+            self.metrics.early_closes.add(1);
+        }
+        if let Some(count) = doubts.add(by_server, rt::now()) {
+            tracing::warn!(
+                outbound = &*self.name,
+                count,
+                "no reply before the connection closed: key, version or obfs differ, or it is no Snell server"
+            );
+        }
+    }
+}
+
+/// Whether a kept connection is still good. Bytes that have come meanwhile (a second zero chunk) are kept.
+fn check(end: &mut Endpoint, cx: &mut Context<'_>) -> bool {
+    let mut bytes = [0; 64];
+    loop {
+        match end.stream.poll_recv(cx, &mut bytes) {
+            Poll::Pending => return true,
+            Poll::Ready(Ok(len)) if len > 0 && end.tail.len() + len <= 256 => {
+                end.tail.extend(&bytes[..len]);
+                if let Some(stack) = &mut end.stack {
+                    stack.defer_received(len);
+                }
+            }
+            Poll::Ready(_) => return false,
+        }
+    }
+}
+
+/// The local side is gone: ends the exchange in order and discards what the server still sends.
+async fn reclaim(far: &mut Endpoint, pool: &Pool) -> bool {
+    far.send_end(pool).await.is_ok()
+        && discard_exchange(far, pool, RECLAIM_LEN).await
+        && far.stack.as_mut().and_then(|stack| stack.snell_client()).is_some_and(|client| client.is_idle())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubts_grow_with_silence_and_end_with_a_reply() {
+        let (start, mut doubts) = (rt::now(), Doubts::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let adds = |doubts: &mut Doubts, by_server, seconds| doubts.add(by_server, at(seconds));
+        assert_eq!(
+            [0, 0, 1, 2].map(|s| adds(&mut doubts, false, s)),
+            [None; 4],
+            "applications change their mind"
+        );
+        assert_eq!(adds(&mut doubts, false, 4), Some(5));
+        assert_eq!([5, 9, 63].map(|s| adds(&mut doubts, true, s)), [None; 3], "once a minute");
+        assert_eq!(adds(&mut doubts, true, 64), Some(9));
+        let mut slow = Doubts::default();
+        assert_eq!([0, 1, 3].map(|s| adds(&mut slow, true, s)), [None, None, Some(3)], "never a reply");
+        doubts.clear();
+        assert_eq!([200; 50].map(|s| adds(&mut doubts, false, s)), [None; 50], "the key is right");
+        assert_eq!([201; 4].map(|s| adds(&mut doubts, true, s)), [None; 4]);
+        assert_eq!(adds(&mut doubts, true, 201), Some(EARLY_CLOSES));
+    }
+}

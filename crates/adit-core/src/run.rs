@@ -1,0 +1,412 @@
+//! From a configuration to running event loops, and back to rest.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::model::{self, Config};
+use adit_net::accept::Acceptor;
+use adit_net::listen::{self, ListenError, ListenOptions};
+use adit_net::options::Warning;
+use adit_net::plugin::{Plugins, Role};
+use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper};
+use thiserror::Error;
+
+use crate::conns::{Conns, TICK};
+use crate::datagram::{Exchange, Far, SharedScratch};
+use crate::guard::Guard;
+use crate::inbound::{self, Inbound, Surroundings};
+use crate::metrics::CoreMetrics;
+use crate::outbound::{self, Outbound};
+use crate::session::CoreContext;
+use crate::status::{Directory, Status};
+
+/// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
+/// group.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
+/// While draining, a connection that has not authenticated is waited for this long: it is no download.
+const STRANGERS: Duration = Duration::from_secs(1);
+/// Time for the last connections to be reset when the process ends.
+const CUT: Duration = Duration::from_millis(100);
+
+/// Why a configuration cannot run.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("inbound {name}")]
+    Listen {
+        /// The inbound.
+        name: Arc<str>,
+        /// What the system said.
+        source: ListenError,
+    },
+    /// A part of the configuration cannot be built.
+    #[error("{name}")]
+    Build {
+        /// The inbound or outbound.
+        name: Arc<str>,
+        /// Why.
+        source: io::Error,
+    },
+    /// The control socket cannot be made.
+    #[error("control socket {path}")]
+    Admin {
+        /// Where.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An event loop cannot be made.
+    #[error("event loop")]
+    Core(#[source] io::Error),
+}
+
+/// A configuration that runs, until it is told otherwise.
+#[derive(Debug)]
+pub struct Running {
+    cores: Cores,
+    stopper: Stopper,
+    directory: Arc<Directory>,
+    warnings: Vec<String>,
+    drain: Duration,
+    /// Last, so that connections may use them until all have ended.
+    plugins: Plugins,
+}
+
+/// What a core thread is built from; it crosses threads once.
+struct Plan {
+    config: Arc<Config>,
+    inbound_shared: Arc<[inbound::Shared]>,
+    outbound_shared: Arc<[outbound::Shared]>,
+    listeners: Vec<(usize, std::net::TcpListener)>,
+    /// With the number of the inbound, and what the cores of one address share.
+    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    index: usize,
+    metrics: Arc<CoreMetrics>,
+    count: usize,
+}
+
+/// Opens all listeners and starts the event loops. When it returns, connections are accepted.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub fn start(config: &Config) -> Result<Running, StartError> {
+    let count = config.cores.unwrap_or_else(|| {
+        std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
+    });
+    let count = count.max(1);
+    let build = |name: &Arc<str>| {
+        let name = name.clone();
+        move |source| StartError::Build { name, source }
+    };
+    let mut plugins = Plugins::default();
+    let inbound_shared: Result<Vec<_>, _> =
+        config.inbounds.iter().map(|i| inbound::Shared::new(i).map_err(build(&i.name))).collect();
+    let outbound_shared: Result<Vec<_>, _> = config
+        .outbounds
+        .iter()
+        .map(|o| outbound::Shared::new(o, &mut plugins).map_err(build(&o.name)))
+        .collect();
+    let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
+    let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
+    let mut warnings = Vec::new();
+    let mut addresses = vec![Vec::new(); config.inbounds.len()];
+    let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
+    for (index, inbound) in config.inbounds.iter().enumerate() {
+        if inbound::takes_datagrams(inbound) && Far::new(&config.outbounds[inbound.outbound]).is_none() {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
+            return Err(StartError::Build { name: inbound.name.clone(), source });
+        }
+        for addr in &inbound.listen {
+            let transports = inbound::transports(inbound);
+            if !transports.tcp() && !inbound::takes_datagrams(inbound) {
+                continue;
+            }
+            let (addr, found) = open(inbound, *addr, index, &mut sockets, &mut plugins)?;
+            addresses[index].push(addr);
+            warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
+        }
+        warnings.extend(inbound::warnings(inbound));
+    }
+    warnings.extend(config.outbounds.iter().flat_map(outbound::warnings));
+    let metrics = |_| Arc::new(CoreMetrics::new(config.inbounds.len(), config.outbounds.len()));
+    let metrics: Vec<_> = (0..count).map(metrics).collect();
+    let users = inbound_shared.iter().map(inbound::Shared::users).collect();
+    let directory = Arc::new(Directory::new(config, addresses, users, metrics.clone(), rt::now()));
+    let (stopper, stop) = Stopper::new();
+    let mut cores = Cores::default();
+    let config = Arc::new(config.clone());
+    for (index, (sockets, metrics)) in sockets.into_iter().zip(metrics).enumerate() {
+        let plan = Plan {
+            config: config.clone(),
+            inbound_shared: inbound_shared.clone(),
+            outbound_shared: outbound_shared.clone(),
+            listeners: sockets.listeners,
+            datagrams: sockets.datagrams,
+            index,
+            metrics,
+            count,
+        };
+        let stop = stop.clone();
+        cores.start(format!("adit-{index}"), move || run_core(plan, stop)).map_err(StartError::Core)?;
+    }
+    if let Some(path) = &config.admin {
+        crate::admin::start(&mut cores, path, directory.clone(), stop)
+            .map_err(|source| StartError::Admin { path: path.clone(), source })?;
+    }
+    Ok(Running { cores, stopper, directory, warnings, drain: config.limits.drain, plugins })
+}
+
+/// The listening sockets of one core, with the numbers of their inbounds.
+#[derive(Default)]
+struct Sockets {
+    listeners: Vec<(usize, std::net::TcpListener)>,
+    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+}
+
+/// Listens on `addr` for what `inbound` carries, with a socket per core.
+fn open(
+    inbound: &model::Inbound,
+    mut addr: SocketAddr,
+    index: usize,
+    cores: &mut [Sockets],
+    plugins: &mut Plugins,
+) -> Result<(SocketAddr, Vec<Warning>), StartError> {
+    let options = ListenOptions {
+        v6_only: listen::needs_v6_only(addr, &inbound.listen),
+        ..ListenOptions::from(&inbound.socket)
+    };
+    let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
+    let mut warnings = Vec::new();
+    if inbound::transports(inbound).tcp() {
+        let made = match plugin_of(inbound) {
+            Some(plugin) => open_behind(inbound, plugin, addr, cores.len(), plugins)?,
+            None => listen::listen_many(addr, &options, cores.len()).map_err(failed)?,
+        };
+        addr = made.addr;
+        warnings.extend(made.warnings);
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.listeners.push((index, socket));
+        }
+    }
+    if inbound::takes_datagrams(inbound) {
+        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+        addr = made.addr;
+        warnings.extend(made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6));
+        let exchange = Arc::new(Exchange::new(cores.len()));
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.datagrams.push((index, socket, exchange.clone()));
+        }
+    }
+    Ok((addr, warnings))
+}
+
+/// The plugin that listens in the place of `inbound`.
+fn plugin_of(inbound: &model::Inbound) -> Option<&model::Plugin> {
+    let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return None };
+    let model::ServerCover::Plugin(plugin) = &server.cover else { return None };
+    (server.transports.tcp() && plugin.transports.tcp()).then_some(plugin)
+}
+
+/// Listens on loopback, and has `plugin` listen on `addr`.
+fn open_behind(
+    inbound: &model::Inbound,
+    plugin: &model::Plugin,
+    addr: SocketAddr,
+    count: usize,
+    plugins: &mut Plugins,
+) -> Result<listen::Listeners, StartError> {
+    let fail = |source| StartError::Build { name: inbound.name.clone(), source };
+    let public = if addr.port() == 0 { listen::free_port(addr.ip()).map_err(fail)? } else { addr };
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut made = listen::listen_many(loopback, &ListenOptions::default(), count)
+        .map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
+    let role = Role::Server { public, local: made.addr };
+    plugins.start(&inbound.name, plugin, role).map_err(fail)?;
+    made.addr = public;
+    Ok(made)
+}
+
+impl Running {
+    /// What was asked for and is not to be had; to be shown once.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The addresses that are listened on, with the names of their inbounds.
+    pub fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
+        self.directory.addresses()
+    }
+
+    /// The present state.
+    pub fn status(&self) -> Status {
+        self.directory.status(rt::now())
+    }
+
+    /// Stops accepting, lets connections finish for at most the configured time, and returns when all is over.
+    pub fn drain(self) {
+        self.plugins.drain();
+        self.stopper.drain();
+        self.cores.join();
+    }
+
+    /// Ends everything at once.
+    pub fn end(self) {
+        self.stopper.end();
+        self.cores.join();
+    }
+
+    /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
+    /// signals are heard.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken over; everything has ended then.
+    pub fn run_until_signal(self, ready: impl FnOnce()) -> io::Result<()> {
+        let Self { cores, stopper, drain, plugins, .. } = self;
+        let wait = async {
+            let mut signals = Signals::new()?;
+            ready();
+            while signals.next().await != Signal::Stop {
+                tracing::info!("reload is not in this build: the configuration stays as it is");
+            }
+            tracing::info!(limit = ?drain, "stopping: no new connections, open ones may finish");
+            plugins.drain();
+            stopper.drain();
+            let first = rt::now();
+            let second = async {
+                while signals.next().await != Signal::Stop || rt::now() < first + SAME_SIGNAL {}
+                tracing::info!("second signal: ending at once");
+                stopper.end();
+            };
+            // A core ends by itself when its last connection has or the time is over.
+            let over = async {
+                while cores.is_running() {
+                    rt::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            rt::race(second, over).await;
+            Ok(())
+        };
+        let result = Cores::block_on(wait).and_then(|result| result);
+        stopper.end();
+        cores.join();
+        result
+    }
+}
+
+async fn run_core(plan: Plan, stop: Stop) {
+    let Plan {
+        config,
+        inbound_shared,
+        outbound_shared,
+        listeners,
+        datagrams,
+        index: core_index,
+        metrics,
+        count,
+    } = plan;
+    let conns = Rc::new(Conns::default());
+    let core = Rc::new(CoreContext {
+        pool: Pool::new(),
+        conns: conns.clone(),
+        log_destinations: config.log.destinations,
+    });
+    let limits = &config.limits;
+    let per_core = |limit: usize| limit.div_ceil(count);
+    let guard =
+        Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
+    let guard = Rc::new(guard);
+    let active = Rc::new(Cell::new(0));
+    let outbounds: Vec<_> = config
+        .outbounds
+        .iter()
+        .zip(outbound_shared.iter())
+        .zip(&metrics.outbounds)
+        .map(|((outbound, shared), metrics)| Rc::new(Outbound::new(outbound, shared, metrics.clone())))
+        .collect();
+    let fars: Vec<_> = config.outbounds.iter().map(|outbound| Far::new(outbound).map(Rc::new)).collect();
+    let scratch = SharedScratch::default();
+    let inbounds: Vec<_> = config
+        .inbounds
+        .iter()
+        .zip(inbound_shared.iter())
+        .zip(&metrics.inbounds)
+        .map(|((inbound, shared), metrics)| {
+            let around = Surroundings {
+                metrics: metrics.clone(),
+                outbound: outbounds[inbound.outbound].clone(),
+                core: core.clone(),
+                guard: guard.clone(),
+                active: active.clone(),
+                datagrams: fars[inbound.outbound]
+                    .clone()
+                    .map(|far| inbound::Datagrams { far, scratch: scratch.clone() }),
+            };
+            Rc::new(Inbound::new(inbound, shared, around))
+        })
+        .collect();
+    for (index, listener) in listeners {
+        match Acceptor::from_std(listener) {
+            Ok(acceptor) => rt::spawn_local(inbounds[index].clone().run(acceptor, stop.clone())),
+            Err(error) => tracing::error!(inbound = &*inbounds[index].name, %error, "listener lost"),
+        }
+    }
+    for (index, socket, exchange) in datagrams {
+        let (inbound, protocol) = (inbounds[index].clone(), config.inbounds[index].protocol.clone());
+        let exchange = (exchange, core_index);
+        rt::spawn_local(inbound.run_datagrams(protocol, socket, exchange, stop.clone()));
+    }
+    rt::spawn_local(keep_house(core.clone(), guard.clone(), limits.idle));
+    Box::pin(wait_for_end(&conns, &guard, &active, stop, limits.drain)).await;
+}
+
+/// Returns when the core is to end: after draining, or at once when told so.
+async fn wait_for_end(conns: &Conns, guard: &Guard, active: &Cell<usize>, stop: Stop, limit: Duration) {
+    let (mut draining, mut ending) = (stop.clone(), stop);
+    draining.draining().await;
+    conns.end_resting();
+    let strangers = async {
+        rt::sleep(limit.min(STRANGERS)).await;
+        guard.dismiss();
+        std::future::pending().await
+    };
+    let drained = Box::pin(async {
+        rt::timeout(limit, rt::race(finished(active), strangers)).await.ok();
+    });
+    rt::race(ending.ending(), drained).await;
+    if active.get() > 0 {
+        tracing::info!(connections = active.get(), "ending connections that are still open");
+        // Closing without a word would pass off what has come so far as the whole.
+        conns.cut();
+        rt::timeout(CUT, finished(active)).await.ok();
+    }
+}
+
+/// Returns when no connection is left.
+async fn finished(active: &Cell<usize>) {
+    while active.get() > 0 {
+        rt::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The core's second hand: idle connections, reports, freed memory.
+async fn keep_house(core: Rc<CoreContext>, guard: Rc<Guard>, idle: Option<Duration>) {
+    loop {
+        rt::sleep(TICK).await;
+        core.conns.sweep(idle);
+        core.pool.trim();
+        for (source, count) in guard.take_report(rt::now()) {
+            tracing::info!(
+                %source,
+                count,
+                "authentication failed: wrong key, another protocol or version, or a probe"
+            );
+        }
+        if core.conns.take_worth_trimming() {
+            adit_net::trim_heap();
+        }
+    }
+}

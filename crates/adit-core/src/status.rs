@@ -1,0 +1,257 @@
+//! The present state, summed over all cores.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::{CoreMetrics, Counter, UserMetrics};
+
+/// What `adit status` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Process id.
+    pub pid: u32,
+    /// Event loops.
+    pub cores: usize,
+    /// Every inbound.
+    pub inbounds: Vec<InboundStatus>,
+    /// Every outbound.
+    pub outbounds: Vec<OutboundStatus>,
+}
+
+/// One inbound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboundStatus {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub protocol: String,
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// The name of the outbound that its connections take.
+    pub outbound: String,
+    /// Connections accepted since the start.
+    pub accepted: u64,
+    /// Connections that are open.
+    pub open: i64,
+    /// Requests served since the start.
+    pub requests: u64,
+    /// Payload bytes from clients.
+    pub up_bytes: u64,
+    /// Payload bytes to clients.
+    pub down_bytes: u64,
+    /// Connections refused since the start, by cause.
+    pub refused: BTreeMap<String, u64>,
+    /// Datagrams, once there were any.
+    #[serde(default)]
+    pub datagrams: Option<DatagramStatus>,
+    /// Its users, where a key tells them apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserStatus>,
+}
+
+/// The datagrams of one inbound.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramStatus {
+    /// Flows that live.
+    pub flows: i64,
+    /// Flows that have begun since the start.
+    pub begun: u64,
+    /// Flows that had to make room for others.
+    pub evicted: u64,
+    /// Flows that ended because their only target is not there.
+    pub unreachable: u64,
+    /// Datagrams from clients that were passed on.
+    pub up: u64,
+    /// Datagrams to clients that were passed on.
+    pub down: u64,
+    /// Datagrams that went no further, by cause.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+/// One user of an inbound. Connections count when they have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// The user's name.
+    pub name: String,
+    /// Requests served since the start.
+    pub requests: u64,
+    /// Payload bytes from the user.
+    pub up_bytes: u64,
+    /// Payload bytes to the user.
+    pub down_bytes: u64,
+}
+
+/// One outbound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutboundStatus {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub protocol: String,
+    /// Connections made since the start.
+    pub dialled: u64,
+    /// Connections that could not be made.
+    pub failed: u64,
+    /// Requests that went over a kept connection.
+    pub reused: u64,
+    /// Kept connections that wait for a request.
+    pub idle: i64,
+    /// Connections that the server closed before any reply.
+    pub early_closes: u64,
+}
+
+/// What does not change while a configuration runs, with the counters of all cores.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    inbounds: Vec<(Arc<str>, &'static str, Vec<SocketAddr>, usize)>,
+    outbounds: Vec<(Arc<str>, &'static str)>,
+    users: Vec<Arc<[UserMetrics]>>,
+    cores: Vec<Arc<CoreMetrics>>,
+    since: Instant,
+}
+
+impl Directory {
+    pub(crate) fn new(
+        config: &Config,
+        addresses: Vec<Vec<SocketAddr>>,
+        users: Vec<Arc<[UserMetrics]>>,
+        cores: Vec<Arc<CoreMetrics>>,
+        since: Instant,
+    ) -> Self {
+        let inbounds = config.inbounds.iter().zip(addresses);
+        Self {
+            inbounds: inbounds
+                .map(|(inbound, listen)| {
+                    (inbound.name.clone(), inbound_name(&inbound.protocol), listen, inbound.outbound)
+                })
+                .collect(),
+            outbounds: config
+                .outbounds
+                .iter()
+                .map(|o| (o.name.clone(), outbound_name(&o.protocol)))
+                .collect(),
+            users,
+            cores,
+            since,
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
+        let all = self.inbounds.iter();
+        all.flat_map(|(name, _, listen, _)| listen.iter().map(|addr| (name.clone(), *addr))).collect()
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: now.saturating_duration_since(self.since).as_secs(),
+            pid: std::process::id(),
+            cores: self.cores.len(),
+            inbounds: (0..self.inbounds.len()).map(|index| self.inbound(index)).collect(),
+            outbounds: (0..self.outbounds.len()).map(|index| self.outbound(index)).collect(),
+        }
+    }
+
+    fn inbound(&self, index: usize) -> InboundStatus {
+        let (name, protocol, listen, outbound) = &self.inbounds[index];
+        let cores = || self.cores.iter().map(move |core| &core.inbounds[index]);
+        let mut refused = BTreeMap::new();
+        for core in cores() {
+            for (cause, count) in core.refused.causes() {
+                *refused.entry(cause.to_owned()).or_default() += count;
+            }
+        }
+        refused.retain(|_, count| *count > 0);
+        InboundStatus {
+            name: name.to_string(),
+            protocol: (*protocol).into(),
+            listen: listen.clone(),
+            outbound: self.outbounds[*outbound].0.to_string(),
+            accepted: sum(cores().map(|core| &core.accepted)),
+            open: cores().map(|core| core.open.value()).sum(),
+            requests: sum(cores().map(|core| &core.requests)),
+            up_bytes: sum(cores().map(|core| &core.traffic.up)),
+            down_bytes: sum(cores().map(|core| &core.traffic.down)),
+            refused,
+            datagrams: self.datagrams(index),
+            users: self.users[index].iter().map(user).collect(),
+        }
+    }
+
+    fn datagrams(&self, index: usize) -> Option<DatagramStatus> {
+        let mut all = DatagramStatus::default();
+        for core in self.cores.iter().map(|core| &core.inbounds[index].datagrams) {
+            all.flows += core.flows.value();
+            all.begun += core.begun.value();
+            all.evicted += core.evicted.value();
+            all.unreachable += core.unreachable.value();
+            all.up += core.up.value();
+            all.down += core.down.value();
+            for (cause, count) in core.dropped.causes() {
+                if count > 0 {
+                    *all.dropped.entry(cause.to_owned()).or_default() += count;
+                }
+            }
+        }
+        (all != DatagramStatus::default()).then_some(all)
+    }
+
+    fn outbound(&self, index: usize) -> OutboundStatus {
+        let (name, protocol) = &self.outbounds[index];
+        let cores = || self.cores.iter().map(move |core| &core.outbounds[index]);
+        OutboundStatus {
+            name: name.to_string(),
+            protocol: (*protocol).into(),
+            dialled: sum(cores().map(|core| &core.dialled)),
+            failed: sum(cores().map(|core| &core.failed)),
+            reused: sum(cores().map(|core| &core.reused)),
+            idle: cores().map(|core| core.idle.value()).sum(),
+            early_closes: sum(cores().map(|core| &core.early_closes)),
+        }
+    }
+}
+
+fn user(user: &UserMetrics) -> UserStatus {
+    UserStatus {
+        name: user.name.to_string(),
+        requests: user.requests.value(),
+        up_bytes: user.traffic.up.value(),
+        down_bytes: user.traffic.down.value(),
+    }
+}
+
+fn sum<'a>(counters: impl Iterator<Item = &'a Counter>) -> u64 {
+    counters.map(Counter::value).sum()
+}
+
+fn inbound_name(protocol: &InboundProtocol) -> &'static str {
+    match protocol {
+        InboundProtocol::Local(local) => match local.accepts {
+            LocalProtocols::Socks => "socks",
+            LocalProtocols::Http => "http",
+            LocalProtocols::Mixed => "mixed",
+        },
+        InboundProtocol::Snell(_) => "snell",
+        InboundProtocol::Shadowsocks(_) => "shadowsocks",
+        InboundProtocol::Tunnel { .. } => "tunnel",
+    }
+}
+
+fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
+    match protocol {
+        OutboundProtocol::Direct => "direct",
+        OutboundProtocol::Reject => "reject",
+        OutboundProtocol::Snell(_) => "snell",
+        OutboundProtocol::Shadowsocks(_) => "shadowsocks",
+        OutboundProtocol::Group(_) => "group",
+    }
+}

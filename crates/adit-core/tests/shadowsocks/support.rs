@@ -1,0 +1,328 @@
+//! Servers, clients and targets on loopback.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_config::model::{
+    ClientCover, Config, Dial, Inbound, InboundProtocol, KeyForm, Limits, Outbound, OutboundProtocol,
+    ReplayPolicy, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    ShadowsocksServerKey, SocketOptions, Transports,
+};
+use adit_core::{InboundStatus, Running, StartError, start};
+use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::wire::Target;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// No read or write of a test takes longer.
+pub(crate) const IO_LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) fn method(name: &str) -> Method {
+    name.parse().unwrap()
+}
+
+/// A password that fits `method`: for 2022, a key made of `seed`.
+pub(crate) fn password(method: Method, seed: u8) -> String {
+    use base64::Engine as _;
+
+    if method.generation() == Generation::Aead2022 {
+        return base64::engine::general_purpose::STANDARD.encode(vec![seed; method.key_len()]);
+    }
+    format!("loopback password {seed}")
+}
+
+pub(crate) fn key(method: Method, password: &str) -> ShadowsocksKey {
+    ShadowsocksKey::new(method, Secret::new(password), KeyForm::Password).unwrap()
+}
+
+pub(crate) fn server(method: Method, password: &str) -> ShadowsocksServer {
+    ShadowsocksServer {
+        key: ShadowsocksServerKey::new(key(method, password)).unwrap(),
+        transports: Transports::Tcp,
+        cover: ServerCover::default(),
+        replay: ReplayPolicy::Refuse,
+    }
+}
+
+pub(crate) fn client(server: SocketAddr, method: Method, password: &str) -> ShadowsocksClient {
+    ShadowsocksClient {
+        server: destination(server),
+        key: key(method, password),
+        transports: Transports::Tcp,
+        cover: ClientCover::default(),
+    }
+}
+
+pub(crate) fn destination(addr: SocketAddr) -> Target {
+    Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
+}
+
+fn inbound(name: &str, outbound: usize, protocol: InboundProtocol) -> Inbound {
+    Inbound {
+        name: name.into(),
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        socket: SocketOptions::default(),
+        outbound,
+        protocol,
+    }
+}
+
+fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
+    Outbound { name: name.into(), dial: Dial::default(), protocol }
+}
+
+fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
+    let limits = Limits { drain: Duration::from_millis(300), ..Limits::default() };
+    Config { cores: Some(1), limits, inbounds, outbounds, ..Config::default() }
+}
+
+/// Servers in one process.
+pub(crate) fn run_servers(servers: impl IntoIterator<Item = ShadowsocksServer>) -> Running {
+    let servers = servers.into_iter().enumerate();
+    let inbounds =
+        servers.map(|(i, s)| inbound(&format!("server{i}"), 0, InboundProtocol::Shadowsocks(s))).collect();
+    start(&config(inbounds, vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
+}
+
+/// Clients in one process, each behind a port from which all connections go to `target`.
+pub(crate) fn run_clients(
+    clients: impl IntoIterator<Item = ShadowsocksClient>,
+    target: SocketAddr,
+) -> Running {
+    try_run_clients(clients, target).unwrap()
+}
+
+pub(crate) fn try_run_clients(
+    clients: impl IntoIterator<Item = ShadowsocksClient>,
+    target: SocketAddr,
+) -> Result<Running, StartError> {
+    let (mut inbounds, mut outbounds) = (Vec::new(), Vec::new());
+    for (i, client) in clients.into_iter().enumerate() {
+        let target = destination(target);
+        inbounds.push(inbound(
+            &format!("tunnel{i}"),
+            i,
+            InboundProtocol::Tunnel { target, transports: Transports::Tcp },
+        ));
+        outbounds.push(outbound(&format!("client{i}"), OutboundProtocol::Shadowsocks(client)));
+    }
+    start(&config(inbounds, outbounds))
+}
+
+pub(crate) fn addrs(running: &Running) -> Vec<SocketAddr> {
+    running.addresses().into_iter().map(|(_, addr)| addr).collect()
+}
+
+pub(crate) fn status(running: &Running) -> InboundStatus {
+    running.status().inbounds.remove(0)
+}
+
+/// Waits until a cause of refusal has been counted so often.
+pub(crate) fn wait_refused(running: &Running, cause: &str, count: u64) {
+    wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
+}
+
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + IO_LIMIT;
+    while !condition() {
+        assert!(Instant::now() < until, "still not true: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&addr, IO_LIMIT).unwrap();
+    stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
+    stream.set_write_timeout(Some(IO_LIMIT)).unwrap();
+    stream
+}
+
+/// A server for the proxies to reach: a thread per connection, until the process ends.
+pub(crate) struct Service {
+    pub(crate) addr: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Service {
+    fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (accepted, serve) = (Arc::new(AtomicUsize::new(0)), Arc::new(serve));
+        let counter = accepted.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                counter.fetch_add(1, Ordering::Relaxed);
+                let serve = serve.clone();
+                thread::spawn(move || serve(stream));
+            }
+        });
+        Self { addr, accepted }
+    }
+
+    /// Sends back what comes.
+    pub(crate) fn echo() -> Self {
+        Self::new(|mut stream| {
+            let mut buffer = vec![0; 65536];
+            loop {
+                let read = stream.read(&mut buffer)?;
+                if read == 0 {
+                    return stream.shutdown(Shutdown::Write);
+                }
+                stream.write_all(&buffer[..read])?;
+            }
+        })
+    }
+
+    /// Says how much has come when it has ended.
+    pub(crate) fn count() -> Self {
+        Self::new(|mut stream| {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all)?;
+            stream.write_all(format!("{} bytes", all.len()).as_bytes())
+        })
+    }
+
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes without a short period.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Sends `len` bytes through a port that leads to an echo, ends, and expects them back with the end.
+pub(crate) fn round_trip(port: SocketAddr, len: usize) {
+    if let Err(error) = try_round_trip(port, len) {
+        panic!("{len} bytes through {port}: {error}");
+    }
+}
+
+pub(crate) fn try_round_trip(port: SocketAddr, len: usize) -> io::Result<()> {
+    let stream = connect(port);
+    let data = pattern(len);
+    let (mut writer, sent) = (stream.try_clone()?, data.clone());
+    let write = thread::spawn(move || {
+        writer.write_all(&sent)?;
+        writer.shutdown(Shutdown::Write)
+    });
+    let mut back = Vec::new();
+    let read = (&stream).read_to_end(&mut back);
+    write.join().unwrap()?;
+    read?;
+    if back == data { Ok(()) } else { Err(io::Error::other(format!("{} bytes came back", back.len()))) }
+}
+
+/// The same with the end last: for peers that close both directions when one has ended.
+pub(crate) fn round_trip_without_end(port: SocketAddr, len: usize) {
+    let mut stream = connect(port);
+    let data = pattern(len);
+    let (mut writer, sent) = (stream.try_clone().unwrap(), data.clone());
+    let write = thread::spawn(move || writer.write_all(&sent));
+    let mut back = vec![0; len];
+    stream.read_exact(&mut back).unwrap_or_else(|error| panic!("{len} bytes through {port}: {error}"));
+    write.join().unwrap().unwrap();
+    assert!(back == data, "{len} bytes through {port} came back changed");
+}
+
+/// What is logged from a moment on, by all tests together.
+pub(crate) struct Lines(usize);
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Lines {
+    pub(crate) fn from_here() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Recorder).unwrap());
+        Self(LINES.lock().unwrap().len())
+    }
+
+    /// Waits until one holds `part`.
+    pub(crate) fn wait_for(&self, part: &str) {
+        wait_for(part, || LINES.lock().unwrap()[self.0..].iter().any(|line| line.contains(part)));
+    }
+}
+
+/// Keeps the lines from level info up.
+struct Recorder;
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        LINES.lock().unwrap().push(message.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Another program, killed when dropped.
+pub(crate) struct Peer(Child);
+
+impl Peer {
+    /// Starts `command` and waits until it listens on `addr`.
+    pub(crate) fn start(command: &mut Command, addr: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let peer = Self(child);
+        wait_for(&format!("{command:?} listens"), || listens(addr));
+        peer
+    }
+}
+
+/// Asked of the system, so that nobody has to accept a connection for it.
+fn listens(addr: SocketAddr) -> bool {
+    let port = format!(":{:04X} ", addr.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    table.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(1).is_some_and(|local| format!("{local} ").ends_with(&port)) && fields.nth(1) == Some("0A")
+    })
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Whether a program is there; says so if not.
+pub(crate) fn has(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|dir| dir.join(program).is_file());
+    if !found {
+        println!("SKIPPED: {program} is not installed");
+    }
+    found
+}
