@@ -1,0 +1,395 @@
+//! Benchmarks and soak tests against real peers.
+//!
+//! The lab starts **subjects** (a server and a client of some program, described by data in
+//! `bench/subjects`), sends load through them to its own target on the loopback interface, and reads what the
+//! kernel says about their processes. Everything is repeated in interleaved rounds, because machines are noisy.
+//!
+//! It is no part of a proxy: it uses blocking threads and `std::net` on purpose, so that it shares nothing
+//! with the code that it measures.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the lab owns its sockets and clocks: it measures from outside"
+)]
+
+pub mod check;
+pub mod demo;
+pub mod floor;
+pub mod load;
+pub mod machine;
+pub mod measure;
+pub mod process;
+pub mod random;
+pub mod rounds;
+pub mod scenario;
+pub mod stats;
+pub mod subject;
+pub mod syscalls;
+pub mod target;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command as Program;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args as ClapArgs, Subcommand};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::getppid;
+
+use crate::measure::{Measure, Sizes};
+use crate::scenario::Scenario;
+use crate::subject::{Helper, Programs, Subject};
+use crate::syscalls::Counter;
+
+/// Measure adit and other programs on this machine.
+#[derive(Debug, ClapArgs)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    /// List the subjects, the measures and the ready-made scenarios.
+    #[arg(long)]
+    list: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure in interleaved rounds and print tables.
+    Run(RunArgs),
+    /// Drive one subject with mixed connections and verify every byte.
+    Check(CheckArgs),
+    /// Relay as a floor: the near or far half of a pair.
+    #[command(hide = true)]
+    Floor {
+        kind: floor::Kind,
+        side: floor::Side,
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        to: SocketAddr,
+    },
+    /// Run a program that is killed when the caller ends.
+    #[command(hide = true)]
+    Guard {
+        #[arg(last = true, required = true)]
+        words: Vec<OsString>,
+    },
+}
+
+/// Where programs and further subjects are.
+#[derive(Debug, ClapArgs)]
+struct ProgramArgs {
+    /// The adit binary [default: this program, if it is adit; else from PATH].
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+    /// The sing-box binary [default: from PATH].
+    #[arg(long, value_name = "PATH")]
+    sing_box: Option<PathBuf>,
+    /// The OpenSnell server.
+    #[arg(long, value_name = "PATH")]
+    opensnell_server: Option<PathBuf>,
+    /// The OpenSnell client.
+    #[arg(long, value_name = "PATH")]
+    opensnell_client: Option<PathBuf>,
+    /// Any other program that a subject names.
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_program)]
+    program: Vec<(String, PathBuf)>,
+    /// A file with one more subject.
+    #[arg(long, value_name = "FILE")]
+    subject_file: Vec<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+struct RunArgs {
+    /// `quick`, `full` or a scenario file.
+    #[arg(default_value = "quick")]
+    scenario: String,
+    /// How often everything is repeated.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Subjects, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    subjects: Vec<String>,
+    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base.
+    #[arg(long, value_delimiter = ',')]
+    measures: Vec<String>,
+    /// The subject to compare with; `none` for no comparison.
+    #[arg(long)]
+    baseline: Option<String>,
+    /// Seconds over which bulk bytes count.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Fresh connections.
+    #[arg(long)]
+    connections: Option<usize>,
+    /// Idle connections.
+    #[arg(long)]
+    idle: Option<usize>,
+    /// Write all raw data to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    programs: ProgramArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+struct CheckArgs {
+    /// The subject to drive.
+    subject: String,
+    /// Connections in all.
+    #[arg(long, default_value_t = 10_000)]
+    connections: usize,
+    /// Connections at once.
+    #[arg(long, default_value_t = 64)]
+    concurrency: usize,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Largest payload per direction in bytes.
+    #[arg(long, default_value_t = 1 << 20)]
+    max_size: u32,
+    /// Leave half-closes out.
+    #[arg(long)]
+    no_half_close: bool,
+    /// Leave resets out.
+    #[arg(long)]
+    no_aborts: bool,
+    /// Seconds without progress after which a connection is stuck.
+    #[arg(long, default_value_t = 20)]
+    deadline: u64,
+    /// Seconds that descriptors may take to return to what they were.
+    #[arg(long, default_value_t = 20)]
+    settle: u64,
+    /// Write the outcome to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    programs: ProgramArgs,
+}
+
+fn parse_program(text: &str) -> Result<(String, PathBuf)> {
+    let (name, path) = text.split_once('=').context("NAME=PATH expected")?;
+    Ok((name.to_owned(), path.into()))
+}
+
+/// Runs the lab as a program of its own.
+///
+/// # Errors
+/// If a command cannot be carried out, or what it measured failed.
+pub fn run(args: Args) -> Result<()> {
+    run_mounted(args, &[])
+}
+
+/// Runs the lab as a subcommand: `prefix` are the words between the program and the lab's own.
+///
+/// # Errors
+/// If a command cannot be carried out, or what it measured failed.
+pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
+    let program = std::env::current_exe().context("path of this program")?;
+    let helper = Helper { program, prefix: prefix.iter().map(OsString::from).collect() };
+    match args.command {
+        None => list(),
+        Some(Command::Run(run)) => bench(&run, helper),
+        Some(Command::Check(check)) => soak(&check, helper),
+        Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::Guard { words }) => guard(&words),
+    }
+}
+
+/// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends.
+fn guard(words: &[OsString]) -> Result<()> {
+    let parent = getppid();
+    prctl::set_pdeathsig(Signal::SIGKILL).context("ask for a signal at the parent's end")?;
+    ensure!(getppid() == parent, "the parent has ended");
+    let (program, args) = words.split_first().context("no program")?;
+    let error = Program::new(program).args(args).exec();
+    Err(error).with_context(|| format!("run {}", program.display()))
+}
+
+fn list() -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "subjects:")?;
+    for subject in subject::builtin() {
+        writeln!(out, "  {:<24} {}", subject.name, subject.about)?;
+    }
+    writeln!(out, "measures:")?;
+    let sizes = Scenario::quick().sizes()?;
+    for name in ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"] {
+        writeln!(out, "  {name:<24} {}", name.parse::<Measure>()?.about(&sizes))?;
+    }
+    writeln!(out, "scenarios:")?;
+    for scenario in [Scenario::quick(), Scenario::full()] {
+        writeln!(
+            out,
+            "  {:<24} {} rounds of {} over {}",
+            scenario.name,
+            scenario.rounds,
+            scenario.measures.join(","),
+            scenario.subjects.join(",")
+        )?;
+    }
+    Ok(())
+}
+
+impl ProgramArgs {
+    fn programs(&self, helper: Helper) -> Programs {
+        let mut given: BTreeMap<String, PathBuf> = self.program.iter().cloned().collect();
+        if helper.program.file_stem().is_some_and(|name| name == "adit") {
+            given.insert("adit".into(), helper.program.clone());
+        }
+        let named = [
+            ("adit", &self.adit),
+            ("sing-box", &self.sing_box),
+            ("opensnell-server", &self.opensnell_server),
+            ("opensnell-client", &self.opensnell_client),
+        ];
+        for (name, path) in named {
+            if let Some(path) = path {
+                given.insert(name.into(), path.clone());
+            }
+        }
+        Programs::new(helper, given)
+    }
+
+    fn subjects(&self) -> Result<Vec<Subject>> {
+        let mut all = subject::builtin();
+        for path in &self.subject_file {
+            let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+            let added = Subject::parse(&text).with_context(|| format!("subject in {}", path.display()))?;
+            all.retain(|subject| subject.name != added.name);
+            all.push(added);
+        }
+        Ok(all)
+    }
+}
+
+fn find(all: &[Subject], name: &str) -> Result<Subject> {
+    let found = all.iter().find(|subject| subject.name == name).cloned();
+    found.with_context(|| {
+        let names: Vec<&str> = all.iter().map(|subject| subject.name.as_str()).collect();
+        format!("unknown subject: {name}\nhint: {}", names.join(", "))
+    })
+}
+
+fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
+    let mut scenario = Scenario::find(&args.scenario)?;
+    if !args.subjects.is_empty() {
+        scenario.subjects.clone_from(&args.subjects);
+    }
+    if !args.measures.is_empty() {
+        scenario.measures.clone_from(&args.measures);
+    }
+    scenario.rounds = args.rounds.unwrap_or(scenario.rounds);
+    scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
+    scenario.connections = args.connections.unwrap_or(scenario.connections);
+    scenario.idle = args.idle.unwrap_or(scenario.idle);
+    scenario.baseline = args.baseline.clone().unwrap_or(scenario.baseline);
+    let measures = scenario.measures.iter().map(|name| name.parse()).collect::<Result<Vec<Measure>>>()?;
+    let mut sizes = scenario.sizes()?;
+    if measures.contains(&Measure::Calls) {
+        sizes.counter = Some(Counter::find()?);
+    }
+
+    let limit = raise_descriptor_limit()?;
+    let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500) / 2;
+    ensure!(
+        !measures.contains(&Measure::Idle) || sizes.idle <= room,
+        "descriptor limit allows {room} idle connections, not {}",
+        sizes.idle
+    );
+
+    let all = args.programs.subjects()?;
+    let programs = args.programs.programs(helper);
+    let (mut subjects, mut skipped) = (Vec::new(), Vec::new());
+    for name in &scenario.subjects {
+        let subject = find(&all, name)?;
+        match subject.missing(&programs) {
+            Some(program) => skipped.push((name.clone(), format!("no such program: {program}"))),
+            None => subjects.push(subject),
+        }
+    }
+    ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
+    let wanted = Some(scenario.baseline.clone()).filter(|name| name != "none");
+    let baseline = wanted.filter(|name| subjects.iter().any(|subject| subject.name == *name));
+
+    subject::clean_up_on_signals()?;
+    let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baseline, sizes };
+    let report = rounds::run(&plan, &programs, skipped)?;
+    report.print(&plan, &mut std::io::stdout().lock())?;
+    if let Some(path) = &args.json {
+        report.write_json(path)?;
+    }
+    report.verdict()
+}
+
+fn soak(args: &CheckArgs, helper: Helper) -> Result<()> {
+    ensure!(args.connections > 0 && args.concurrency > 0, "at least one connection expected");
+    raise_descriptor_limit()?;
+    let subject = find(&args.programs.subjects()?, &args.subject)?;
+    let programs = args.programs.programs(helper);
+    if let Some(program) = subject.missing(&programs) {
+        bail!("no such program: {program}");
+    }
+    let plan = check::Plan {
+        connections: args.connections,
+        concurrency: args.concurrency,
+        seed: args.seed,
+        max_size: args.max_size,
+        half_close: !args.no_half_close,
+        aborts: !args.no_aborts,
+        patience: Duration::from_secs(args.deadline),
+        settle: Duration::from_secs(args.settle),
+    };
+    subject::clean_up_on_signals()?;
+    let bar = indicatif::ProgressBar::new(args.connections as u64);
+    if let Ok(style) = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left") {
+        bar.set_style(style);
+    }
+    let outcome = check::run(&subject, &programs, &plan, &|| bar.inc(1))?;
+    bar.finish_and_clear();
+    check::print(&outcome, &subject.name, &mut std::io::stdout().lock())?;
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&outcome)?;
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    ensure!(outcome.passed(), "integrity check failed: {} (seed {})", subject.name, args.seed);
+    Ok(())
+}
+
+/// Raises the soft limit of descriptors to the hard one, for this process and the subjects, and returns it.
+fn raise_descriptor_limit() -> Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the descriptor limit")?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the descriptor limit")?;
+    }
+    Ok(hard)
+}
+
+/// The sizes that the command line and the scenario agree on must make sense.
+impl Scenario {
+    fn sizes(&self) -> Result<Sizes> {
+        ensure!(self.rounds > 0, "at least one round expected");
+        ensure!(self.seconds > 0.0 && self.seconds <= 3600.0, "seconds out of range: {}", self.seconds);
+        ensure!(
+            self.connections > 0 && self.first_byte > 0 && self.idle > 0,
+            "at least one connection expected"
+        );
+        Ok(Sizes {
+            window: Duration::from_secs_f64(self.seconds),
+            connections: self.connections,
+            first_byte: self.first_byte,
+            idle: self.idle,
+            settle: Duration::from_secs(self.settle),
+            counter: None,
+        })
+    }
+}

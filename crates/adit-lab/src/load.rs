@@ -1,0 +1,284 @@
+//! The load generator: blocking threads with large buffers, so that it costs little beside the subject.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use socket2::{Domain, Socket, Type};
+
+use crate::subject::Entry;
+use crate::target::{CHUNK, Command, REQUEST_LEN, Request, Target};
+
+/// Longest wait for a single answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Connections per source address: the kernel has some 28,000 ports for one pair of addresses.
+const PER_SOURCE: usize = 20_000;
+
+/// The way to the target through a subject.
+#[derive(Debug, Clone, Copy)]
+pub struct Path {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// What listens there.
+    pub entry: Entry,
+    /// Where it must lead.
+    pub target: SocketAddr,
+}
+
+impl Path {
+    /// Connects through the subject. Every wait on the connection is bounded by `patience`.
+    ///
+    /// # Errors
+    /// If the connection or the SOCKS5 request is refused.
+    pub fn dial(&self, patience: Duration) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect_timeout(&self.address, patience)
+            .map_err(|error| during("connect to the subject", &error))?;
+        self.enter(stream, patience)
+    }
+
+    /// The same from the source address `127.0.0.2`, `127.0.0.3`, ... if `number` is past one address's ports.
+    fn dial_numbered(&self, number: usize) -> io::Result<TcpStream> {
+        let Some(source) = u8::try_from(number / PER_SOURCE).ok().filter(|&source| source > 0) else {
+            return self.dial(PATIENCE);
+        };
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 1 + source), 0)).into())?;
+        socket.connect_timeout(&self.address.into(), PATIENCE)?;
+        self.enter(socket.into(), PATIENCE)
+    }
+
+    fn enter(&self, mut stream: TcpStream, patience: Duration) -> io::Result<TcpStream> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        if self.entry == Entry::Socks5 {
+            socks5(&mut stream, self.target).map_err(|error| during("SOCKS5", &error))?;
+        }
+        Ok(stream)
+    }
+}
+
+/// Says at which step `error` came. Its kind stays; a wait that took too long calls itself "temporarily unavailable".
+fn during(step: &str, error: &io::Error) -> io::Error {
+    let kind = error.kind();
+    if matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        io::Error::new(kind, format!("{step}: no answer in time"))
+    } else {
+        io::Error::new(kind, format!("{step}: {error}"))
+    }
+}
+
+/// CONNECT without authentication (RFC 1928, sections 3, 4 and 6).
+fn socks5(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
+    stream.write_all(&[5, 1, 0])?;
+    let mut choice = [0; 2];
+    stream.read_exact(&mut choice)?;
+    if choice != [5, 0] {
+        return Err(io::Error::other(format!("unexpected SOCKS5 method: {choice:?}")));
+    }
+    let SocketAddr::V4(target) = target else {
+        return Err(io::Error::other("target is not IPv4"));
+    };
+    let mut request = [5, 1, 0, 1, 0, 0, 0, 0, 0, 0];
+    request[4..8].copy_from_slice(&target.ip().octets());
+    request[8..].copy_from_slice(&target.port().to_be_bytes());
+    stream.write_all(&request)?;
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    if head[..2] != [5, 0] {
+        return Err(io::Error::other(format!("SOCKS5 request refused: code {}", head[1])));
+    }
+    let mut rest = [0; 18];
+    match head[3] {
+        1 => stream.read_exact(&mut rest[..6]),
+        4 => stream.read_exact(&mut rest),
+        other => Err(io::Error::other(format!("unexpected SOCKS5 address type: {other}"))),
+    }
+}
+
+/// Which way bulk data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// From the target to the load generator.
+    Down,
+    /// From the load generator to the target.
+    Up,
+}
+
+/// Running bulk streams; they stop when dropped.
+#[derive(Debug)]
+pub struct Streams {
+    way: Way,
+    received: Arc<AtomicU64>,
+    failed: Arc<AtomicUsize>,
+    sockets: Vec<TcpStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Streams {
+    /// Opens `count` streams and waits until bytes arrive.
+    ///
+    /// # Errors
+    /// If a stream cannot be opened or nothing arrives.
+    pub fn start(path: &Path, way: Way, count: usize, target: &Target) -> Result<Self> {
+        let mut streams = Self {
+            way,
+            received: Arc::default(),
+            failed: Arc::default(),
+            sockets: Vec::new(),
+            threads: Vec::new(),
+        };
+        for number in 0..count {
+            let mut stream = path.dial(PATIENCE).with_context(|| format!("open stream {number}"))?;
+            let command = if way == Way::Down { Command::Download } else { Command::Upload };
+            stream.write_all(&Request::new(command).emit())?;
+            streams.sockets.push(stream.try_clone()?);
+            let (received, failed) = (Arc::clone(&streams.received), Arc::clone(&streams.failed));
+            let work = move || {
+                let mut chunk = vec![0xa5; CHUNK];
+                loop {
+                    let moved = match way {
+                        Way::Down => stream.read(&mut chunk),
+                        Way::Up => stream.write(&chunk),
+                    };
+                    match moved {
+                        Ok(0) | Err(_) => break,
+                        Ok(n) => received.fetch_add(n as u64, Ordering::Relaxed),
+                    };
+                }
+                failed.fetch_add(1, Ordering::Relaxed);
+            };
+            streams.threads.push(thread::Builder::new().stack_size(128 * 1024).spawn(work)?);
+        }
+        let begin = streams.bytes(target);
+        let deadline = Instant::now() + PATIENCE;
+        while streams.bytes(target) == begin {
+            ensure!(Instant::now() < deadline, "no bytes after {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(streams)
+    }
+
+    /// Bytes that arrived at the receiving end: the load generator's or the target's.
+    #[must_use]
+    pub fn bytes(&self, target: &Target) -> u64 {
+        match self.way {
+            Way::Down => self.received.load(Ordering::Relaxed),
+            Way::Up => target.counters().uploaded.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Checks that no stream has ended.
+    ///
+    /// # Errors
+    /// If one has.
+    pub fn alive(&self) -> Result<()> {
+        let failed = self.failed.load(Ordering::Relaxed);
+        ensure!(failed == 0, "{failed} of {} streams ended early", self.sockets.len());
+        Ok(())
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            socket.shutdown(Shutdown::Both).ok();
+        }
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Opens `count` connections, `concurrency` at a time; each sends 200 bytes, gets 200 bytes back and closes.
+/// Gives for each the microseconds from the start of connecting to the first byte of the answer.
+///
+/// # Errors
+/// If one connection fails.
+pub fn fresh(path: &Path, count: usize, concurrency: usize, pause: Duration) -> Result<Vec<f64>> {
+    let next = AtomicUsize::new(0);
+    let run = || -> Result<Vec<f64>> {
+        let mut times = Vec::with_capacity(count / concurrency + 1);
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return Ok(times);
+            }
+            times.push(one(path).with_context(|| format!("connection {number}"))?);
+            if !pause.is_zero() {
+                thread::sleep(pause);
+            }
+        }
+    };
+    if concurrency <= 1 {
+        return run();
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..concurrency).map(|_| scope.spawn(run)).collect();
+        let mut all = Vec::with_capacity(count);
+        for thread in threads {
+            match thread.join() {
+                Ok(times) => all.extend(times?),
+                Err(_) => bail!("load thread panicked"),
+            }
+        }
+        Ok(all)
+    })
+}
+
+fn one(path: &Path) -> Result<f64> {
+    let request = Request::new(Command::Request).emit();
+    let begin = Instant::now();
+    let mut stream = path.dial(PATIENCE)?;
+    stream.write_all(&request)?;
+    let mut answer = [0; REQUEST_LEN];
+    let first = stream.read(&mut answer).map_err(|error| during("answer", &error))?;
+    let time = begin.elapsed();
+    ensure!(first > 0, "closed before the answer");
+    stream.read_exact(&mut answer[first..])?;
+    ensure!(answer == request, "wrong answer");
+    Ok(time.as_secs_f64() * 1e6)
+}
+
+/// Opens `count` connections, echoes 200 bytes over each, and hands them over to be held.
+///
+/// # Errors
+/// If one fails.
+pub fn hold(path: &Path, count: usize) -> Result<Vec<TcpStream>> {
+    const OPENERS: usize = 8;
+    let next = AtomicUsize::new(0);
+    let run = || -> Result<Vec<TcpStream>> {
+        let request = Request::new(Command::Hold).emit();
+        let mut held = Vec::with_capacity(count / OPENERS + 1);
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return Ok(held);
+            }
+            let open = || -> Result<TcpStream> {
+                let mut stream = path.dial_numbered(number)?;
+                stream.write_all(&request)?;
+                let mut answer = [0; REQUEST_LEN];
+                stream.read_exact(&mut answer).map_err(|error| during("echo", &error))?;
+                ensure!(answer == request, "wrong echo");
+                Ok(stream)
+            };
+            held.push(open().with_context(|| format!("idle connection {number}"))?);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..OPENERS).map(|_| scope.spawn(run)).collect();
+        let mut all = Vec::with_capacity(count);
+        for thread in threads {
+            match thread.join() {
+                Ok(held) => all.extend(held?),
+                Err(_) => bail!("load thread panicked"),
+            }
+        }
+        Ok(all)
+    })
+}

@@ -1,0 +1,279 @@
+//! Interleaved rounds and the tables made of them.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::measure::{Measure, Metric, Sizes, Values};
+use crate::stats::{Summary, paired_ratio, summary};
+use crate::subject::{Programs, Subject};
+use crate::syscalls::Counter;
+use crate::target::Target;
+
+/// What to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The subjects in the order of the tables.
+    pub subjects: Vec<Subject>,
+    /// The measures in the order of the tables.
+    pub measures: Vec<Measure>,
+    /// How often everything is repeated.
+    pub rounds: usize,
+    /// The subject to which the others are compared.
+    pub baseline: Option<String>,
+    /// How much of everything.
+    pub sizes: Sizes,
+}
+
+/// One subject, measured once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sample {
+    /// Name of the subject.
+    pub subject: String,
+    /// Name of the measure.
+    pub measure: String,
+    /// Round, from 0.
+    pub round: usize,
+    /// The figures; empty if it failed.
+    pub values: Values,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// A finished run: all raw data.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Where it ran.
+    pub machine: Machine,
+    /// How much of everything was done, and what counted system calls.
+    pub sizes: Sizes,
+    /// The subject to which the others are compared.
+    pub baseline: Option<String>,
+    /// Number of rounds.
+    pub rounds: usize,
+    /// Every single measurement in the order in which it was taken.
+    pub samples: Vec<Sample>,
+    /// Subjects that were left out, and why.
+    pub skipped: Vec<(String, String)>,
+}
+
+/// Runs everything: rounds outermost, then measures, then subjects, so that values that are compared lie
+/// close together in time. The order of the subjects turns by one from round to round.
+///
+/// # Errors
+/// If the target cannot be started. A subject that fails is noted in its sample.
+pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> Result<Report> {
+    let machine = Machine::read();
+    let target = Target::start(Duration::from_secs(30))?;
+    let progress = Progress::new(plan);
+    let mut samples = Vec::new();
+    for round in 0..plan.rounds {
+        for &measure in &plan.measures {
+            for turn in 0..plan.subjects.len() {
+                let subject = &plan.subjects[(turn + round) % plan.subjects.len()];
+                if !applies(subject, measure) {
+                    continue;
+                }
+                progress.begin(round, measure, subject);
+                let result = measure.run(subject, programs, &target, &plan.sizes);
+                let (values, error) = match result {
+                    Ok(values) => (values, None),
+                    Err(error) => (Values::new(), Some(format!("{error:#}"))),
+                };
+                let (subject, measure) = (subject.name.clone(), measure.to_string());
+                samples.push(Sample { subject, measure, round, values, error });
+                progress.end(measure_of(&samples), &plan.sizes);
+            }
+        }
+    }
+    progress.finish();
+    let (baseline, rounds, sizes) = (plan.baseline.clone(), plan.rounds, plan.sizes.clone());
+    Ok(Report { machine, sizes, baseline, rounds, samples, skipped })
+}
+
+fn measure_of(samples: &[Sample]) -> Option<Measure> {
+    samples.last()?.measure.parse().ok()
+}
+
+/// Whether `measure` means anything for `subject`: without processes only times can be taken.
+fn applies(subject: &Subject, measure: Measure) -> bool {
+    let needs_processes = matches!(measure, Measure::Base | Measure::Idle | Measure::Calls);
+    let possible = !needs_processes || !subject.process.is_empty();
+    possible && !subject.skip.contains_key(&measure.to_string())
+}
+
+/// Progress on stderr: a bar on a terminal, a line per round elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    begin: Instant,
+    rounds: usize,
+    total: Duration,
+    last_line: std::cell::Cell<Option<usize>>,
+}
+
+impl Progress {
+    fn new(plan: &Plan) -> Self {
+        let pairs = plan.measures.iter().flat_map(|&measure| {
+            plan.subjects.iter().filter(move |subject| applies(subject, measure)).map(move |_| measure)
+        });
+        let rounds = u32::try_from(plan.rounds).unwrap_or(u32::MAX);
+        let total = pairs.map(|measure| measure.estimate(&plan.sizes)).sum::<Duration>() * rounds;
+        let bar = ProgressBar::with_draw_target(Some(millis(total)), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}%  {eta} left  {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Self { bar, begin: Instant::now(), rounds: plan.rounds, total, last_line: std::cell::Cell::new(None) }
+    }
+
+    fn begin(&self, round: usize, measure: Measure, subject: &Subject) {
+        let text = format!("round {}/{} {measure} {}", round + 1, self.rounds, subject.name);
+        if self.bar.is_hidden() {
+            if self.last_line.replace(Some(round)) != Some(round) {
+                let left = self.left();
+                writeln!(std::io::stderr(), "round {}/{}, about {left} s left", round + 1, self.rounds).ok();
+            }
+        } else {
+            self.bar.set_message(text);
+        }
+    }
+
+    /// Seconds left, corrected by how the estimate fared so far.
+    fn left(&self) -> u64 {
+        let (done, total) = (self.bar.position() as f64, millis(self.total) as f64);
+        let pace = if done > 0.0 { self.begin.elapsed().as_secs_f64() * 1e3 / done } else { 1.0 };
+        Duration::from_secs_f64((total - done).max(0.0) * pace / 1e3).as_secs()
+    }
+
+    fn end(&self, measure: Option<Measure>, sizes: &Sizes) {
+        if let Some(measure) = measure {
+            self.bar.inc(millis(measure.estimate(sizes)));
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Report {
+    /// The values of one figure by round.
+    fn column(&self, subject: &str, measure: Measure, key: &str) -> Vec<Option<f64>> {
+        let mut column = vec![None; self.rounds];
+        let measure = measure.to_string();
+        for sample in
+            self.samples.iter().filter(|sample| sample.subject == subject && sample.measure == measure)
+        {
+            column[sample.round] = sample.values.get(key).copied();
+        }
+        column
+    }
+
+    /// Writes the tables.
+    ///
+    /// # Errors
+    /// If `out` cannot be written.
+    pub fn print(&self, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+        write!(out, "{}", self.machine.text())?;
+        let baseline = self.baseline.as_deref().unwrap_or("none");
+        writeln!(
+            out,
+            "{} rounds, interleaved; median [min-max]; ratio to {baseline}: median of the ratios per round; 1 KB = 1000 B",
+            self.rounds
+        )?;
+        writeln!(out, "CPU = user + system time of the subject's processes together")?;
+        for &measure in &plan.measures {
+            writeln!(out, "\n{measure}: {}", measure.about(&plan.sizes))?;
+            if measure == Measure::Calls {
+                writeln!(out, "counted by {}", self.sizes.counter.map_or("nothing", Counter::name))?;
+            }
+            writeln!(out, "{}", self.table(plan, measure))?;
+        }
+        for (subject, reason) in &self.skipped {
+            writeln!(out, "\nskipped: {subject}: {reason}")?;
+        }
+        for sample in self.samples.iter().filter(|sample| sample.error.is_some()) {
+            let error = sample.error.as_deref().unwrap_or_default();
+            writeln!(
+                out,
+                "\nfailed: {} of {} in round {}: {error}",
+                sample.measure,
+                sample.subject,
+                sample.round + 1
+            )?;
+        }
+        Ok(())
+    }
+
+    fn table(&self, plan: &Plan, measure: Measure) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+        let metrics = measure.metrics();
+        let mut header = vec![Cell::new("subject")];
+        for metric in metrics {
+            header.push(Cell::new(metric.heading).set_alignment(CellAlignment::Right));
+            if self.shows_ratio(metric) {
+                header.push(Cell::new("ratio").set_alignment(CellAlignment::Right));
+            }
+        }
+        table.set_header(header);
+        for subject in plan.subjects.iter().filter(|subject| applies(subject, measure)) {
+            let mut row = vec![Cell::new(&subject.name)];
+            for metric in metrics {
+                let ours = self.column(&subject.name, measure, metric.key);
+                let present: Vec<f64> = ours.iter().copied().flatten().collect();
+                row.push(cell(summary(&present), metric.digits));
+                if self.shows_ratio(metric) {
+                    let base = self.baseline.as_deref().unwrap_or_default();
+                    row.push(cell(paired_ratio(&ours, &self.column(base, measure, metric.key)), 2));
+                }
+            }
+            table.add_row(row);
+        }
+        table
+    }
+
+    fn shows_ratio(&self, metric: &Metric) -> bool {
+        metric.ratio && self.baseline.is_some()
+    }
+
+    /// Writes all raw data as JSON.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_json(&self, path: &std::path::Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Fails if any sample did, or there is none.
+    ///
+    /// # Errors
+    /// Says how many.
+    pub fn verdict(&self) -> Result<()> {
+        let failed = self.samples.iter().filter(|sample| sample.error.is_some()).count();
+        ensure!(failed == 0, "{failed} of {} measurements failed", self.samples.len());
+        ensure!(!self.samples.is_empty(), "nothing was measured");
+        Ok(())
+    }
+}
+
+fn cell(summary: Option<Summary>, digits: usize) -> Cell {
+    let text = summary.map_or_else(
+        || "-".to_owned(),
+        |s| match s.count {
+            1 => format!("{:.digits$}", s.median),
+            _ => format!("{:.digits$} [{:.digits$}-{:.digits$}]", s.median, s.min, s.max),
+        },
+    );
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}

@@ -1,0 +1,92 @@
+//! Order statistics over a handful of rounds.
+
+use serde::Serialize;
+
+/// Median and range of the values that the rounds gave.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// The middle value; the mean of the two middle ones if their number is even.
+    pub median: f64,
+    /// The smallest value.
+    pub min: f64,
+    /// The largest value.
+    pub max: f64,
+    /// How many values there were; never 0.
+    pub count: usize,
+}
+
+/// Summarises `values`; `None` if there are none. NaN sorts last.
+#[must_use]
+pub fn summary(values: &[f64]) -> Option<Summary> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (first, last) = (*sorted.first()?, *sorted.last()?);
+    let middle = sorted.len() / 2;
+    let median = if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    };
+    Some(Summary { median, min: first, max: last, count: sorted.len() })
+}
+
+/// The `percent`-th percentile of `values` by nearest rank: the smallest value that at least
+/// `percent` of all do not exceed. `None` if there are no values.
+#[must_use]
+pub fn percentile(values: &[f64], percent: usize) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent.min(100)).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// Ratios of `ours` to `base` taken within each round, summarised. A round that lacks either value, or
+/// whose base is 0, counts for nothing.
+#[must_use]
+pub fn paired_ratio(ours: &[Option<f64>], base: &[Option<f64>]) -> Option<Summary> {
+    let ratios: Vec<f64> = ours
+        .iter()
+        .zip(base)
+        .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
+        .filter(|&(_, b)| b != 0.0)
+        .map(|(a, b)| a / b)
+        .collect();
+    summary(&ratios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_of_odd_even_and_none() {
+        assert_eq!(summary(&[]), None);
+        let odd = summary(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((odd.median, odd.min, odd.max, odd.count), (2.0, 1.0, 3.0, 3));
+        let even = summary(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!((even.median, even.min, even.max, even.count), (2.5, 1.0, 4.0, 4));
+        assert_eq!(summary(&[7.0]).unwrap().median, 7.0);
+    }
+
+    #[test]
+    fn percentiles_by_nearest_rank() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&values, 50), Some(50.0));
+        assert_eq!(percentile(&values, 95), Some(95.0));
+        assert_eq!(percentile(&values, 99), Some(99.0));
+        assert_eq!(percentile(&values, 100), Some(100.0));
+        assert_eq!(percentile(&values, 0), Some(1.0));
+        assert_eq!(percentile(&[5.0, 9.0], 50), Some(5.0));
+        assert_eq!(percentile(&[], 50), None);
+    }
+
+    #[test]
+    fn ratios_pair_within_a_round() {
+        // The machine is twice as slow in round 2: the ratio does not notice.
+        let ours = [Some(10.0), Some(20.0), None, Some(5.0)];
+        let base = [Some(5.0), Some(10.0), Some(1.0), Some(0.0)];
+        let ratio = paired_ratio(&ours, &base).unwrap();
+        assert_eq!((ratio.median, ratio.min, ratio.max, ratio.count), (2.0, 2.0, 2.0, 2));
+        assert_eq!(paired_ratio(&[None], &[Some(1.0)]), None);
+    }
+}

@@ -1,0 +1,474 @@
+//! Subjects: the programs under test, described by data and run as child processes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+
+/// How the load generator enters a subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Entry {
+    /// A SOCKS5 server without authentication.
+    Socks5,
+    /// A plain TCP port that leads to the fixed target.
+    Tunnel,
+}
+
+/// Description of a subject: one file under `bench/subjects`.
+///
+/// In arguments, environment and files these words are replaced: `{port:NAME}` a free loopback port
+/// (the same for the same name), `{dir}` the directory with the files, `{target}` and `{target-port}`
+/// the lab's target. The port called `entry` is where the load goes.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Subject {
+    /// Short name for tables and options.
+    pub name: String,
+    /// One line for people.
+    pub about: String,
+    /// What listens at the entry port.
+    pub entry: Entry,
+    /// Measures that make no sense for this subject, each with the reason.
+    #[serde(default)]
+    pub skip: BTreeMap<String, String>,
+    /// Whether data after a half-close is promised; the integrity check leaves half-closes out if not.
+    #[serde(default = "yes")]
+    pub half_close: bool,
+    /// The processes, in the order in which they start. None at all: the load goes straight to the target.
+    #[serde(default)]
+    pub process: Vec<Process>,
+}
+
+/// One process of a subject.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Process {
+    /// What it is in the pair: `server` or `client` appear in tables.
+    pub role: String,
+    /// The program's name, looked up in the options and then in `PATH`; `@lab` is this program itself.
+    pub program: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Additional environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Name of the port that is open once the process is ready.
+    pub ready: String,
+    /// Seconds until that port must be open.
+    #[serde(default = "ten")]
+    pub deadline: u64,
+    /// Files to write into `{dir}` before the start: name and content.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten() -> u64 {
+    10
+}
+
+impl Subject {
+    /// Reads a description in TOML.
+    ///
+    /// # Errors
+    /// If it is not one; the message names the line.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(toml_edit::de::from_str(text)?)
+    }
+
+    /// The first program that this subject needs and that is not here.
+    #[must_use]
+    pub fn missing<'a>(&'a self, programs: &Programs) -> Option<&'a str> {
+        self.process.iter().map(|process| process.program.as_str()).find(|name| programs.find(name).is_none())
+    }
+}
+
+/// The ready-made subjects.
+///
+/// # Panics
+/// If one of the files that were compiled in is wrong; a test reads them all.
+#[must_use]
+pub fn builtin() -> Vec<Subject> {
+    const FILES: &[&str] = &[
+        include_str!("../../../bench/subjects/direct.toml"),
+        include_str!("../../../bench/subjects/floor-plain.toml"),
+        include_str!("../../../bench/subjects/floor-aead.toml"),
+        include_str!("../../../bench/subjects/adit-snell.toml"),
+        include_str!("../../../bench/subjects/adit-snell-reuse.toml"),
+        include_str!("../../../bench/subjects/adit-native.toml"),
+        include_str!("../../../bench/subjects/sing-box-snell5.toml"),
+        include_str!("../../../bench/subjects/sing-box-snell5-reuse.toml"),
+        include_str!("../../../bench/subjects/sing-box-snell5-obfs.toml"),
+        include_str!("../../../bench/subjects/sing-box-snell6.toml"),
+        include_str!("../../../bench/subjects/sing-box-ss2022.toml"),
+        include_str!("../../../bench/subjects/opensnell.toml"),
+        include_str!("../../../bench/subjects/opensnell-reuse.toml"),
+    ];
+    FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
+}
+
+/// How a child process calls this program: path, and the words that lead to the lab's commands.
+#[derive(Debug, Clone)]
+pub struct Helper {
+    /// The executable.
+    pub program: PathBuf,
+    /// Words before the lab's own subcommand, such as `bench`.
+    pub prefix: Vec<OsString>,
+}
+
+/// Where programs are found.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    helper: Helper,
+    given: BTreeMap<String, PathBuf>,
+}
+
+impl Programs {
+    /// Programs at the paths `given` by name, all others in `PATH`.
+    #[must_use]
+    pub fn new(helper: Helper, given: BTreeMap<String, PathBuf>) -> Self {
+        Self { helper, given }
+    }
+
+    /// The path of the program `name`, if it exists.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<PathBuf> {
+        if name == "@lab" {
+            return Some(self.helper.program.clone());
+        }
+        if let Some(path) = self.given.get(name) {
+            return path.is_file().then(|| path.clone());
+        }
+        if name.contains('/') {
+            let path = PathBuf::from(name);
+            return path.is_file().then_some(path);
+        }
+        std::env::split_paths(&std::env::var_os("PATH")?)
+            .map(|dir| dir.join(name))
+            .find(|path| path.is_file())
+    }
+}
+
+/// A running subject. Dropping it kills every process of it and removes its files.
+#[derive(Debug)]
+pub struct Running {
+    /// Where the load goes.
+    pub address: SocketAddr,
+    /// What listens there.
+    pub entry: Entry,
+    name: String,
+    dir: PathBuf,
+    children: Vec<Started>,
+}
+
+/// One started process, leader of its own process group.
+#[derive(Debug)]
+struct Started {
+    role: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts the processes of `subject` one after the other and waits until each listens. `target` is
+    /// where tunnels lead.
+    ///
+    /// # Errors
+    /// If a program is missing, ends early or opens no port in time; the message holds the last lines that it wrote.
+    pub fn start(subject: &Subject, programs: &Programs, target: SocketAddr) -> Result<Self> {
+        let words = Words::new(subject, target)?;
+        let address = match words.ports.get("entry") {
+            Some(&port) => loopback(port),
+            None => {
+                ensure!(subject.process.is_empty(), "subject {} uses no {{port:entry}}", subject.name);
+                target
+            }
+        };
+        let mut running = Self {
+            address,
+            entry: subject.entry,
+            name: subject.name.clone(),
+            dir: words.dir.clone(),
+            children: Vec::new(),
+        };
+        watch(|watched| watched.dirs.push(running.dir.clone()));
+        fs::create_dir_all(&running.dir).with_context(|| format!("create {}", running.dir.display()))?;
+        for process in &subject.process {
+            running
+                .start_process(process, programs, &words)
+                .with_context(|| format!("start the {} of {}", process.role, subject.name))?;
+        }
+        Ok(running)
+    }
+
+    fn start_process(&mut self, process: &Process, programs: &Programs, words: &Words) -> Result<()> {
+        let program = programs
+            .find(&process.program)
+            .with_context(|| format!("no such program: {}", process.program))?;
+        for (name, content) in &process.files {
+            let path = self.dir.join(name);
+            fs::write(&path, words.fill(content)?).with_context(|| format!("write {}", path.display()))?;
+        }
+        let log = self.dir.join(format!("{}.log", process.role));
+        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        // The guard sees to it that the process dies with this thread, whatever ends it.
+        let mut command = Command::new(&programs.helper.program);
+        command.args(&programs.helper.prefix).arg("guard").arg("--").arg(program);
+        if process.program == "@lab" {
+            command.args(&programs.helper.prefix);
+        }
+        for arg in &process.args {
+            command.arg(words.fill(arg)?);
+        }
+        for (name, value) in &process.env {
+            command.env(name, words.fill(value)?);
+        }
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
+        let child = command.spawn().with_context(|| format!("run {}", programs.helper.program.display()))?;
+        watch(|watched| watched.groups.push(child.id()));
+        self.children.push(Started { role: process.role.clone(), child, log });
+        let port =
+            words.ports.get(&process.ready).with_context(|| format!("unknown port: {}", process.ready))?;
+        self.wait_until_open(loopback(*port), Duration::from_secs(process.deadline))
+    }
+
+    fn wait_until_open(&mut self, address: SocketAddr, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            self.alive()?;
+            if TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok() {
+                return self.alive();
+            }
+            if Instant::now() > deadline {
+                let log = self.children.last().map_or_else(String::new, |child| tail(&child.log));
+                bail!("port {} is not open after {patience:?}{log}", address.port());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Checks that every process still runs.
+    ///
+    /// # Errors
+    /// If one has ended; the message holds its last lines.
+    pub fn alive(&mut self) -> Result<()> {
+        for child in &mut self.children {
+            if let Some(status) = child.child.try_wait()? {
+                return Err(anyhow!(
+                    "the {} of {} ended: {status}{}",
+                    child.role,
+                    self.name,
+                    tail(&child.log)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is any process to measure.
+    #[must_use]
+    pub fn has_processes(&self) -> bool {
+        !self.children.is_empty()
+    }
+
+    /// The roles and the processes that belong to each, children of the started program included.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn roles(&self) -> Result<Vec<(&str, Vec<u32>)>> {
+        self.children
+            .iter()
+            .map(|child| Ok((child.role.as_str(), process::members(child.child.id())?)))
+            .collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            kill_group(child.child.id());
+            child.child.wait().ok();
+        }
+        fs::remove_dir_all(&self.dir).ok();
+        let groups: Vec<u32> = self.children.iter().map(|child| child.child.id()).collect();
+        watch(|watched| {
+            watched.groups.retain(|group| !groups.contains(group));
+            watched.dirs.retain(|dir| *dir != self.dir);
+        });
+    }
+}
+
+/// What an interrupt must clean up.
+#[derive(Default)]
+struct Watched {
+    groups: Vec<u32>,
+    dirs: Vec<PathBuf>,
+}
+
+static WATCHED: Mutex<Watched> = Mutex::new(Watched { groups: Vec::new(), dirs: Vec::new() });
+
+fn watch(change: impl FnOnce(&mut Watched)) {
+    change(&mut WATCHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+}
+
+fn kill_group(group: u32) {
+    if let Ok(group) = i32::try_from(group) {
+        killpg(Pid::from_raw(group), Signal::SIGKILL).ok();
+    }
+}
+
+/// From here on an interrupt, hang-up or termination of this program kills the subjects first. To be
+/// called before other threads exist.
+///
+/// # Errors
+/// If the signals cannot be blocked.
+pub fn clean_up_on_signals() -> Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block().context("block signals")?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Ok(signal) = signals.wait() {
+            watch(|watched| {
+                watched.groups.iter().copied().for_each(kill_group);
+                for dir in &watched.dirs {
+                    fs::remove_dir_all(dir).ok();
+                }
+            });
+            std::process::exit(128 + signal as i32);
+        }
+    })?;
+    Ok(())
+}
+
+/// Values of the placeholders for one start.
+struct Words {
+    ports: BTreeMap<String, u16>,
+    dir: PathBuf,
+    target: SocketAddr,
+}
+
+impl Words {
+    fn new(subject: &Subject, target: SocketAddr) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("adit-lab-{}-{count}", std::process::id()));
+        let mut ports = BTreeMap::new();
+        for process in &subject.process {
+            let texts = process.args.iter().chain(process.files.values()).chain(process.env.values());
+            for name in texts.flat_map(|text| port_names(text)) {
+                if !ports.contains_key(name) {
+                    ports.insert(name.to_owned(), free_port()?);
+                }
+            }
+        }
+        Ok(Self { ports, dir, target })
+    }
+
+    fn fill(&self, text: &str) -> Result<String> {
+        let dir = self.dir.to_str().context("temporary directory is not UTF-8")?;
+        let mut filled = text
+            .replace("{dir}", dir)
+            .replace("{target}", &self.target.to_string())
+            .replace("{target-port}", &self.target.port().to_string());
+        for (name, port) in &self.ports {
+            filled = filled.replace(&format!("{{port:{name}}}"), &port.to_string());
+        }
+        Ok(filled)
+    }
+}
+
+fn port_names(text: &str) -> impl Iterator<Item = &str> {
+    text.split("{port:").skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+}
+
+/// A port that nobody listens on, below the range from which the kernel takes ports for outgoing
+/// connections: one from that range could be taken before the program binds it.
+pub(crate) fn free_port() -> Result<u16> {
+    const FIRST: u32 = 18_000;
+    const COUNT: u32 = 14_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let offset = (std::process::id().wrapping_mul(97)).wrapping_add(step) % COUNT;
+        let port = u16::try_from(FIRST + offset).context("port out of range")?;
+        if TcpListener::bind(loopback(port)).is_ok() && UdpSocket::bind(loopback(port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port from {FIRST} to {}", FIRST + COUNT - 1)
+}
+
+/// The end of a log, as an addition to an error message.
+fn tail(path: &Path) -> String {
+    const MOST: u64 = 2000;
+    let read = || -> std::io::Result<String> {
+        let mut file = File::open(path)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(len.saturating_sub(MOST)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    match read() {
+        Ok(text) if text.trim().is_empty() => "; it wrote nothing".to_owned(),
+        Ok(text) => format!("; it wrote:\n{}", text.trim_end()),
+        Err(error) => format!("; its log cannot be read: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builtin_subjects_are_valid() {
+        let all = builtin();
+        let mut names: Vec<&str> = all.iter().map(|subject| subject.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        for subject in &all {
+            let words = Words::new(subject, loopback(1)).unwrap();
+            assert!(subject.process.is_empty() || words.ports.contains_key("entry"), "{}", subject.name);
+            for process in &subject.process {
+                assert!(words.ports.contains_key(&process.ready), "{}: {}", subject.name, process.ready);
+                for text in process.args.iter().chain(process.files.values()) {
+                    let filled = words.fill(text).unwrap();
+                    assert!(!filled.contains("{port:") && !filled.contains("{dir}"), "{filled}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
+        let error = Subject::parse("name = 'x'\nabout = ''\nentry = 'tunnel'\ncolour = 1\n").unwrap_err();
+        assert!(format!("{error:#}").contains("colour"), "{error:#}");
+    }
+}
