@@ -1,0 +1,264 @@
+//! The words of adit's own command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use adit_config::dialect::opensnell::Program;
+use adit_config::dialect::share::{Form, KEY_LEN, KEY_LENGTHS};
+use adit_config::model::{Level, LogFormat};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+
+const EXAMPLES: &str = "\
+Examples:
+  adit demo                          see it work on this machine, nothing to configure
+  adit key                           a key for a new server
+  adit check -c adit.toml            what is wrong with a file, all of it
+  adit run -c adit.toml              run it until a signal
+  adit share -c adit.toml --host proxy.example.com --qr
+                                     lines and a QR code for the clients of that server
+  adit status                        what is open, how much went through, what was refused
+
+In place of other programs:
+  adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
+  adit snell-client -c FILE
+  adit ss-local | ss-server | ss-tunnel ...       shadowsocks-libev's flags and files
+  adit sslocal | ssserver | ssservice | ssurl ... shadowsocks-rust's
+  ln -s $(command -v adit) /usr/local/bin/snell-server
+                                     the same under the old name: units and scripts stay as they are";
+
+/// A safe, fast proxy that takes the place of Snell and Shadowsocks programs, their files and flags included.
+#[derive(Debug, Parser)]
+#[command(name = "adit", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is logged: the command line outranks the file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogArgs {
+    /// Log more: once for debug, twice for trace
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Least severe level that is logged: error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = level, conflicts_with = "verbose")]
+    pub(crate) log_level: Option<Level>,
+    /// Shape of a log line: text or json
+    #[arg(long, global = true, value_name = "FORMAT", value_parser = format)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a configuration until SIGINT or SIGTERM
+    ///
+    /// The first signal stops accepting and lets open connections finish, for the time that `limits.drain` gives; the
+    /// second one ends at once.
+    Run(RunArgs),
+    /// Report everything that is wrong with a configuration
+    Check(CheckArgs),
+    /// Print a new random key
+    Key(KeyArgs),
+    /// Print a server as its clients want to read it: lines, files, a link, a QR code
+    Share(ShareArgs),
+    /// Show what a running adit does
+    Status(StatusArgs),
+    /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
+    Demo(DemoArgs),
+    /// Print an example of, or the reference for, adit.toml
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Turn a file of OpenSnell (or the official server) into adit.toml, on standard output
+    Convert(ConvertArgs),
+    /// Measure adit and other programs on this machine
+    Bench(Box<adit_lab::Args>),
+    /// Print completions for a shell
+    ///
+    /// For instance: adit completions bash > /etc/bash_completion.d/adit
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them into a folder
+    Man {
+        /// Where the pages go
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// Which configuration.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FileArgs {
+    /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
+    ///
+    /// Inbounds and outbounds of several files add up.
+    #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub(crate) config: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Count warnings as errors
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Read the files as another program's: snell-server or snell-client
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = program)]
+    pub(crate) program: Option<Program>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// Letters and digits
+    #[arg(long, default_value_t = KEY_LEN, value_parser = key_len)]
+    pub(crate) length: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShareArgs {
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+    /// Address or name by which clients reach this server
+    #[arg(long)]
+    pub(crate) host: Option<String>,
+    /// One form alone: surge, mihomo, sing-box, opensnell, shadowrocket or adit
+    #[arg(long)]
+    pub(crate) form: Option<Form>,
+    /// The inbound of this name alone
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inbound: Option<String>,
+    /// Draw the Shadowrocket link as a QR code
+    #[arg(long)]
+    pub(crate) qr: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show it again every second
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Leave the proxy and the site up, for a browser or curl
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Bytes to move in each direction, for instance 64M or 1G
+    #[arg(long, default_value = "256M", value_parser = size)]
+    pub(crate) size: u64,
+    /// Longest time for each direction, in seconds
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=600))]
+    pub(crate) seconds: u16,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the local proxy listens; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// A file with every key, commented
+    Example,
+    /// Every key with its values and default, as Markdown
+    Docs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// The file
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Read it as snell-server's or snell-client's; needed when it has sections for both
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = program)]
+    pub(crate) program: Option<Program>,
+}
+
+fn level(text: &str) -> Result<Level, &'static str> {
+    match text {
+        "error" => Ok(Level::Error),
+        "warn" => Ok(Level::Warn),
+        "info" => Ok(Level::Info),
+        "debug" => Ok(Level::Debug),
+        "trace" => Ok(Level::Trace),
+        _ => Err("the levels are error, warn, info, debug and trace"),
+    }
+}
+
+fn format(text: &str) -> Result<LogFormat, &'static str> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("the formats are text and json"),
+    }
+}
+
+fn program(text: &str) -> Result<Program, &'static str> {
+    let all = [Program::Server, Program::Client];
+    all.into_iter()
+        .find(|program| program.name() == text)
+        .ok_or("the programs are snell-server and snell-client")
+}
+
+fn key_len(text: &str) -> Result<usize, String> {
+    let len = text.parse().ok().filter(|len| KEY_LENGTHS.contains(len));
+    len.ok_or_else(|| format!("a number from {} to {}", KEY_LENGTHS.start(), KEY_LENGTHS.end()))
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, &'static str> {
+    const MAX: u64 = 1 << 40;
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number.filter(|size| (1..=MAX).contains(size)).ok_or("a size such as 500K, 64M or 1G, at most 1024G")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, want) in [("1", Some(1)), ("64M", Some(64 << 20)), ("1g", Some(1 << 30)), ("0", None)] {
+            assert_eq!(size(text).ok(), want, "{text}");
+        }
+        for text in ["", "M", "1.5G", "1T", "99999999999999G", "é"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `adit check`: everything that is wrong with a configuration, at once.
+
+use std::io;
+use std::process::ExitCode;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::{Loaded, opensnell};
+use adit_config::model::Config;
+
+use crate::cli::CheckArgs;
+use crate::commands::files;
+use crate::{print, serve};
+
+pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let result = match load(args) {
+        Ok(loaded) if args.strict => loaded.strict(),
+        other => other,
+    };
+    let (found, config) = match result {
+        Ok(Loaded { config, diagnostics }) => (diagnostics, Some(config)),
+        Err(found) => (found, None),
+    };
+    if args.json {
+        print::data(format_args!("{}\n", found.to_json()))?;
+    } else {
+        print::data(found.render(print::colour(&io::stdout())))?;
+        print::data(config.as_ref().map(summary).unwrap_or_default())?;
+    }
+    Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
+    let Some(program) = args.program else { return files::load(&args.files) };
+    let paths = match &*args.files.config {
+        [] => &[program.default_path().into()],
+        named => named,
+    };
+    let mut last = None;
+    let mut found = Diagnostics::new();
+    for path in paths {
+        match files::read(path).and_then(|(name, text)| opensnell::parse(program, None, &name, &text)) {
+            Ok(loaded) => {
+                found.append(loaded.diagnostics);
+                last = Some(loaded.config);
+            }
+            Err(errors) => found.append(errors),
+        }
+    }
+    match last {
+        Some(config) if !found.has_errors() => Ok(Loaded { config, diagnostics: found }),
+        _ => Err(found),
+    }
+}
+
+/// What would run.
+fn summary(config: &Config) -> String {
+    let mut out = String::from("ok\n");
+    for inbound in &config.inbounds {
+        for addr in &inbound.listen {
+            let outbound = &config.outbounds[inbound.outbound].name;
+            out.push_str(&format!(
+                "  {}: {} on {addr}, out through {outbound}\n",
+                inbound.name,
+                serve::spoken(&inbound.protocol)
+            ));
+        }
+    }
+    out
+}

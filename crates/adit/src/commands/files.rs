@@ -1,0 +1,60 @@
+//! Which configuration a command works on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::{Loaded, native};
+use adit_config::source;
+
+use crate::cli::FileArgs;
+
+/// Where a configuration is looked for when none is named.
+const DEFAULTS: [&str; 2] = ["adit.toml", "/etc/adit/adit.toml"];
+
+/// The files that were asked for, else the first default that exists.
+pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
+    if !args.config.is_empty() {
+        return Ok(args.config.clone());
+    }
+    let found = DEFAULTS.into_iter().find(|path| Path::new(path).exists());
+    found.map(|path| vec![path.into()]).ok_or_else(|| {
+        let error = Diagnostic::error(&DEFAULTS[0].into(), "", format!("no such file, nor {}", DEFAULTS[1]));
+        error.hint("-c names a file; `adit config example` prints one to begin with").into()
+    })
+}
+
+/// Reads and merges the files of a command.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
+    let (mut found, mut configs) = (Diagnostics::new(), Vec::new());
+    for path in paths(args)? {
+        match read(&path).and_then(|(name, text)| Ok((native::parse(&name, &text)?, name))) {
+            Ok((loaded, name)) => {
+                found.append(loaded.diagnostics);
+                configs.push((name, loaded.config));
+            }
+            Err(errors) => found.append(errors),
+        }
+    }
+    if found.has_errors() {
+        return Err(found);
+    }
+    match native::merge(configs) {
+        Ok(config) => Ok(Loaded { config, diagnostics: found }),
+        Err(errors) => {
+            found.append(errors);
+            Err(found)
+        }
+    }
+}
+
+/// The name in messages and the text of a file.
+pub(super) fn read(path: &Path) -> Result<(Arc<str>, impl std::ops::Deref<Target = String>), Diagnostics> {
+    if path == Path::new("-") {
+        return Ok(("stdin".into(), source::read(Path::new("/dev/stdin"))?));
+    }
+    Ok((path.to_string_lossy().into(), source::read(path)?))
+}

@@ -1,0 +1,84 @@
+//! `adit share`: a server as its clients want to read it.
+
+use adit_config::dialect::share::{self, Deployment, Form, Host};
+use adit_config::model::{Config, Inbound, InboundProtocol};
+use anyhow::{Context as _, bail, ensure};
+
+use crate::cli::ShareArgs;
+use crate::commands::files;
+use crate::print;
+
+pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
+    let config = files::load(&args.files)?.config;
+    let servers = servers(&config, args.inbound.as_deref())?;
+    let mut out = String::new();
+    for inbound in servers {
+        let host = host(inbound, args.host.as_deref())?;
+        let deployment = Deployment::of(inbound, host).context("not a server that can be shared")?;
+        match args.form {
+            Some(form) => out.push_str(&share::share(form, &deployment)?.text),
+            None => out.push_str(&all(&deployment, &Form::ALL)),
+        }
+        if args.qr {
+            let link = share::share(Form::Shadowrocket, &deployment)?.text;
+            out.push_str(&print::qr(link.trim_end())?);
+        }
+    }
+    print::data(out)
+}
+
+/// The inbounds that clients connect to.
+fn servers<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a Inbound>> {
+    let is_server = |inbound: &&Inbound| matches!(inbound.protocol, InboundProtocol::Snell(_));
+    let servers: Vec<&Inbound> = config
+        .inbounds
+        .iter()
+        .filter(is_server)
+        .filter(|inbound| name.is_none_or(|name| *inbound.name == *name))
+        .collect();
+    match name {
+        Some(name) => ensure!(!servers.is_empty(), "no server inbound of that name: {name}"),
+        None => ensure!(!servers.is_empty(), "the configuration has no server to share"),
+    }
+    Ok(servers)
+}
+
+/// As given, else the one address that the server listens on, if it stands for one place.
+fn host(inbound: &Inbound, given: Option<&str>) -> anyhow::Result<Host> {
+    if let Some(given) = given {
+        return Host::parse(given.as_bytes()).with_context(|| format!("bad host: {given}"));
+    }
+    match inbound.listen.first().map(|addr| addr.ip()) {
+        Some(ip) if !ip.is_unspecified() => Ok(Host::Ip(ip)),
+        _ => bail!(
+            "inbound {} listens on every address, so its host is not known\n  hint: --host and the name or address \
+             by which clients reach this machine",
+            inbound.name
+        ),
+    }
+}
+
+/// Every form under its heading; what a form cannot say is said in its place.
+pub(super) fn all(deployment: &Deployment, forms: &[Form]) -> String {
+    let mut out = String::new();
+    for form in forms {
+        out.push_str(&format!("# {}\n", heading(*form)));
+        match share::share(*form, deployment) {
+            Ok(shared) => out.push_str(&shared.text),
+            Err(error) => out.push_str(&format!("# {error}\n")),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn heading(form: Form) -> &'static str {
+    match form {
+        Form::Surge => "Surge: a line of [Proxy]",
+        Form::Mihomo => "mihomo, Clash: an entry of proxies",
+        Form::SingBox => "sing-box 1.14 and newer: an object of outbounds",
+        Form::OpenSnell => "OpenSnell: snell-client.conf",
+        Form::Shadowrocket => "Shadowrocket: a link",
+        Form::Adit => "adit: adit.toml of a client",
+    }
+}

@@ -1,0 +1,150 @@
+//! `adit status`: what a running adit does.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_core::{Status, ask_status};
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::cli::StatusArgs;
+use crate::commands::files;
+use crate::print::{self, bytes, seconds};
+
+/// The socket when neither the command line nor a configuration names one.
+const DEFAULT: &str = "/run/adit/adit.sock";
+
+/// How often `--watch` asks.
+const EVERY: Duration = Duration::from_secs(1);
+
+pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+    let socket = socket(args)?;
+    let terminal = io::stdout().is_terminal();
+    loop {
+        let status = ask(&socket)?;
+        if args.watch && terminal && !args.json {
+            // Home, and clear what was below.
+            print::data("\u{1b}[H\u{1b}[2J")?;
+        }
+        if args.json {
+            print::data(format_args!("{}\n", serde_json::to_string(&status)?))?;
+        } else {
+            print::data(render(&status))?;
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        std::thread::sleep(EVERY);
+    }
+}
+
+fn socket(args: &StatusArgs) -> anyhow::Result<PathBuf> {
+    if let Some(path) = &args.socket {
+        return Ok(path.clone());
+    }
+    let named = !args.files.config.is_empty();
+    match files::load(&args.files) {
+        Ok(loaded) => Ok(loaded.config.admin.unwrap_or_else(|| DEFAULT.into())),
+        Err(found) if named => Err(found.into()),
+        Err(_) => Ok(DEFAULT.into()),
+    }
+}
+
+fn ask(socket: &Path) -> anyhow::Result<Status> {
+    ask_status(socket).with_context(|| {
+        format!(
+            "no answer on {} (hint: [admin] socket = \"...\" in the configuration that runs, and --socket here)",
+            socket.display()
+        )
+    })
+}
+
+fn render(status: &Status) -> String {
+    let mut out = format!(
+        "adit {}, process {}, up {}, event loops: {}\n\n",
+        status.version,
+        status.pid,
+        seconds(status.uptime_s),
+        status.cores
+    );
+    let mut table = new_table(
+        &["inbound", "protocol", "listen", "outbound"],
+        &["open", "accepted", "requests", "up", "down"],
+    );
+    for i in &status.inbounds {
+        let listen: Vec<String> = i.listen.iter().map(ToString::to_string).collect();
+        table.add_row([
+            i.name.clone(),
+            i.protocol.clone(),
+            listen.join("\n"),
+            i.outbound.clone(),
+            i.open.to_string(),
+            i.accepted.to_string(),
+            i.requests.to_string(),
+            bytes(i.up_bytes),
+            bytes(i.down_bytes),
+        ]);
+    }
+    out.push_str(&format!("{table}\n\n"));
+    let mut table =
+        new_table(&["outbound", "protocol"], &["dialled", "failed", "reused", "kept idle", "early closes"]);
+    for o in &status.outbounds {
+        let counts = [o.dialled, o.failed, o.reused].map(|count| count.to_string());
+        let [dialled, failed, reused] = counts;
+        table.add_row([
+            o.name.clone(),
+            o.protocol.clone(),
+            dialled,
+            failed,
+            reused,
+            o.idle.to_string(),
+            o.early_closes.to_string(),
+        ]);
+    }
+    out.push_str(&format!("{table}\n"));
+    out.push_str(&refused(status));
+    out
+}
+
+/// What was refused, by cause; nothing where nothing was.
+fn refused(status: &Status) -> String {
+    let mut table = new_table(&["refused by", "cause"], &["connections"]);
+    for inbound in &status.inbounds {
+        for (cause, count) in &inbound.refused {
+            table.add_row([inbound.name.clone(), cause.clone(), count.to_string()]);
+        }
+    }
+    if table.is_empty() { String::new() } else { format!("\n{table}\n") }
+}
+
+/// A table without frames: columns of text, then columns of numbers.
+fn new_table(texts: &[&str], numbers: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(texts.iter().chain(numbers));
+    for index in texts.len()..texts.len() + numbers.len() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_each_kind() {
+        let text = r#"{"version":"1.2.3","uptime_s":61,"pid":7,"cores":2,
+            "inbounds":[{"name":"home","protocol":"snell","listen":["0.0.0.0:1"],"outbound":"direct","accepted":5,
+            "open":1,"requests":4,"up_bytes":1500,"down_bytes":2000000,"refused":{"authentication":3}}],
+            "outbounds":[{"name":"direct","protocol":"direct","dialled":4,"failed":1,"reused":0,"idle":0,
+            "early_closes":0}]}"#;
+        let text = render(&serde_json::from_str(text).unwrap());
+        assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2\n\n"), "{text}");
+        for word in ["home", "0.0.0.0:1", "1.5 KB", "2.0 MB", "authentication", "early closes"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Log lines, on standard error, in one of three shapes:
+//!
+//! ```text
+//! text     2026-01-02T03:04:05.678901Z  INFO listening inbound=home address=0.0.0.0:6160
+//! logfmt   time=2026-01-02T03:04:05.678901Z level=INFO msg=listening inbound=home address=0.0.0.0:6160
+//! json     {"time":"2026-01-02T03:04:05.678901Z","level":"info","message":"listening","inbound":"home"}
+//! ```
+//!
+//! adit's own code is heard from the level asked for on; the libraries below it only at debug (their warnings) and
+//! at trace (their debug lines), because what they say may name destinations.
+
+use std::fmt::{self, Write as _};
+
+use adit_config::model::{Level, Log, LogFormat};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::print;
+
+/// Shape of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// For a person.
+    Text,
+    /// As programs in Go write it.
+    Logfmt,
+    /// One object per line.
+    Json,
+}
+
+impl From<LogFormat> for Shape {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
+/// Starts logging; called once.
+pub(crate) fn init(log: &Log, shape: Shape) {
+    let (own, others) = filters(log.level);
+    let colour = shape == Shape::Text && print::colour(&std::io::stderr());
+    let lines = Lines { shape, time: log.time, colour };
+    let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(std::io::stderr);
+    // A second start of logging in one process is a no-op.
+    tracing_subscriber::registry()
+        .with(Targets::new().with_target("adit", own).with_default(others))
+        .with(layer)
+        .try_init()
+        .ok();
+}
+
+/// From which level on adit itself and everything else is heard.
+fn filters(level: Level) -> (LevelFilter, LevelFilter) {
+    match level {
+        Level::Error => (LevelFilter::ERROR, LevelFilter::OFF),
+        Level::Warn => (LevelFilter::WARN, LevelFilter::OFF),
+        Level::Info => (LevelFilter::INFO, LevelFilter::OFF),
+        Level::Debug => (LevelFilter::DEBUG, LevelFilter::WARN),
+        Level::Trace => (LevelFilter::TRACE, LevelFilter::DEBUG),
+    }
+}
+
+struct Lines {
+    shape: Shape,
+    time: bool,
+    colour: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut time = String::new();
+        if self.time {
+            SystemTime.format_time(&mut Writer::new(&mut time))?;
+        }
+        self.write(&mut out, &time, *event.metadata().level(), &fields)
+    }
+}
+
+impl Lines {
+    fn write(
+        &self,
+        out: &mut dyn fmt::Write,
+        time: &str,
+        level: tracing::Level,
+        fields: &Fields,
+    ) -> fmt::Result {
+        match self.shape {
+            Shape::Text => self.text(out, time, level, fields),
+            Shape::Logfmt => logfmt(out, time, level, fields),
+            Shape::Json => json(out, time, level, fields),
+        }
+    }
+
+    fn text(
+        &self,
+        out: &mut dyn fmt::Write,
+        time: &str,
+        level: tracing::Level,
+        fields: &Fields,
+    ) -> fmt::Result {
+        let (dim, tint, reset) =
+            if self.colour { ("\u{1b}[2m", tint(level), "\u{1b}[0m") } else { ("", "", "") };
+        if !time.is_empty() {
+            write!(out, "{dim}{time}{reset} ")?;
+        }
+        write!(out, "{tint}{level:>5}{reset} {}", Plain(&fields.message))?;
+        for (name, value) in &fields.others {
+            write!(out, " {dim}{name}={reset}{}", Word(value.as_text()))?;
+        }
+        writeln!(out)
+    }
+}
+
+fn tint(level: tracing::Level) -> &'static str {
+    match level {
+        tracing::Level::ERROR => "\u{1b}[1;31m",
+        tracing::Level::WARN => "\u{1b}[1;33m",
+        tracing::Level::INFO => "\u{1b}[32m",
+        _ => "\u{1b}[36m",
+    }
+}
+
+fn logfmt(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &Fields) -> fmt::Result {
+    if !time.is_empty() {
+        write!(out, "time={time} ")?;
+    }
+    write!(out, "level={level} msg={}", Word(&fields.message))?;
+    for (name, value) in &fields.others {
+        write!(out, " {name}={}", Word(value.as_text()))?;
+    }
+    writeln!(out)
+}
+
+fn json(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &Fields) -> fmt::Result {
+    out.write_char('{')?;
+    if !time.is_empty() {
+        write!(out, "\"time\":{},", quoted(time))?;
+    }
+    let level = level.as_str().to_ascii_lowercase();
+    write!(out, "\"level\":\"{level}\",\"message\":{}", quoted(&fields.message))?;
+    for (name, value) in &fields.others {
+        match value {
+            Value::Bare(text) => write!(out, ",{}:{text}", quoted(name))?,
+            Value::Text(text) => write!(out, ",{}:{}", quoted(name), quoted(text))?,
+        }
+    }
+    writeln!(out, "}}")
+}
+
+fn quoted(text: &str) -> serde_json::Value {
+    text.into()
+}
+
+/// What an event carries.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, Value)>,
+}
+
+enum Value {
+    /// A number or truth value.
+    Bare(String),
+    Text(String),
+}
+
+impl Value {
+    fn as_text(&self) -> &str {
+        match self {
+            Self::Bare(text) | Self::Text(text) => text,
+        }
+    }
+}
+
+impl Fields {
+    fn text(&mut self, field: &Field, text: String) {
+        if field.name() == "message" {
+            self.message = text;
+        } else {
+            self.others.push((field.name(), Value::Text(text)));
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field, value.to_owned());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.others.push((field.name(), Value::Bare(value.to_string())));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.others.push((field.name(), Value::Bare(value.to_string())));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.others.push((field.name(), Value::Bare(value.to_string())));
+    }
+}
+
+/// A text without control characters, so that it stays on its line.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+        }
+        Ok(())
+    }
+}
+
+/// A value that is one word: in quotes where it would not be otherwise.
+struct Word<'a>(&'a str);
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '=' | '\\');
+        if !self.0.is_empty() && self.0.chars().all(plain) {
+            f.write_str(self.0)
+        } else {
+            write!(f, "{:?}", self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(shape: Shape, time: bool) -> String {
+        let time = if time { "2026-01-02T03:04:05Z" } else { "" };
+        let fields = Fields {
+            message: "two words\u{1b}".into(),
+            others: vec![
+                ("n", Value::Bare("5".into())),
+                ("who", Value::Text("a b\n".into())),
+                ("at", Value::Text("[::1]:5".into())),
+            ],
+        };
+        let mut out = String::new();
+        let lines = Lines { shape, time: true, colour: false };
+        lines.write(&mut out, time, tracing::Level::INFO, &fields).unwrap();
+        out
+    }
+
+    #[test]
+    fn shapes() {
+        for (shape, time, want) in [
+            (Shape::Text, false, " INFO two words\\u{1b} n=5 who=\"a b\\n\" at=[::1]:5\n"),
+            (
+                Shape::Logfmt,
+                true,
+                "time=2026-01-02T03:04:05Z level=INFO msg=\"two words\\u{1b}\" n=5 who=\"a b\\n\" at=[::1]:5\n",
+            ),
+            (
+                Shape::Json,
+                false,
+                "{\"level\":\"info\",\"message\":\"two words\\u001b\",\"n\":5,\"who\":\"a b\\n\",\"at\":\"[::1]:5\"}\n",
+            ),
+        ] {
+            assert_eq!(line(shape, time), want);
+        }
+        assert!(line(Shape::Json, true).starts_with("{\"time\":\"2026-01-02T03:04:05Z\","));
+    }
+
+    #[test]
+    fn libraries_are_silent_up_to_info() {
+        for level in [Level::Error, Level::Warn, Level::Info] {
+            assert_eq!(filters(level).1, LevelFilter::OFF);
+        }
+        assert_eq!(filters(Level::Trace), (LevelFilter::TRACE, LevelFilter::DEBUG));
+    }
+}

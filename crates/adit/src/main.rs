@@ -1,0 +1,56 @@
+//! The program: which name it was called by, and what that name does.
+//!
+//! Called as a program that it replaces (a link of that name, or `adit NAME ...`), adit takes that program's flags
+//! and files; under any other name it has commands of its own.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod logging;
+mod print;
+mod serve;
+mod shadowsocks;
+mod snell;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_config::dialect::opensnell::Program;
+use adit_config::dialect::shadowsocks::{libev, rust};
+
+/// What a program's arguments lead to.
+type Main = fn(Vec<OsString>) -> ExitCode;
+
+/// The names that adit answers to.
+const NAMES: &[(&str, Main)] = &[
+    ("snell-server", |args| snell::main(Program::Server, args)),
+    ("snell-client", |args| snell::main(Program::Client, args)),
+    ("ss-local", |args| shadowsocks::libev::main(libev::Program::Local, args)),
+    ("ss-server", |args| shadowsocks::libev::main(libev::Program::Server, args)),
+    ("ss-tunnel", |args| shadowsocks::libev::main(libev::Program::Tunnel, args)),
+    ("sslocal", |args| shadowsocks::rust::main(rust::Program::Local, args)),
+    ("ssserver", |args| shadowsocks::rust::main(rust::Program::Server, args)),
+    ("ssservice", shadowsocks::rust::service),
+    ("ssurl", shadowsocks::url::main),
+];
+
+fn main() -> ExitCode {
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(main) = args.first().and_then(find) {
+        args.remove(0);
+        return main(args);
+    }
+    if let Some(main) = args.get(1).and_then(find) {
+        args.drain(..2);
+        return main(args);
+    }
+    commands::main(args)
+}
+
+/// The program of that name; the folder that it lies in does not matter.
+fn find(name: &OsString) -> Option<Main> {
+    let name = Path::new(name).file_name()?;
+    NAMES.iter().find(|(known, _)| name == *known).map(|(_, main)| *main)
+}

@@ -1,0 +1,128 @@
+//! What a person reads: data on standard output, everything else on standard error.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_core::StartError;
+use anyhow::Context as _;
+use qrcode::QrCode;
+use qrcode::render::unicode::Dense1x2;
+
+/// Writes data to standard output.
+///
+/// # Errors
+/// When nobody reads it any more, which ends the program in silence: see [`failure`].
+pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    write!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
+/// Writes a remark to standard error.
+pub(crate) fn remark(text: impl Display) {
+    // Nobody is left to be told if standard error is gone.
+    writeln!(io::stderr(), "{text}").ok();
+}
+
+/// Reports an error and gives the status to exit with.
+pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
+    let broken = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    if error.downcast_ref::<io::Error>().is_some_and(broken) {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(found) = error.downcast_ref::<Diagnostics>() {
+        write!(io::stderr(), "{}", found.render(colour(&io::stderr()))).ok();
+    } else {
+        remark(format_args!("error: {error:#}"));
+        if let Some(hint) = hint(error) {
+            remark(format_args!("  hint: {hint}"));
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// What a person may do about an error.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest of a foreign, growing enum is one case")]
+pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref()? {
+        StartError::Listen { source, .. } => source.hint(),
+        StartError::Admin { source, .. } => Some(if source.kind() == io::ErrorKind::AddrInUse {
+            "another adit serves it, or it is no socket; [admin] socket names another path"
+        } else {
+            "its folder must exist, and let this user write"
+        }),
+        StartError::Build { .. } | StartError::Core(_) => None,
+    }
+}
+
+/// Whether a stream takes colours: a terminal, unless `NO_COLOR` (no-color.org) is set to something.
+pub(crate) fn colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A link as a picture of half blocks: black on white where the terminal can be told so, else with blocks for what is
+/// light, because most terminals write light on dark.
+///
+/// # Errors
+/// When the link is too long.
+pub(crate) fn qr(link: &str) -> anyhow::Result<String> {
+    let code = QrCode::new(link).context("link is too long for a QR code")?;
+    let mut picture = code.render::<Dense1x2>();
+    if !io::stdout().is_terminal() {
+        picture.dark_color(Dense1x2::Light).light_color(Dense1x2::Dark);
+        return Ok(format!("{}\n", picture.build()));
+    }
+    let picture = picture.build();
+    Ok(picture.lines().map(|line| format!("\u{1b}[30;107m{line}\u{1b}[0m\n")).collect())
+}
+
+/// A number of bytes: `999 B`, `1.5 KB`, `12 MB`; powers of 1000.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let (mut scaled, mut unit) = (bytes, 0);
+    while scaled >= 1_000_000 {
+        scaled /= 1000;
+        unit += 1;
+    }
+    let (whole, tenth) = (scaled / 1000, scaled % 1000 / 100);
+    if whole < 10 { format!("{whole}.{tenth} {}", UNITS[unit]) } else { format!("{whole} {}", UNITS[unit]) }
+}
+
+/// Seconds as the two largest units: `59s`, `1m 5s`, `3h 20m`, `2d 1h`.
+pub(crate) fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times() {
+        for (number, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 KB"),
+            (9999, "9.9 KB"),
+            (10_000, "10 KB"),
+            (999_999, "999 KB"),
+            (1_000_000, "1.0 MB"),
+            (u64::MAX, "18 EB"),
+        ] {
+            assert_eq!(bytes(number), text);
+        }
+        for (number, text) in [(0, "0s"), (65, "1m 5s"), (12_000, "3h 20m"), (176_400, "2d 1h")] {
+            assert_eq!(seconds(number), text);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Running a configuration: what is said at its start, until a signal ends it.
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Transports};
+use adit_core::Running;
+
+/// Runs a configuration until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When it cannot start.
+pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
+    run_holding(config, || Ok(()))
+}
+
+/// The same, with something that is made once the ports are open, and dropped at the end.
+///
+/// # Errors
+/// When it cannot start, or what is to be held cannot be made.
+pub(crate) fn run_holding<T>(
+    config: &Config,
+    hold: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<()> {
+    match adit_net::raise_fd_limit() {
+        Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
+        Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
+        Err(error) => tracing::warn!(%error, "descriptor limit not raised"),
+    }
+    let running = adit_core::start(config)?;
+    let held = match hold() {
+        Ok(held) => held,
+        Err(error) => {
+            running.end();
+            return Err(error);
+        }
+    };
+    let lines = Start::new(config, &running);
+    let result = running.run_until_signal(|| lines.write());
+    drop(held);
+    result?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Writes findings about a file as log lines: warnings, or the errors that keep it from running.
+pub(crate) fn log_findings(found: &Diagnostics) {
+    for finding in found {
+        let at = if finding.line > 0 {
+            format!("{}:{}:{}", finding.file, finding.line, finding.column)
+        } else {
+            finding.file.to_string()
+        };
+        let key = Some(finding.key.as_str()).filter(|key| !key.is_empty());
+        let (problem, hint) = (&finding.problem, finding.hint.as_deref());
+        match finding.severity {
+            adit_config::diagnostic::Severity::Error => tracing::error!(at, key, hint, "{problem}"),
+            adit_config::diagnostic::Severity::Warning => tracing::warn!(at, key, hint, "{problem}"),
+        }
+    }
+}
+
+/// What is worth knowing about a start.
+struct Start {
+    listening: Vec<(String, &'static str, String)>,
+    dns: Vec<(String, String)>,
+    egress: Vec<(String, String)>,
+    warnings: Vec<String>,
+}
+
+impl Start {
+    fn new(config: &Config, running: &Running) -> Self {
+        let protocol = |name: &str| {
+            let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
+            inbound.map_or("", |inbound| spoken(&inbound.protocol))
+        };
+        let listening = running.addresses().into_iter();
+        let direct = config.outbounds.iter().filter(|out| out.protocol == OutboundProtocol::Direct);
+        Self {
+            listening: listening
+                .map(|(name, addr)| (name.to_string(), protocol(&name), addr.to_string()))
+                .collect(),
+            dns: direct.map(|out| (out.name.to_string(), servers(&out.dial.dns))).collect(),
+            egress: config
+                .outbounds
+                .iter()
+                .filter_map(|out| Some((out.name.to_string(), out.dial.interface.as_deref()?.to_owned())))
+                .collect(),
+            warnings: running.warnings().to_vec(),
+        }
+    }
+
+    fn write(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        for (outbound, servers) in &self.dns {
+            tracing::info!(outbound, servers, "effective DNS");
+        }
+        for (outbound, interface) in &self.egress {
+            tracing::info!(outbound, interface, "egress interface");
+        }
+        for (inbound, protocol, address) in &self.listening {
+            tracing::info!(inbound, protocol, address, "listening");
+        }
+    }
+}
+
+/// What an inbound speaks, with versions.
+pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
+    match protocol {
+        InboundProtocol::Snell(_) => "Snell v4, v5",
+        InboundProtocol::Shadowsocks(_) => "Shadowsocks",
+        InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
+        InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
+        InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Local(local) => match local.accepts {
+            LocalProtocols::Socks => "SOCKS4, 4a, 5",
+            LocalProtocols::Http => "HTTP",
+            LocalProtocols::Mixed => "SOCKS4, 4a, 5, HTTP",
+        },
+    }
+}
+
+fn servers(dns: &[std::net::SocketAddr]) -> String {
+    if dns.is_empty() {
+        return "system".to_owned();
+    }
+    dns.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,58 @@
+//! `ss-local`, `ss-server` and `ss-tunnel` of shadowsocks-libev.
+//!
+//! Status 0 after a signal, 1 for bad flags or when something is missing, 255 for a bad file or a start that fails.
+
+use std::env::var_os;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_config::diagnostic::{Diagnostics, Severity};
+use adit_config::dialect::shadowsocks::Setup;
+use adit_config::dialect::shadowsocks::libev::{self, EXIT_FAILURE, EXIT_USAGE, Flags, Invocation, Program};
+use adit_config::source;
+
+use super::Statuses;
+use crate::print;
+
+/// Runs one of the programs.
+pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    match libev::flags(program, args) {
+        Ok(Invocation::Help) => super::say(&libev::usage(program)),
+        Ok(Invocation::Run(flags)) => {
+            let statuses = Statuses { config: EXIT_FAILURE, failure: EXIT_FAILURE };
+            super::run(program.name(), load(program, &flags), &statuses)
+        }
+        Err(found) => {
+            print::remark(format_args!("{found}{}", libev::usage(program)));
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn load(program: Program, flags: &Flags) -> Result<Setup, (u8, Diagnostics)> {
+    let path = flags.config.clone().or_else(|| if flags.is_bare { default_path() } else { None });
+    let Some(path) = path else {
+        return libev::load(program, flags, None).map_err(|found| (status(&found), found));
+    };
+    let text = source::read(&path).map_err(|error| (EXIT_FAILURE, error.into()))?;
+    let file = Some((&*path.to_string_lossy(), text.as_str()));
+    libev::load(program, flags, file).map_err(|found| (status(&found), found))
+}
+
+/// The default file that exists.
+fn default_path() -> Option<PathBuf> {
+    let path = |name| var_os(name).filter(|value| !value.is_empty());
+    let (config_home, home) = (path("XDG_CONFIG_HOME"), path("HOME"));
+    let mut paths =
+        libev::default_paths(config_home.as_deref().map(Path::new), home.as_deref().map(Path::new))
+            .into_iter();
+    paths.find(|path| path.exists())
+}
+
+/// The programs tell what is missing from what is wrong.
+fn status(found: &Diagnostics) -> u8 {
+    let mut errors = found.iter().filter(|finding| finding.severity == Severity::Error);
+    let is_usage = errors.all(|error| &*error.file == "command line" || error.problem == "missing");
+    if is_usage { EXIT_USAGE } else { EXIT_FAILURE }
+}

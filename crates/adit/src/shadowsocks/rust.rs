@@ -1,0 +1,112 @@
+//! `sslocal`, `ssserver` and `ssservice` of shadowsocks-rust.
+//!
+//! Status 0 after a signal, 2 for bad flags, 64 when something is missing on the command line, 78 for a bad file, 70
+//! for a start that fails.
+
+use std::env::var_os;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::shadowsocks::Setup;
+use adit_config::dialect::shadowsocks::rust::{self, Exit, Flags, Invocation, Outside, Program, Service};
+use adit_config::source;
+use zeroize::Zeroizing;
+
+use super::Statuses;
+use crate::commands::SystemRng;
+use crate::print;
+
+const SERVICE: &str =
+    "usage: ssservice local [flags]\n       ssservice server [flags]\n       ssservice genkey -m METHOD\n";
+
+/// Runs one of the programs.
+pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    match rust::flags(program, args) {
+        Ok(Invocation::Help) => super::say(&rust::usage(program)),
+        Ok(Invocation::Version) => version(program.name()),
+        Ok(Invocation::Run(flags)) => {
+            let statuses = Statuses { config: Exit::Config as u8, failure: Exit::Software as u8 };
+            let loaded = load(program, &flags).map_err(|(exit, found)| (exit as u8, found));
+            super::run(program.name(), loaded, &statuses)
+        }
+        Err(found) => {
+            print::remark(format_args!("{found}{}", rust::usage(program)));
+            ExitCode::from(Exit::Flag as u8)
+        }
+    }
+}
+
+/// `ssservice`: the word behind it is the program.
+pub(crate) fn service(mut args: Vec<OsString>) -> ExitCode {
+    let word = if args.is_empty() { OsString::new() } else { args.remove(0) };
+    match word.to_str() {
+        Some("-h" | "--help") => return super::say(SERVICE),
+        Some("-V" | "--version") => return version("ssservice"),
+        _ => {}
+    }
+    match word.to_str().and_then(rust::service) {
+        Some(Service::Program(Program::Manager)) => {
+            print::remark("error: ssservice manager: managers are not in this build");
+            ExitCode::from(Exit::Config as u8)
+        }
+        Some(Service::Program(program)) => main(program, args),
+        Some(Service::Key) => generate_key(&args),
+        None => {
+            print::remark(SERVICE.trim_end());
+            ExitCode::from(Exit::Flag as u8)
+        }
+    }
+}
+
+fn generate_key(args: &[OsString]) -> ExitCode {
+    let name = match args {
+        [flag, name] if flag == "-m" || flag == "--encrypt-method" => name.to_str(),
+        _ => None,
+    };
+    match name.map(str::parse) {
+        Some(Ok(method)) => super::say(&format!("{}\n", rust::generate_key(method, &mut SystemRng).expose())),
+        Some(Err(_)) => {
+            print::remark("error: ssservice genkey -m: unknown method");
+            ExitCode::from(Exit::Flag as u8)
+        }
+        None => {
+            print::remark(SERVICE.trim_end());
+            ExitCode::from(Exit::Flag as u8)
+        }
+    }
+}
+
+fn version(program: &str) -> ExitCode {
+    super::say(&format!("{program} (adit {})\n", env!("CARGO_PKG_VERSION")))
+}
+
+fn load(program: Program, flags: &Flags) -> Result<Setup, (Exit, Diagnostics)> {
+    let path = flags.config.clone().or_else(|| {
+        let path = if flags.names_server() { None } else { default_path(program) };
+        path.inspect(|path| print::remark(format_args!("loading default config {}", path.display())))
+    });
+    let Some(path) = path else { return rust::load(program, flags, None, outside()) };
+    let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
+    rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
+}
+
+/// The default file that exists.
+fn default_path(program: Program) -> Option<PathBuf> {
+    let path = |name| var_os(name).filter(|value| !value.is_empty());
+    let (config_home, home) = (path("XDG_CONFIG_HOME"), path("HOME"));
+    let paths = rust::default_paths(
+        program,
+        &std::env::current_dir().ok()?,
+        config_home.as_deref().map(Path::new),
+        home.as_deref().map(Path::new),
+        path("XDG_CONFIG_DIRS").as_deref().and_then(|dirs| dirs.to_str()),
+    );
+    paths.into_iter().find(|path| path.exists())
+}
+
+/// The environment and the files of this process.
+pub(super) fn outside() -> Outside<'static> {
+    Outside { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
+}

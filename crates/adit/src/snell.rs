@@ -1,0 +1,54 @@
+//! `snell-server` and `snell-client`: OpenSnell's flags, files, exit statuses and kind of log.
+//!
+//! Status 0 after a signal, 1 for a file that is not good or a start that fails, 2 for bad flags.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::opensnell::{self, Flags, Invocation, Program};
+use adit_config::model::{Level, Log};
+use adit_config::source;
+
+use crate::logging::{self, Shape};
+use crate::{print, serve};
+
+/// Runs one of the programs.
+pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    match opensnell::flags(program, args) {
+        Ok(Invocation::Help) => {
+            print::data(opensnell::usage(program)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Ok(Invocation::Run(flags)) => run(program, &flags),
+        Err(found) => {
+            print::remark(format_args!("{found}{}", opensnell::usage(program)));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(program: Program, flags: &Flags) -> ExitCode {
+    let level = flags.level.unwrap_or(Level::Info);
+    logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
+    serve::log_findings(&flags.diagnostics);
+    let error = match load(program, flags) {
+        Ok(loaded) => {
+            serve::log_findings(&loaded.diagnostics);
+            match serve::run(&loaded.config) {
+                Ok(()) => return ExitCode::SUCCESS,
+                Err(error) => error,
+            }
+        }
+        Err(found) => {
+            serve::log_findings(&found);
+            return ExitCode::FAILURE;
+        }
+    };
+    tracing::error!(hint = print::hint(&error), "{error:#}");
+    ExitCode::FAILURE
+}
+
+fn load(program: Program, flags: &Flags) -> Result<adit_config::dialect::Loaded, Diagnostics> {
+    let text = source::read(&flags.config)?;
+    opensnell::parse(program, flags.level, &flags.config.to_string_lossy(), &text)
+}

@@ -1,0 +1,63 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::{Dir, PATIENCE, Running, socks5};
+
+#[test]
+fn a_table_and_lines_to_paste() {
+    let dir = Dir::new();
+    let (status, out, err) = dir.run(&["demo", "--size", "16M", "--seconds", "1"]);
+    assert_eq!(status, 0, "{err}");
+    let words = [
+        "download",
+        "upload",
+        "first byte",
+        "processor",
+        "memory, server",
+        "home = snell, YOUR-SERVER, 6160, psk=",
+        "  type: snell\n",
+        "\"server_port\": 6160",
+        "[snell-client]",
+        "adit run",
+    ];
+    for word in words {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+}
+
+#[test]
+fn for_a_program() {
+    let dir = Dir::new();
+    let (status, out, err) = dir.run(&["demo", "--size", "4M", "--seconds", "1", "--json"]);
+    assert_eq!((status, &*err), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(json["figures"]["up"]["bytes"].as_u64() > Some(0), "{out}");
+    assert!(json["figures"]["server_memory_kib"].as_u64() > Some(0), "{out}");
+    assert!(json["lines"]["surge"].is_string(), "{out}");
+}
+
+#[test]
+fn kept_for_a_browser() {
+    let dir = Dir::new();
+    let running = Running::start(dir.adit(&["demo", "--size", "1M", "--seconds", "1", "--keep"]));
+    let line = running.line("try: curl -x socks5h://");
+    let (_, rest) = line.split_once("socks5h://").unwrap();
+    let (proxy, url) = rest.split_once(' ').unwrap();
+    let proxy: SocketAddr = proxy.parse().unwrap();
+    let site: SocketAddr =
+        url.strip_prefix("http://").and_then(|url| url.strip_suffix('/')).unwrap().parse().unwrap();
+    let mut stream = socks5(proxy, "127.0.0.1", site.port());
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("<h1>It works</h1>"), "{page}");
+    running.signal("INT");
+    assert_eq!(running.end().0.code(), Some(0));
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(proxy).is_ok() {
+        assert!(Instant::now() < deadline, "the client outlived the demo");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

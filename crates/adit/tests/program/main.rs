@@ -1,0 +1,13 @@
+//! The real binary, in a fresh folder, over loopback.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::disallowed_methods, reason = "the program's peers own their sockets and clocks")]
+
+mod commands;
+mod demo;
+mod run;
+mod secrets;
+mod shadowsocks;
+mod snell;
+mod support;

@@ -1,0 +1,237 @@
+//! Folders, processes and peers that do not outlive their test.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The pre-shared key of the tests.
+pub(crate) const PSK: &str = "TestLoopbackPsk0123456789abcdefg";
+
+/// A fresh folder, removed when dropped.
+pub(crate) struct Dir(PathBuf);
+
+impl Dir {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("adit-test-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A command that runs here.
+    pub(crate) fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.args(args).current_dir(&self.0).env_remove("NO_COLOR").stdin(Stdio::null());
+        command
+    }
+
+    /// adit, here.
+    pub(crate) fn adit(&self, args: &[&str]) -> Command {
+        self.command(env!("CARGO_BIN_EXE_adit"), args)
+    }
+
+    /// Runs adit to its end: status, standard output, standard error.
+    pub(crate) fn run(&self, args: &[&str]) -> (i32, String, String) {
+        finish(self.adit(args), "")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A link of that name to adit.
+pub(crate) fn link(dir: &Dir, name: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_adit"), &path).unwrap();
+    path
+}
+
+/// Runs a command to its end: status, standard output, standard error.
+pub(crate) fn finish(mut command: Command, input: &str) -> (i32, String, String) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pid = child.id();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).ok();
+    let (done, over) = std::sync::mpsc::channel();
+    thread::spawn(move || done.send(child.wait_with_output()));
+    let Ok(output) = over.recv_timeout(PATIENCE) else {
+        signal(pid, "KILL");
+        panic!("{command:?} does not end");
+    };
+    let Output { status, stdout, stderr } = output.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+/// A process that runs until it is told otherwise; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let streams: [Box<dyn Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        let follow = |stream| {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    lines.lock().unwrap().push(line);
+                }
+            })
+        };
+        let readers = streams.into_iter().map(follow).collect();
+        Self { child, lines, readers }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything written so far.
+    pub(crate) fn log(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    /// The first line that holds `text`, once it is there.
+    pub(crate) fn line(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.lines.lock().unwrap().iter().find(|line| line.contains(text)).cloned();
+            if let Some(line) = found {
+                return line;
+            }
+            assert!(Instant::now() < deadline, "no line with {text:?} in:\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The address that the first `listening` line names.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let line = self.line("listening");
+        let rest = line.split_once("address").unwrap_or_else(|| panic!("{line}")).1;
+        let rest = rest.trim_start_matches(['"', ':', '=']);
+        let end = rest.find([' ', '"', '}']).unwrap_or(rest.len());
+        rest[..end].parse().unwrap_or_else(|_| panic!("{line}"))
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end: the status, and everything that was written.
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let status = self.child.wait().unwrap();
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
+        (status, self.log())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A target that sends back whatever comes; gone with the process of the tests.
+pub(crate) fn echo() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let mut reader = stream.try_clone().unwrap();
+                let mut writer = stream;
+                std::io::copy(&mut reader, &mut writer).ok();
+                writer.shutdown(std::net::Shutdown::Write).ok();
+            });
+        }
+    });
+    address
+}
+
+/// A connection through a SOCKS5 proxy; `host` is sent as a name unless it is an IPv4 address.
+pub(crate) fn socks5(proxy: SocketAddr, host: &str, port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    let mut choice = [0; 2];
+    stream.read_exact(&mut choice).unwrap();
+    assert_eq!(choice, [5, 0]);
+    let mut request = vec![5, 1, 0];
+    match host.parse::<Ipv4Addr>() {
+        Ok(ip) => {
+            request.push(1);
+            request.extend(ip.octets());
+        }
+        Err(_) => {
+            request.extend([3, u8::try_from(host.len()).unwrap()]);
+            request.extend(host.as_bytes());
+        }
+    }
+    request.extend(port.to_be_bytes());
+    stream.write_all(&request).unwrap();
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..2], [5, 0]);
+    stream
+}
+
+/// Sends bytes and expects them back.
+pub(crate) fn round_trip(stream: &mut TcpStream, len: usize) {
+    let bytes: Vec<u8> = (0..len).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let sent = bytes.clone();
+    let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
+    let mut back = vec![0; len];
+    stream.read_exact(&mut back).unwrap();
+    writing.join().unwrap();
+    assert!(back == bytes, "other bytes came back");
+}
