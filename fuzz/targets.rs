@@ -1,0 +1,52 @@
+//! Every fuzz target: its name, and the function that it runs.
+//!
+//! The functions live beside the parsers that they feed and assert a property of theirs. To add one: a line here, its
+//! twin in `Cargo.toml`, and inputs worth keeping in `corpus/<name>/`. Two programs read this table: libFuzzer's
+//! (`fuzz_targets/any.rs`), which looks for new inputs, and the test `corpus` of adit-testkit, which replays the kept
+//! ones on stable Rust.
+
+use std::time::Instant;
+
+/// A name, and the function that it runs.
+type Target = (&'static str, fn(&[u8]));
+
+/// Sorted by name.
+pub(crate) const TARGETS: &[Target] = &[
+    // One line each.
+    ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
+    ("config_native", adit_config::dialect::native::fuzz_native),
+    ("config_share", adit_config::dialect::share::fuzz_share),
+    ("http_body", adit_proto::http::fuzz_http_body),
+    ("http_request", adit_proto::http::fuzz_http_request),
+    ("http_response", adit_proto::http::fuzz_http_response),
+    ("kcp_crypt", adit_proto::kcp::crypt::fuzz_crypt),
+    ("kcp_fec", adit_proto::kcp::fec::fuzz_decoder),
+    ("kcp_tune", adit_proto::kcp::tune::fuzz_model),
+    ("obfs_http", adit_proto::obfs::http::fuzz_obfs_http),
+    ("obfs_tls", adit_proto::obfs::tls::fuzz_obfs_tls),
+    ("shadowsocks_accept", |data| adit_proto::shadowsocks::fuzz::fuzz_accept(data, now())),
+    ("shadowsocks_acl", adit_config::dialect::shadowsocks::acl::fuzz_acl),
+    ("shadowsocks_libev", adit_config::dialect::shadowsocks::libev::fuzz_libev),
+    ("shadowsocks_link", adit_config::dialect::shadowsocks::sip002::fuzz_link),
+    ("shadowsocks_list", adit_config::dialect::shadowsocks::sip008::fuzz_sip008),
+    ("shadowsocks_manager", adit_config::dialect::shadowsocks::manager::fuzz_manager),
+    ("shadowsocks_packets", adit_proto::shadowsocks::fuzz::fuzz_packets),
+    ("shadowsocks_response", |data| adit_proto::shadowsocks::fuzz::fuzz_response(data, now())),
+    ("shadowsocks_rust", adit_config::dialect::shadowsocks::rust::fuzz_rust),
+    ("sip003_options", adit_proto::sip003::fuzz_options),
+    ("snappy", adit_proto::snappy::fuzz_snappy),
+    ("snell_client", |data| adit_proto::snell::fuzz::fuzz_client(data, now())),
+    ("snell_request", adit_proto::snell::fuzz::fuzz_request),
+    ("snell_server", |data| adit_proto::snell::fuzz::fuzz_server(data, now())),
+    ("socks_server", adit_proto::socks::fuzz_socks_server),
+    ("socks_udp", adit_proto::socks::fuzz_socks_udp),
+    ("wire_address", adit_proto::wire::fuzz_address),
+    ("wire_host", adit_proto::wire::fuzz_host),
+    ("wire_target", adit_proto::wire::fuzz_target),
+];
+
+/// Some instant: the protocols are given the time, and only measure distances from it.
+#[expect(clippy::disallowed_methods, reason = "the standard library offers no other way to an Instant")]
+fn now() -> Instant {
+    Instant::now()
+}
