@@ -23,8 +23,8 @@ use adit_config::model::HalfClose;
 use adit_sys::process::end_with_parent;
 use adit_testkit::unused_addr;
 use common::{
-    Obfs, PSK, Setup, Target, echo, exchange, expect_end, expect_pattern, expect_reset, mix, nobody,
-    send_pattern, socks5, wait_for, within,
+    Obfs, PSK, Setup, Target, echo, exchange, expect_end, expect_pattern, expect_reset, mix, send_pattern,
+    socks5, wait_for, within,
 };
 
 const MIB: usize = 1 << 20;

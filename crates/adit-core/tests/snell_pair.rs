@@ -18,7 +18,7 @@ use adit_config::model::{HalfClose, Limits, Reply};
 use adit_testkit::unused_addr;
 use common::{
     Obfs, Pattern, Setup, Target, connect, echo, exchange, expect_end, expect_pattern, expect_reset,
-    has_ipv6, mix, nobody, reset, send_pattern, socks5, wait_for, within,
+    has_ipv6, mix, reset, send_pattern, socks5, wait_for, within,
 };
 
 const MIB: usize = 1 << 20;
