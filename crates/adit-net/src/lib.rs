@@ -1,4 +1,4 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`] and [`udp`];
+//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`], [`udp`] and [`messages`];
 //! and where children are started: [`plugin`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
@@ -9,6 +9,7 @@
 pub mod accept;
 pub mod dial;
 pub mod listen;
+pub mod messages;
 pub mod options;
 pub mod plugin;
 pub mod resolve;
