@@ -18,6 +18,8 @@ pub(super) enum Key {
     Peer(SocketAddr),
     /// That of a session, which may change its address.
     Session(u64),
+    /// That of a client's address, past the tunnel.
+    Past(SocketAddr),
 }
 
 /// What clients speak.

@@ -145,7 +145,8 @@ pub(super) async fn serve(
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
     let Client { mut near, user, mut prepared } = client;
     let entry = inbound.core.conns.enter();
-    let session = Session { inbound, peer, target: &prepared.target, since: prepared.since };
+    let outbound = &*prepared.outbound;
+    let session = Session { inbound, outbound, peer, target: &prepared.target, since: prepared.since };
     let outcome = session.relay(&mut near, &mut prepared.opened, &mut prepared.early, &entry).await;
     if let Some(UserId(user)) = user {
         let user = &shared.users[user];
@@ -172,12 +173,15 @@ async fn prepare(
 ) -> Option<Client> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let since = rt::now();
-    let Ok(opened) = (Session { inbound, peer, target: &target, since }).open().await else {
+    let way = inbound.way(&target).await;
+    let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
+    let Ok(opened) = session.open(&way).await else {
         stream.abort_on_close();
         return None;
     };
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    Some(Client { near, user, prepared: Box::new(Prepared { target, since, opened, early }) })
+    let outbound = way.outbound;
+    Some(Client { near, user, prepared: Box::new(Prepared { target, since, outbound, opened, early }) })
 }
 
 /// Everything up to the request; strangers are dealt with here.

@@ -55,7 +55,7 @@ pub fn parse(family: Family, file: &str, text: &str) -> Result<(Acl, Diagnostics
     let mut reader = Reader {
         family,
         source: &source,
-        acl: Acl::default(),
+        acl: Acl { proxies_unknown: family == Family::Libev, ..Acl::default() },
         list: Name::Bypass,
         found: Diagnostics::new(),
     };
