@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "clocks are read and sockets are opened here, and only here")]
 
 pub mod accept;
+pub mod background;
 pub mod dial;
 pub mod listen;
 pub mod messages;
@@ -14,6 +15,7 @@ pub mod options;
 pub mod plugin;
 pub mod resolve;
 pub mod rt;
+pub mod syslog;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
@@ -27,6 +29,8 @@ mod testing;
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
+
+pub use adit_sys::user::User;
 
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
 ///

@@ -21,8 +21,10 @@ Examples:
 In place of other programs:
   adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
   adit snell-client -c FILE
-  adit ss-local | ss-server | ss-tunnel ...       shadowsocks-libev's flags and files
-  adit sslocal | ssserver | ssservice | ssurl ... shadowsocks-rust's
+  adit ss-local | ss-server | ss-tunnel | ss-manager ...
+                                     shadowsocks-libev's flags and files
+  adit sslocal | ssserver | ssmanager | ssservice | ssurl ...
+                                     shadowsocks-rust's
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 

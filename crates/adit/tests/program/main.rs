@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::disallowed_methods, reason = "the program's peers own their sockets and clocks")]
 
+mod background;
 mod commands;
 mod demo;
+mod manager;
 mod run;
 mod secrets;
 mod shadowsocks;
