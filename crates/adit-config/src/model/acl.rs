@@ -12,6 +12,8 @@ use regex_lite::Regex;
 pub struct Acl {
     /// `[bypass_all]`: what no rule names does not use the proxy.
     pub(crate) bypass_all: bool,
+    /// Of names the bypass list is asked first too (shadowsocks-libev 3.3.5; shadowsocks-rust asks the proxy list).
+    pub(crate) bypass_first: bool,
     /// Names without an address here are proxied, whatever the default (shadowsocks-libev 3.3.5).
     pub(crate) proxies_unknown: bool,
     pub(crate) bypass: List,
@@ -72,10 +74,14 @@ impl Acl {
             Host::Ip(ip) => (self.proxy.holds_ip(*ip) || !self.bypass_all).into(),
             Host::Name(name) => {
                 let name = normal(name);
-                if self.proxy.holds_name(&name) {
+                if self.bypass_first && self.bypass.holds_name(&name) {
+                    Verdict::No
+                } else if self.proxy.holds_name(&name) {
                     Verdict::Yes
                 } else if self.bypass.holds_name(&name) {
                     Verdict::No
+                } else if self.bypass_all && self.proxies_unknown {
+                    Verdict::Resolve
                 } else {
                     unnamed(!self.bypass_all, &self.bypass, &self.proxy)
                 }

@@ -472,6 +472,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             admin: admin.map(PathBuf::from),
             cores,
             limits,
+            acl: None,
             inbounds,
             outbounds,
         })
