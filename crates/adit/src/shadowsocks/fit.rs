@@ -19,7 +19,7 @@ use super::process;
 ///
 /// # Errors
 /// What is not in this build and cannot be missed, behind the warnings.
-pub(super) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
+pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
     let mut fitter = Fitter { program: program.into(), found: std::mem::take(&mut setup.diagnostics) };
     if let Some(path) = setup.acl.take() {
         setup.config.acl = fitter.access(family, &path);

@@ -20,6 +20,7 @@ use adit_config::model::Log;
 use adit_core::Running;
 use adit_net::background;
 
+pub(crate) use self::fit::fit;
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
@@ -35,7 +36,7 @@ struct Statuses {
 
 /// Runs what was loaded until a signal; an error of loading comes with its status.
 fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statuses) -> ExitCode {
-    let fit = |setup| fit::fit(program, statuses.family, setup).map_err(|found| (statuses.config, found));
+    let fit = |setup| fit(program, statuses.family, setup).map_err(|found| (statuses.config, found));
     let setup = match loaded.and_then(fit) {
         Ok(setup) => setup,
         Err((status, found)) => {

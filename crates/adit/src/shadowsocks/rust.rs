@@ -103,6 +103,6 @@ fn default_path(program: Program) -> Option<PathBuf> {
 }
 
 /// The environment and the files of this process.
-pub(super) fn outside() -> Outside<'static> {
+pub(crate) fn outside() -> Outside<'static> {
     Outside { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
 }

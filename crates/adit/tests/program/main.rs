@@ -7,6 +7,7 @@
 mod access;
 mod background;
 mod commands;
+mod convert;
 mod demo;
 mod manager;
 mod run;
@@ -14,3 +15,4 @@ mod secrets;
 mod shadowsocks;
 mod snell;
 mod support;
+mod units;
