@@ -188,7 +188,10 @@ impl Inbound {
         mut stop: Stop,
     ) {
         let near = match protocol {
-            model::InboundProtocol::Shadowsocks(server) => Near::shadowsocks(&server.key.derive()),
+            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
+                Some((relay, hops)) => Near::relay(relay, hops),
+                None => Near::shadowsocks(&server.key.derive()),
+            },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
             model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => return,
         };

@@ -10,5 +10,6 @@ mod answers;
 mod interop;
 mod pairs;
 mod plugins;
+mod relay;
 mod strangers;
 mod support;
