@@ -107,7 +107,9 @@ impl Access {
                     (Verdict::Resolve, Host::Name(name)) => {
                         let found = direct.lookup(name).await;
                         // What has no address here may have one at the other end.
-                        found.map_or(self.list.proxies_unknown(), |ips| self.list.proxies_any(ips)).into()
+                        found
+                            .map_or_else(|_| self.list.proxies_unknown(), |ips| self.list.proxies_any(ips))
+                            .into()
                     }
                     (verdict, _) => verdict,
                 };

@@ -226,7 +226,7 @@ impl Site {
             let (inbound, protocol, exchange) = (inbound.clone(), protocol.clone(), (exchange, self.index));
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
-                inbound.run_datagrams(protocol, socket, exchange, stop).await;
+                Box::pin(inbound.run_datagrams(protocol, socket, exchange, stop)).await;
                 drop(alive);
             });
         }
@@ -272,7 +272,7 @@ impl Site {
         let inbound = Rc::new(Inbound::new(&model, &shared, around));
         let (stopper, stop) = Stopper::new();
         self.serve(&inbound, &model.protocol, sockets, &stop, Some(alive));
-        self.open.borrow_mut().push(OpenPort { id, conns, stopper: stopper });
+        self.open.borrow_mut().push(OpenPort { id, conns, stopper });
     }
 
     fn close(&self, id: u64) {

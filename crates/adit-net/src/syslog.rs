@@ -38,7 +38,10 @@ impl Syslog {
     /// Writes a line of this severity, 0 (emergency) to 7 (debug). What does not fit is cut; a log that is full or gone
     /// loses it.
     pub fn write(&self, severity: u8, line: &str) {
-        let end = line.floor_char_boundary(MAX_LINE);
+        let mut end = line.len().min(MAX_LINE);
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
         let line = format!("<{}>{}: {}", DAEMON * 8 + severity.min(7), self.tag, line[..end].trim_end());
         drop(self.socket.send_to(line.as_bytes(), &*self.path));
     }

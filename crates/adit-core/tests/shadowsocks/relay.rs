@@ -119,7 +119,7 @@ impl SingBox {
     fn start(at: SocketAddr, inbound: &str, outbound: &str) -> Option<Self> {
         let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
         if Command::new(&program).arg("version").output().is_err() {
-            eprintln!("skipped: no sing-box in the path, and ADIT_SING_BOX names none");
+            println!("SKIPPED: no sing-box in the path, and ADIT_SING_BOX names none");
             return None;
         }
         let listen = format!("\"listen\":\"{}\",\"listen_port\":{}", at.ip(), at.port());

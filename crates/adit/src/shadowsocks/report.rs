@@ -17,7 +17,9 @@ pub(super) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.end();
-        self.cores.take().map(Cores::join);
+        if let Some(cores) = self.cores.take() {
+            cores.join();
+        }
     }
 }
 
