@@ -72,7 +72,7 @@ impl Past {
         let dial = Dial { fast_open: false, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
         let direct = Outbound::new(&model, &outbound::Shared::None, Arc::new(OutboundMetrics::default()));
-        Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model)?) })
+        Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp)?) })
     }
 }
 

@@ -106,7 +106,9 @@ impl Ports {
             return Err(over());
         }
         let outbound = self.config.outbounds.get(inbound.outbound);
-        if outbound.is_none_or(|out| inbound::takes_datagrams(&inbound) && Far::new(out).is_none()) {
+        if outbound
+            .is_none_or(|out| inbound::takes_datagrams(&inbound) && Far::new(out, &self.config.udp).is_none())
+        {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
         let shared = inbound::Shared::new(&inbound).map_err(build)?;

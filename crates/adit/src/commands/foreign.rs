@@ -119,7 +119,7 @@ enum Read {
 
 /// Refuses what `adit.toml` has no words for, each by its name.
 fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
-    let Setup { config, process, datagrams, acl, control, online, diagnostics: mut found } = setup;
+    let Setup { config, process, acl, control, online, diagnostics: mut found } = setup;
     let mut refuse = |key: &str, is_there: bool, hint: &str| {
         if is_there {
             let error = Diagnostic::error(&file.into(), key, "adit.toml has no words for it");
@@ -143,7 +143,5 @@ fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
     };
     warn("nofile", process.open_files.is_some(), "LimitNOFILE= of a systemd unit does the same");
     warn("use_syslog", process.syslog, "a journal takes standard error");
-    warn("udp_max_associations", datagrams.associations.is_some(), "there are bounds of its own");
-    warn("mtu", datagrams.mtu.is_some(), "the path's size is found out");
     Ok(Loaded { config, diagnostics: found })
 }
