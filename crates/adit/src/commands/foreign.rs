@@ -71,7 +71,7 @@ impl Format {
     /// Everything that keeps it from running.
     pub(super) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
-            Read::Config(loaded) => Ok(loaded),
+            Read::Config(loaded) => Ok(*loaded),
             Read::Setup(family, setup) => {
                 let setup = shadowsocks::fit(self.name(), family, *setup)?;
                 Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
@@ -85,7 +85,7 @@ impl Format {
     /// Everything that is wrong, and what there are no words for.
     pub(super) fn convert(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
-            Read::Config(loaded) => Ok(loaded),
+            Read::Config(loaded) => Ok(*loaded),
             Read::Setup(_, setup) => expressible(&path.to_string_lossy(), *setup),
         }
     }
@@ -94,7 +94,9 @@ impl Format {
         let (name, text) = files::read(path)?;
         let file = Some((&*name, text.as_str()));
         match self {
-            Self::Snell(program) => opensnell::parse(program, None, &name, &text).map(Read::Config),
+            Self::Snell(program) => {
+                Ok(Read::Config(Box::new(opensnell::parse(program, None, &name, &text)?)))
+            }
             Self::Libev(program) => {
                 let setup = libev::load(program, &libev::Flags::default(), file)?;
                 Ok(Read::Setup(Family::Libev, Box::new(setup)))
@@ -106,14 +108,15 @@ impl Format {
             }
             Self::Servers => {
                 let (list, diagnostics) = sip008::parse(&name, &text, None)?;
-                Ok(Read::Config(Loaded { config: sip008::config(&list), diagnostics }))
+                let config = sip008::config(&list);
+                Ok(Read::Config(Box::new(Loaded { config, diagnostics })))
             }
         }
     }
 }
 
 enum Read {
-    Config(Loaded),
+    Config(Box<Loaded>),
     Setup(Family, Box<Setup>),
 }
 
