@@ -32,6 +32,12 @@ pub fn trim_heap() {
 
 pub use adit_sys::user::User;
 
+/// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
+pub fn forget_start() {
+    adit_sys::alloc::trim_heap();
+    adit_sys::code::forget_code();
+}
+
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
 ///
 /// # Errors
