@@ -25,12 +25,12 @@ mod race;
 #[cfg(test)]
 mod testing;
 
+pub use adit_sys::user::User;
+
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
-
-pub use adit_sys::user::User;
 
 /// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
 pub fn forget_start() {
