@@ -315,7 +315,7 @@ pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
             udp_weight: choice.udp_weight,
         };
         let members = choices.iter().enumerate().map(member).collect();
-        let protocol = OutboundProtocol::Group(Group { members, check });
+        let protocol = OutboundProtocol::Group(Group { members, grows: false, check });
         all.push(Outbound { name: "servers".into(), dial: Dial::default(), protocol });
         taken.insert(Arc::<str>::from("servers"));
     }
