@@ -12,7 +12,7 @@ use adit_proto::shadowsocks::aead2022::{Header, Session};
 use adit_proto::wire::{Target, WireError};
 
 use super::exchange::{Exchange, Moved};
-use super::far::{Far, FarFlow};
+use super::far::{Far, FarFlow, Way};
 use super::names::Known;
 use super::near::{Key, Near, Opened};
 use super::ready::Ready;
@@ -78,6 +78,7 @@ struct Flow {
     near: SocketAddr,
     near_local: Option<IpAddr>,
     session: Option<Box<Session>>,
+    way: Way,
     far: FarFlow,
     waker: Option<Waker>,
     /// The last target, and where its datagrams are sent: most of the time also the next one's.
@@ -266,15 +267,17 @@ impl Relay {
         // What is queued names flows by their slot, and one of them may have to make room.
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
-        let server = match self.far.find(target, None, self.now) {
-            Known::Addr(addr) if self.far.is_server() => Some(addr),
+        let way = self.far.pick().ok_or(Drop::Unresolved)?;
+        let server = match way.far.find(target, None, self.now) {
+            Known::Addr(addr) if way.far.is_server() => Some(addr),
             Known::Addr(_) | Known::Pending | Known::Nothing => None,
         };
-        let far = self.far.open(server).map_err(Drop::System)?;
+        let far = way.far.open(server).map_err(Drop::System)?;
         let flow = Flow {
             near: datagram.from,
             near_local: datagram.to,
             session,
+            way,
             far,
             waker: None,
             last: None,
@@ -331,7 +334,7 @@ impl Relay {
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match self.far.find(target, flow.waker.as_ref(), self.now) {
+            _ => match flow.way.far.find(target, flow.waker.as_ref(), self.now) {
                 Known::Addr(addr) => {
                     flow.is_spread |= flow.last.is_some();
                     flow.is_dns &= target.port == DNS;
@@ -446,6 +449,9 @@ impl Relay {
         }
         self.flush_near(scratch);
         let Some(flow) = self.flows.get_mut(id) else { return };
+        if let Some(member) = &flow.way.member {
+            member.note_datagram();
+        }
         if flow.is_dns {
             flow.is_resting = true;
             self.flows.set_class(id, BRIEF, self.now);

@@ -53,6 +53,8 @@ struct Connection<'c> {
 struct Kept {
     target: Target,
     opened: Opened,
+    /// Bytes that have come over it.
+    down: u64,
 }
 
 /// What follows a request on its connection.
@@ -197,8 +199,8 @@ impl Connection<'_> {
         let received = rt::timeout(KEEP_ALIVE, wait).await.unwrap_or(0);
         self.entry.set_resting(false);
         self.wire.filled(received);
-        if let Some(Kept { opened, .. }) = lost {
-            self.close_far(opened.far, local_end(), true);
+        if let Some(Kept { opened, down, .. }) = lost {
+            self.close_far(opened, local_end(), true, down);
         }
         received > 0
     }
@@ -324,23 +326,23 @@ impl Connection<'_> {
                 Next::Close
             }
             Ok(_) => {
-                write_record(session, passed.up, passed.down, &EndReason::Finished);
+                write_record(session, &opened, passed.up, passed.down, &EndReason::Finished);
                 if passed.target_keeps {
                     let policy = Policy { keep_for_replay: false, ..opened.policy };
                     let opened = Opened { policy, ..opened };
                     self.drop_kept();
-                    self.kept = Some(Kept { target: session.target.clone(), opened });
+                    self.kept = Some(Kept { target: session.target.clone(), opened, down: passed.down });
                 } else if passed.far_ended && passed.is_clean && self.end_exchange(&mut opened.far).await {
-                    self.close_far(opened.far, EndReason::Finished, true);
+                    self.close_far(opened, EndReason::Finished, true, passed.down);
                 } else {
-                    self.close_far(opened.far, local_end(), passed.is_clean);
+                    self.close_far(opened, local_end(), passed.is_clean, passed.down);
                 }
                 if passed.client_keeps { Next::Request } else { self.hang_up().await }
             }
             Err(Broken { reason, status }) => {
-                write_record(session, passed.up, passed.down, &reason);
+                write_record(session, &opened, passed.up, passed.down, &reason);
                 let is_local = matches!(reason, EndReason::Socket(Side::Near, _));
-                self.close_far(opened.far, reason, passed.is_clean);
+                self.close_far(opened, reason, passed.is_clean, passed.down);
                 if is_local {
                     return Next::Close;
                 }
@@ -377,17 +379,17 @@ impl Connection<'_> {
         if !request.is_repeatable || self.kept.as_ref()?.target != *target {
             return None;
         }
-        let Kept { opened, .. } = self.kept.take()?;
+        let Kept { opened, down, .. } = self.kept.take()?;
         if poll_fn(|cx| Poll::Ready(is_quiet(&opened.far, cx))).await {
             return Some(opened);
         }
-        self.close_far(opened.far, local_end(), true);
+        self.close_far(opened, local_end(), true, down);
         None
     }
 
     fn drop_kept(&mut self) {
-        if let Some(Kept { opened, .. }) = self.kept.take() {
-            self.close_far(opened.far, local_end(), true);
+        if let Some(Kept { opened, down, .. }) = self.kept.take() {
+            self.close_far(opened, local_end(), true, down);
         }
     }
 
@@ -401,10 +403,10 @@ impl Connection<'_> {
             )
     }
 
-    fn close_far(&self, far: Endpoint, reason: EndReason, is_clean: bool) {
+    fn close_far(&self, opened: Opened, reason: EndReason, is_clean: bool, down: u64) {
         let inbound = self.client.inbound;
-        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean, near_ended: false };
-        inbound.outbound.close(far, &outcome, &inbound.core.pool);
+        let outcome = Outcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
+        inbound.outbound.close(opened, &outcome, &inbound.core.pool);
     }
 
     /// Answers a request with an error of our own.
@@ -480,11 +482,11 @@ fn is_quiet(far: &Endpoint, cx: &mut Context<'_>) -> bool {
     }
 }
 
-fn write_record(session: &Session<'_>, up: u64, down: u64, reason: &EndReason) {
+fn write_record(session: &Session<'_>, opened: &Opened, up: u64, down: u64, reason: &EndReason) {
     let inbound = session.inbound;
     let record = Record {
         inbound: &inbound.name,
-        outbound: &inbound.outbound.name,
+        outbound: inbound.outbound.name_of(opened),
         peer: Some(session.peer),
         target: session.target,
         since: session.since,
