@@ -8,6 +8,7 @@
 
 pub mod accept;
 pub mod dial;
+pub mod fetch;
 pub mod listen;
 pub mod options;
 pub mod plugin;

@@ -67,6 +67,29 @@ impl HttpUrl {
         let target = target.parse().map_err(UrlError::Host)?;
         Ok(Self { target, authority: authority.into(), path: path.into() })
     }
+
+    /// The address that `reference` stands for in an answer from here (RFC 3986, section 4.2). Dots in paths are left
+    /// to the server.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn join(&self, reference: &str) -> Result<Self, UrlError> {
+        let begin = reference.split(['/', '?', '#']).next().unwrap_or_default();
+        if begin.contains(':') {
+            return Self::parse(reference);
+        }
+        if reference.starts_with("//") {
+            return Self::parse(&format!("http:{reference}"));
+        }
+        let authority = &self.authority;
+        let own = self.path.split('?').next().unwrap_or_default();
+        let folder = own.rfind('/').map_or("/", |slash| &own[..=slash]);
+        match reference.as_bytes().first() {
+            Some(b'/') => Self::parse(&format!("http://{authority}{reference}")),
+            Some(b'?') => Self::parse(&format!("http://{authority}{own}{reference}")),
+            _ => Self::parse(&format!("http://{authority}{folder}{reference}")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -105,5 +128,25 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn references() {
+        let url = HttpUrl::parse("http://a.example:81/b/c?d=/e").unwrap();
+        for (reference, want) in [
+            ("http://x/y", "x:80 /y"),
+            ("//x:82/y", "x:82 /y"),
+            ("/y?z", "a.example:81 /y?z"),
+            ("y", "a.example:81 /b/y"),
+            ("?q", "a.example:81 /b/c?q"),
+            ("", "a.example:81 /b/"),
+            ("#f", "a.example:81 /b/"),
+        ] {
+            let other = url.join(reference).unwrap();
+            assert_eq!(format!("{} {}", other.target, other.path), want, "{reference}");
+        }
+        assert_eq!(url.join("https://x"), Err(UrlError::Https));
+        assert_eq!(url.join("mailto:x"), Err(UrlError::Scheme));
+        assert_eq!(url.join("/a b"), Err(UrlError::Character));
     }
 }
