@@ -382,14 +382,11 @@ async fn run_core(plan: Plan, stop: Stop) {
     Box::pin(wait_for_end(&conns, &guard, &active, stop, limits.drain)).await;
 }
 
-/// Begins to compare the members of the groups that are used.
+/// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
 fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
     for inbound in &config.inbounds {
         let Some(group) = ways[inbound.outbound].outbound.as_group() else { continue };
         group.shared().start(Transport::Tcp, rt::now());
-        if inbound::takes_datagrams(inbound) {
-            group.shared().start(Transport::Udp, rt::now());
-        }
     }
     for group in ways.iter().filter_map(|way| way.outbound.as_group()) {
         // It was read before, when the group was made.

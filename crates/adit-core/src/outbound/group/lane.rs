@@ -88,10 +88,15 @@ impl Lane {
         self.why = "the first of those with most weight: nothing is known yet".into();
     }
 
-    /// Checks begin.
-    pub(crate) fn start(&mut self, now: Instant) {
-        if !std::mem::replace(&mut self.is_started, true) {
-            self.tracks.iter_mut().for_each(|track| track.next_at = now);
+    /// Checks begin. Until they tell, the member that is `used` for something else is as good as any.
+    pub(crate) fn start(&mut self, used: Option<usize>, now: Instant) {
+        if std::mem::replace(&mut self.is_started, true) {
+            return;
+        }
+        self.tracks.iter_mut().for_each(|track| track.next_at = now);
+        if let Some(used) = used.filter(|&used| self.tracks.get(used).is_some_and(|track| track.weight > 0)) {
+            self.chosen = used;
+            self.why = "the one that is used for streams: nothing else is known yet".into();
         }
     }
 
@@ -147,7 +152,7 @@ impl Lane {
         };
         let timeout = self.timeout(index);
         let track = &mut self.tracks[index];
-        (track.is_checking, track.begun_at) = (true, Some(now));
+        (track.is_checking, track.is_nudged, track.begun_at) = (true, false, Some(now));
         Some((index, timeout))
     }
 
@@ -181,18 +186,32 @@ impl Lane {
         // One failure may be chance: a second look tells.
         let wait = if track.health() == Health::Doubtful { Duration::ZERO } else { interval };
         track.next_at = now + wait;
+        if std::mem::take(&mut track.is_nudged) {
+            self.nudge(index, now);
+        }
         self.decide(now)
     }
 
     /// There is a reason to look at a member before its time. True if that is new.
     pub(crate) fn nudge(&mut self, index: usize, now: Instant) -> bool {
         let Some(track) = self.tracks.get_mut(index) else { return false };
+        if track.is_checking {
+            track.is_nudged = true;
+            return false;
+        }
         let at = track.begun_at.map_or(now, |begun| now.max(begun + GAP));
-        let is_sooner = self.is_started && !track.is_checking && at < track.next_at;
+        let is_sooner = self.is_started && at < track.next_at;
         if is_sooner {
             track.next_at = at;
         }
         is_sooner
+    }
+
+    /// A client of ours got no connection to a member.
+    pub(crate) fn handle_refusal(&mut self, index: usize, now: Instant) -> Option<Change> {
+        self.tracks.get_mut(index)?.note_refusal(now);
+        self.nudge(index, now);
+        self.decide(now)
     }
 
     /// Other members from now on: each with its weight, and its place so far.
@@ -233,11 +252,10 @@ impl Lane {
             .min_by_key(|&i| self.rank(i))?;
         let other = &self.tracks[best];
         let why = match current.health() {
-            Health::Dead if other.health() == Health::Alive => self.because_dead(best),
-            // A look at the other one is under way.
-            Health::Dead if other.health() != Health::Dead => return None,
-            // Better one that can be connected to.
-            Health::Dead if other.failure() < current.failure() => self.because_dead(best),
+            // Of one that is not known yet nothing bad is known, and a bad one may still be one that is there.
+            Health::Dead if other.health() == Health::Alive || other.failure() < current.failure() => {
+                self.because_dead(best)
+            }
             Health::Alive if other.health() == Health::Alive => self.because_better(best, now)?,
             Health::Unknown | Health::Doubtful | Health::Alive | Health::Dead => return None,
         };
@@ -255,8 +273,8 @@ impl Lane {
         let other = &self.tracks[best];
         let now = match (other.health() == Health::Alive, other.latency(), other.failure()) {
             (true, Some(latency), _) => format!("this one answers in {}", milliseconds(latency)),
-            (_, _, Some(failure)) => format!("this one {} either", failure.text()),
-            (_, _, None) => "this one is not known yet".into(),
+            (false, _, Some(failure)) => format!("this one {}", failure.text()),
+            (_, None, _) | (_, _, None) => "this one is not known yet".into(),
         };
         format!("the one before {failure} ({failures} checks in a row), {now}")
     }

@@ -110,6 +110,7 @@ impl Group {
 
     /// A connection towards `target` over the member in use, or over the next best if there is none to be had.
     pub(crate) async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+        self.shared.start(Transport::Tcp, rt::now());
         let view = self.view();
         let chosen = view.roster.chosen(Transport::Tcp).ok_or(OpenError::NoMember)?;
         let first = view.here[chosen].clone();
@@ -137,9 +138,11 @@ impl Group {
 
     /// The member that a new flow of datagrams goes over, with its way.
     pub(crate) fn pick(&self) -> Option<(Rc<Far>, Rc<Here>)> {
+        let now = rt::now();
+        self.shared.start(Transport::Udp, now);
         let view = self.view();
         let here = view.here[view.roster.chosen(Transport::Udp)?].clone();
-        self.shared.note_use(Transport::Udp, &here.member, rt::now());
+        self.shared.note_use(Transport::Udp, &here.member, now);
         Some((here.leaf.far.clone()?, here))
     }
 
@@ -198,7 +201,7 @@ impl Here {
                 let (outbound, member) = (&**self.group.name(), &**self.name());
                 tracing::debug!(outbound, member, error = error.chain(), "server could not be connected to");
                 if self.leaf.outbound.is_tunnel() {
-                    self.group.nudge(Transport::Tcp, &self.member, rt::now());
+                    self.group.note_refusal(&self.member, rt::now());
                 }
                 Err(OpenError::Member { member: self.name().clone(), source: Box::new(error) })
             }

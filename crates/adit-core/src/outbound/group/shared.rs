@@ -1,7 +1,7 @@
 //! What the cores share of a group: its members, the choice among them, and what speaks for it.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -127,6 +127,7 @@ pub(crate) struct GroupShared {
     check: Check,
     since: Instant,
     generation: AtomicU64,
+    started: [AtomicBool; 2],
     state: Mutex<State>,
 }
 
@@ -171,6 +172,7 @@ impl GroupShared {
             check: group.check.clone(),
             since: now,
             generation: AtomicU64::new(0),
+            started: Default::default(),
             state: Mutex::new(state),
         }
     }
@@ -208,10 +210,15 @@ impl GroupShared {
         (!is_same).then(|| self.state().roster.clone())
     }
 
-    /// Begins to check over `transport`.
+    /// Begins to check over `transport`, unless that has been done: what is not used is not checked.
     pub(crate) fn start(&self, transport: Transport, now: Instant) {
+        if self.started[transport as usize].swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut state = self.state();
-        state.lanes[transport as usize].start(now);
+        let used = state.lanes[Transport::Tcp as usize].chosen();
+        state.lanes[transport as usize].start(used, now);
+        state.publish();
         state.wake();
     }
 
@@ -227,13 +234,20 @@ impl GroupShared {
     pub(super) fn nudge(&self, transport: Transport, member: &Arc<Member>, now: Instant) {
         let mut state = self.state();
         let Some(place) = state.roster.place(member) else { return };
-        let lane = &mut state.lanes[transport as usize];
-        if !lane.is_started() {
-            lane.start(now);
-            state.wake();
-        } else if lane.nudge(place, now) {
+        if state.lanes[transport as usize].nudge(place, now) {
             state.wake();
         }
+    }
+
+    /// A client of ours got no connection to a member.
+    pub(super) fn note_refusal(&self, member: &Arc<Member>, now: Instant) {
+        let mut state = self.state();
+        let Some(place) = state.roster.place(member) else { return };
+        if let Some(change) = state.lanes[Transport::Tcp as usize].handle_refusal(place, now) {
+            self.log(&state.roster, &state.roster, Transport::Tcp, &change);
+            state.publish();
+        }
+        state.wake();
     }
 
     /// A member has answered at `at` or later.

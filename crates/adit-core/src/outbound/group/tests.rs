@@ -43,7 +43,7 @@ impl World {
     fn new(does: &[Does], weights: &[u8]) -> Self {
         let now = epoch();
         let mut lane = Lane::new(weights.iter().copied(), &Check::default(), now);
-        lane.start(now);
+        lane.start(None, now);
         let signs = vec![now; does.len()];
         let (running, changes) = (Vec::new(), Vec::new());
         Self { lane, does: does.to_vec(), start: now, now, running, changes, checks: 0, signs, stray: None }
@@ -181,6 +181,38 @@ fn with_all_dead_the_least_bad_is_kept_and_recovery_is_seen() {
 }
 
 #[test]
+fn clients_without_a_connection_count_where_checks_fail_anyway() {
+    let mut world = World::new(&[Hang, Hang], &[100, 100]);
+    world.run(seconds(20));
+    assert_eq!((world.lane.chosen(), world.changes.len()), (Some(0), 0));
+    let change = world.lane.handle_refusal(0, world.now).unwrap();
+    assert_eq!((change.from, change.to), (Some(0), 1));
+    assert!(change.why.contains("cannot be connected to"), "{}", change.why);
+    // Nor has one of which nothing is known much time.
+    let mut lane = Lane::new([100, 100], &Check::default(), epoch());
+    lane.start(None, epoch());
+    assert!(lane.poll_check(epoch()).is_some());
+    assert_eq!(lane.handle_refusal(0, epoch()), None);
+    assert_eq!(lane.handle_refusal(0, epoch()).map(|change| change.to), Some(1));
+    // One that is alive is not left for that, but looked at.
+    let mut world = World::new(&[Answer(50), Answer(60)], &[100, 100]);
+    world.end_checks(epoch() + seconds(3));
+    assert_eq!(world.lane.handle_refusal(0, world.now), None);
+    assert_eq!(world.lane.next_at(), Some(world.now));
+}
+
+#[test]
+fn a_reason_that_comes_during_a_check_is_not_lost() {
+    let mut lane = Lane::new([100], &Check::default(), epoch());
+    lane.start(None, epoch());
+    assert!(lane.poll_check(epoch()).is_some());
+    let later = epoch() + seconds(3);
+    assert!(!lane.nudge(0, later));
+    lane.handle_check(0, Ok(seconds(3)), later);
+    assert_eq!(lane.next_at(), Some(later));
+}
+
+#[test]
 fn a_stray_failure_changes_nothing() {
     let mut world = World::new(&[Answer(50), Answer(60)], &[100, 100]);
     for _ in 0..5 {
@@ -205,7 +237,7 @@ fn a_group_at_rest_is_checked_no_more_than_asked_for() {
 fn many_members_are_checked_a_few_at_a_time() {
     let mut lane = Lane::new(vec![100; 1000], &Check::default(), epoch());
     assert_eq!(lane.poll_check(epoch()), None, "not started");
-    lane.start(epoch());
+    lane.start(None, epoch());
     let begun = std::iter::from_fn(|| lane.poll_check(epoch())).count();
     assert_eq!(begun, 16);
 }
@@ -232,9 +264,20 @@ fn other_members() {
 }
 
 #[test]
+fn what_is_used_for_streams_is_the_first_guess_for_datagrams() {
+    for (used, weights, want) in [(1, [100, 50], 1), (1, [100, 0], 0), (7, [100, 50], 0)] {
+        let mut lane = Lane::new(weights, &Check::default(), epoch());
+        lane.start(Some(used), epoch());
+        assert_eq!(lane.chosen(), Some(want), "{used} {weights:?}");
+        lane.start(Some(0), epoch());
+        assert_eq!(lane.chosen(), Some(want), "once");
+    }
+}
+
+#[test]
 fn slow_answers_of_the_one_in_use_are_not_waited_for() {
     let mut lane = Lane::new([100, 100], &Check::default(), epoch());
-    lane.start(epoch());
+    lane.start(None, epoch());
     let first: Vec<_> = std::iter::from_fn(|| lane.poll_check(epoch())).collect();
     assert_eq!(first, [(0, seconds(5)), (1, seconds(5))]);
     for index in 0..2 {

@@ -53,6 +53,8 @@ pub(super) struct Track {
     pub(super) begun_at: Option<Instant>,
     /// Whether it is still under way.
     pub(super) is_checking: bool,
+    /// Whether there is a reason for another one as soon as it is over.
+    pub(super) is_nudged: bool,
     /// When the last good answer came.
     pub(super) answered_at: Option<Instant>,
     window: VecDeque<Option<Duration>>,
@@ -67,6 +69,7 @@ impl Track {
             next_at: now,
             begun_at: None,
             is_checking: false,
+            is_nudged: false,
             answered_at: None,
             window: VecDeque::with_capacity(WINDOW as usize),
             failures: 0,
@@ -88,6 +91,16 @@ impl Track {
                 self.failures = self.failures.saturating_add(1);
                 self.failure = Some(failure);
             }
+        }
+    }
+
+    /// A client of ours got no connection. Where checks speak for the member, another one has to tell; where they do
+    /// not, it counts as one that failed.
+    pub(super) fn note_refusal(&mut self, now: Instant) {
+        match self.health() {
+            Health::Alive => {}
+            Health::Unknown | Health::Doubtful => self.note(Err(Failure::NoConnection), now),
+            Health::Dead => self.failure = Some(Failure::NoConnection),
         }
     }
 
