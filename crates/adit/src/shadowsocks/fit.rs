@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::shadowsocks::{Control, Setup};
-use adit_config::model::{ClientCover, Config, InboundProtocol, Outbound, OutboundProtocol, Transports};
+use adit_config::model::{
+    ClientCover, Config, InboundProtocol, Outbound, OutboundProtocol, Transports, UrlError,
+};
 
+use super::online::Place;
 use super::process;
 
 /// Takes out what is not in this build and can be missed, with a warning each.
@@ -24,9 +27,18 @@ pub(super) fn fit(program: &str, mut setup: Setup) -> Result<Setup, Diagnostics>
     if setup.control != Control::None {
         fitter.error("manager_address", "managers are not in this build", "start the server without one");
     }
-    if !setup.online.is_empty() {
-        let problem = "lists of servers that are fetched are not in this build";
-        fitter.error("online_config", problem, "write the servers into the file");
+    for online in &setup.online {
+        match Place::of(online) {
+            Ok(_) => {}
+            Err(UrlError::Https) => fitter.error(
+                "online_config",
+                "lists of servers over https are not in this build",
+                "have another program fetch the list into a file, and give the path of that",
+            ),
+            Err(error) => {
+                fitter.error("online_config", error.to_string(), "give http:// or the path of a file")
+            }
+        }
     }
     if let Some(user) = setup.process.user.as_deref()
         && !process::is_user(user)
@@ -34,8 +46,8 @@ pub(super) fn fit(program: &str, mut setup: Setup) -> Result<Setup, Diagnostics>
         let problem = format!("becoming user {user} is not in this build");
         fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
     }
-    fitter.first_server(&mut setup.config);
-    fitter.datagrams(&mut setup.config);
+    let fetched = setup.online.iter().any(|online| online.transports.udp());
+    fitter.datagrams(&mut setup.config, fetched);
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
@@ -56,33 +68,12 @@ impl Fitter {
         self.found.push(Diagnostic::warning(&self.program, key, problem));
     }
 
-    /// Of several servers of a client, the first that carries streams.
-    fn first_server(&mut self, config: &mut Config) {
-        let Some(Outbound { protocol: OutboundProtocol::Group(group), .. }) = config.outbounds.first() else {
-            return;
-        };
-        let carries = |index: usize| match config.outbounds.get(index).map(|outbound| &outbound.protocol) {
-            Some(OutboundProtocol::Shadowsocks(client)) => client.transports.tcp(),
-            _ => false,
-        };
-        let count = group.members.len();
-        let first = group.members.iter().find(|member| member.tcp_weight > 0 && carries(member.outbound));
-        let Some(index) = first.or_else(|| group.members.first()).map(|member| member.outbound) else {
-            return;
-        };
-        let server = config.outbounds.swap_remove(index);
-        let name = &server.name;
-        let problem =
-            format!("the balancer is not in this build, so {name} alone is used of {count} servers");
-        self.warning("server", problem);
-        config.outbounds = vec![server];
-    }
-
     /// A tunnel carries the datagrams that its way out carries.
-    fn datagrams(&mut self, config: &mut Config) {
-        for inbound in &mut config.inbounds {
+    fn datagrams(&mut self, config: &mut Config, fetched: bool) {
+        let Config { inbounds, outbounds, .. } = config;
+        for inbound in &mut *inbounds {
             let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
-            if !transports.udp() || config.outbounds.get(inbound.outbound).is_some_and(carries_datagrams) {
+            if !transports.udp() || fetched || carries_datagrams(outbounds, inbound.outbound) {
                 continue;
             }
             if transports.tcp() {
@@ -93,19 +84,24 @@ impl Fitter {
                 self.error("mode", problem, "give both the same mode, and plugins tcp_only");
             }
         }
-        if config.inbounds.is_empty() {
+        if inbounds.is_empty() {
             self.error("local_port", "nothing is left to listen for", "give a port of protocol socks");
         }
     }
 }
 
-fn carries_datagrams(outbound: &Outbound) -> bool {
-    match &outbound.protocol {
-        OutboundProtocol::Direct => true,
-        OutboundProtocol::Shadowsocks(client) => {
+fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
+    match outbounds.get(index).map(|outbound| &outbound.protocol) {
+        Some(OutboundProtocol::Direct) => true,
+        Some(OutboundProtocol::Shadowsocks(client)) => {
             let by_plugin = matches!(&client.cover, ClientCover::Plugin(plugin) if plugin.transports.udp());
             client.transports.udp() && !by_plugin
         }
-        OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+        // No group holds another one.
+        Some(OutboundProtocol::Group(group)) => {
+            let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
+            members.any(|member| member.outbound != index && carries_datagrams(outbounds, member.outbound))
+        }
+        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
     }
 }

@@ -5,6 +5,7 @@
 
 mod fit;
 pub(crate) mod libev;
+mod online;
 mod process;
 pub(crate) mod rust;
 pub(crate) mod url;
@@ -12,9 +13,12 @@ pub(crate) mod url;
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::Setup;
-use adit_config::model::Log;
+use adit_config::dialect::shadowsocks::{Online, Setup};
+use adit_config::model::{Config, Log};
+use adit_core::Running;
+use anyhow::Context as _;
 
+use self::online::{Following, Place};
 use self::process::PidFile;
 use crate::logging::{self, Shape};
 use crate::{print, serve};
@@ -30,7 +34,7 @@ struct Statuses {
 /// Runs what was loaded until a signal; an error of loading comes with its status.
 fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statuses) -> ExitCode {
     let fit = |setup| fit::fit(program, setup).map_err(|found| (statuses.config, found));
-    let setup = match loaded.and_then(fit) {
+    let mut setup = match loaded.and_then(fit) {
         Ok(setup) => setup,
         Err((status, found)) => {
             logging::init(&Log::default(), Shape::Text);
@@ -41,14 +45,27 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     logging::init(&setup.config.log, Shape::Text);
     serve::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
-    let pid_file = || setup.process.pid_file.as_deref().map(PidFile::write).transpose();
-    match serve::run_holding(&setup.config, pid_file) {
+    let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
+    let hold = |running: &Running| {
+        let pid_file = setup.process.pid_file.as_deref().map(PidFile::write).transpose()?;
+        let following = online.map(|(group, online)| follow(running, &group, online, &setup.config));
+        Ok((pid_file, following.transpose()?))
+    };
+    match serve::run_holding(&setup.config, hold) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(hint = print::hint(&error), "{error:#}");
             ExitCode::from(statuses.failure)
         }
     }
+}
+
+/// Keeps a group up to date with a list.
+fn follow(running: &Running, group: &str, online: Online, config: &Config) -> anyhow::Result<Following> {
+    let handle = running.group(group).context("the group that grows is one of the configuration")?;
+    let place = Place::of(&online)?;
+    let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
+    Ok(Following::start(online, place, handle, taken)?)
 }
 
 /// Prints a text that was asked for.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::disallowed_methods, reason = "the program's peers own their sockets and clocks")]
 
+mod balancer;
 mod commands;
 mod demo;
 mod run;
