@@ -136,10 +136,11 @@ struct Incoming {
 impl Incoming {
     /// One read behind what is there; 0 bytes at the end.
     async fn read(&mut self, max: usize) -> Result<usize, FetchError> {
-        let mut bytes = [0; READ_LEN];
-        let len = self.stream.recv(&mut bytes).await?;
+        let before = self.bytes.len();
+        self.bytes.resize(before + READ_LEN, 0);
+        let len = self.stream.recv(&mut self.bytes[before..]).await?;
+        self.bytes.truncate(before + len);
         self.max = self.max.checked_sub(len).ok_or(FetchError::TooLong { max })?;
-        self.bytes.extend(&bytes[..len]);
         Ok(len)
     }
 

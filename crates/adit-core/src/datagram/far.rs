@@ -57,13 +57,11 @@ impl Far {
 
     /// Whether the outbound of this number carries datagrams, or may come to.
     pub(crate) fn carries_any(outbounds: &[model::Outbound], index: usize) -> bool {
-        match &outbounds[index].protocol {
-            OutboundProtocol::Group(group) => {
-                let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
-                group.grows || members.any(|member| Self::carries(&outbounds[member.outbound]))
-            }
-            _ => Self::carries(&outbounds[index]),
-        }
+        let OutboundProtocol::Group(group) = &outbounds[index].protocol else {
+            return Self::carries(&outbounds[index]);
+        };
+        let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
+        group.grows || members.any(|member| Self::carries(&outbounds[member.outbound]))
     }
 
     /// The way out over a group.

@@ -87,7 +87,7 @@ fn a_file_with_two_servers_and_a_balancer() {
     assert!(line.contains("from=") && line.contains("one") && line.contains("two"), "{line}");
     comes_back(proxy, target);
     stop(running);
-    stop(two);
+    kill(two);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn the_status_of_a_group() {
     let (_, text, _) = dir.run(&["status", "--socket", "adit.sock"]);
     assert!(text.contains("best") && text.contains("dead: no-connection"), "{text}");
     stop(running);
-    stop(servers.remove(0));
+    kill(servers.remove(0));
 }
 
 /// Answers every connection with the same bytes.
@@ -173,7 +173,7 @@ fn a_list_that_is_fetched() {
     comes_back(running.address(), target);
     let log = stop(running);
     assert!(log.contains("servers[1].server_port") && log.contains("WARN"), "{log}");
-    stop(one);
+    kill(one);
 }
 
 #[test]
@@ -212,5 +212,5 @@ fn a_list_in_a_file_that_changes() {
     drop(kept);
     let log = stop(running);
     assert_eq!(log.matches("no whole number from 1 to 1").count(), 1, "{log}");
-    stop(two);
+    kill(two);
 }
