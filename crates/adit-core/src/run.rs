@@ -401,14 +401,15 @@ fn ways_out(config: &Config, shared: &[outbound::Shared], metrics: &CoreMetrics)
     let leaves: Rc<[Leaf]> = leaves
         .map(|((outbound, shared), metrics)| Leaf {
             outbound: Rc::new(Outbound::new(outbound, shared, metrics.clone())),
-            far: Far::new(outbound).map(Rc::new),
+            far: Far::new(outbound, &config.udp).map(Rc::new),
         })
         .collect();
     let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     all.map(|(index, ((outbound, shared), metrics))| {
         let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
-        let group = Rc::new(Group::new(shared.clone(), leaves.clone()));
-        let far = Far::carries_any(&config.outbounds, index).then(|| Rc::new(Far::group(group.clone())));
+        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
+        let far = Far::carries_any(&config.outbounds, index)
+            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
         Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
     })
     .collect()

@@ -21,6 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adit_config::model::Udp;
 use adit_net::rt;
 use adit_proto::wire::Target;
 
@@ -58,6 +59,7 @@ pub(crate) struct Group {
     shared: Arc<GroupShared>,
     /// The ways out of the configuration, by their numbers.
     leaves: Rc<[Leaf]>,
+    udp: Udp,
     view: RefCell<View>,
 }
 
@@ -83,10 +85,10 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>) -> Self {
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp) -> Self {
         let roster = shared.state().roster.clone();
-        let here = view_of(&roster, &[], &leaves, &shared);
-        Self { view: RefCell::new(View { roster, here }), shared, leaves }
+        let here = view_of(&roster, &[], &leaves, &shared, udp);
+        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
     }
 
     /// What all cores share of it.
@@ -97,7 +99,7 @@ impl Group {
     fn view(&self) -> View {
         let mut view = self.view.borrow_mut();
         if let Some(roster) = self.shared.newer_than(view.roster.generation) {
-            let here = view_of(&roster, &view.here, &self.leaves, &self.shared);
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, &self.udp);
             *view = View { roster, here };
         }
         view.clone()
@@ -152,7 +154,13 @@ impl Group {
 }
 
 /// The members of `roster`; what is there already stays.
-fn view_of(roster: &Roster, old: &[Rc<Here>], leaves: &[Leaf], shared: &Arc<GroupShared>) -> Rc<[Rc<Here>]> {
+fn view_of(
+    roster: &Roster,
+    old: &[Rc<Here>],
+    leaves: &[Leaf],
+    shared: &Arc<GroupShared>,
+    udp: &Udp,
+) -> Rc<[Rc<Here>]> {
     let here = |member: &Arc<Member>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
             return same.clone();
@@ -161,7 +169,7 @@ fn view_of(roster: &Roster, old: &[Rc<Here>], leaves: &[Leaf], shared: &Arc<Grou
             (Some(index), _) => leaves[index].clone(),
             (None, Some(shared)) => Leaf {
                 outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
-                far: Far::new(&member.outbound).map(Rc::new),
+                far: Far::new(&member.outbound, udp).map(Rc::new),
             },
             (None, None) => unreachable!("a member that is added brings what cores share"),
         };
