@@ -20,7 +20,7 @@ pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
-pub use self::url::{HttpUrl, UrlError};
+pub use self::url::{HttpUrl, UrlError, fuzz_http_url};
 
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -92,6 +92,20 @@ impl HttpUrl {
     }
 }
 
+/// Fuzz target: what is read can be put together and read again, and holds nothing that would end a line of a request.
+/// The first line is an address, the rest a reference from there.
+#[doc(hidden)]
+pub fn fuzz_http_url(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (text, reference) = text.split_once('\n').unwrap_or((&text, ""));
+    let Ok(url) = HttpUrl::parse(text) else { return };
+    for url in std::iter::once(url.clone()).chain(url.join(reference).ok()) {
+        assert!(url.path.starts_with('/'));
+        assert!(url.authority.bytes().chain(url.path.bytes()).all(|byte| byte.is_ascii_graphic()));
+        assert_eq!(HttpUrl::parse(&format!("http://{}{}", url.authority, url.path)), Ok(url));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
