@@ -91,6 +91,44 @@ fn a_file_with_two_servers_and_a_balancer() {
 }
 
 #[test]
+#[ignore = "a server that hangs is known by its silence, which takes seconds"]
+fn a_server_that_hangs_is_left() {
+    let dir = Dir::new();
+    let page = page("HTTP/1.1 204 No Content\r\n\r\n".into());
+    let (first, second, target) = (unused_addr(), unused_addr(), echo());
+    let servers = [server(&dir, first), server(&dir, second)];
+    let outbound = |name: &str, at: SocketAddr| {
+        format!(
+            "[[outbound]]\nname = \"{name}\"\nprotocol = \"shadowsocks\"\nserver = \"{at}\"\n\
+             method = \"{METHOD}\"\npassword = \"hunter2\"\n"
+        )
+    };
+    let text = format!(
+        "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n[[outbound]]\nname = \"best\"\n\
+         protocol = \"group\"\nmembers = [{{ name = \"one\" }}, {{ name = \"two\" }}]\n\
+         check-url = \"http://{page}/\"\ncheck-interval = \"10m\"\ntolerance = \"1m\"\n{}{}",
+        outbound("one", first),
+        outbound("two", second)
+    );
+    dir.file("adit.toml", &text);
+    let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+    let proxy = running.address();
+    comes_back(proxy, target);
+    servers[0].signal("STOP");
+    let begun = Instant::now();
+    while !running.log().contains("another server") {
+        assert!(begun.elapsed() < PATIENCE, "{}", running.log());
+        // The kernel takes these for the server that says nothing more.
+        drop(socks5(proxy, "127.0.0.1", target.port()));
+        thread::sleep(Duration::from_millis(100));
+    }
+    println!("the server that hangs was left after {:?}", begun.elapsed());
+    comes_back(proxy, target);
+    stop(running);
+    servers.into_iter().for_each(kill);
+}
+
+#[test]
 fn the_status_of_a_group() {
     let dir = Dir::new();
     let (first, second, page) =
