@@ -116,7 +116,9 @@ impl Group {
         let view = self.view();
         let chosen = view.roster.chosen(Transport::Tcp).ok_or(OpenError::NoMember)?;
         let first = view.here[chosen].clone();
-        let error = match first.open(target, fresh, Some(PATIENCE).filter(|_| view.here.len() > 1)).await {
+        let mut usable = view.here.iter().filter(|here| here.member.weights[Transport::Tcp as usize] > 0);
+        let patience = usable.nth(1).map(|_| PATIENCE);
+        let error = match first.open(target, fresh, patience).await {
             Err(error) if first.leaf.outbound.is_tunnel() => error,
             result => return result,
         };
