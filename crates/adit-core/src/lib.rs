@@ -31,5 +31,8 @@ mod status;
 
 pub use admin::ask_status;
 pub use ports::{Meter, Port, Ports};
-pub use run::{Running, StartError, start};
-pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};
+pub use run::{GroupHandle, Running, StartError, start};
+pub use status::{
+    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
+    Status, UserStatus,
+};

@@ -24,7 +24,7 @@ use crate::datagram::{Far, SharedScratch};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
 use crate::metrics::InboundMetrics;
-use crate::outbound::Outbound;
+use crate::outbound::Leaf;
 use crate::run::{Sockets, StartError, open};
 use crate::session::CoreContext;
 use crate::status::Directory;
@@ -105,9 +105,9 @@ impl Ports {
         if self.stop.is_draining() {
             return Err(over());
         }
-        let outbound = self.config.outbounds.get(inbound.outbound);
-        if outbound
-            .is_none_or(|out| inbound::takes_datagrams(&inbound) && Far::new(out, &self.config.udp).is_none())
+        let outbounds = &self.config.outbounds;
+        if inbound.outbound >= outbounds.len()
+            || inbound::takes_datagrams(&inbound) && !Far::carries_any(outbounds, inbound.outbound)
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
@@ -174,8 +174,7 @@ pub(crate) struct Site {
     pub(crate) core: Rc<CoreContext>,
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
-    pub(crate) outbounds: Vec<Rc<Outbound>>,
-    pub(crate) fars: Vec<Option<Rc<Far>>>,
+    pub(crate) ways: Vec<Leaf>,
     pub(crate) past: Option<Past>,
     pub(crate) scratch: SharedScratch,
     /// The ports that were opened since.
@@ -193,10 +192,10 @@ pub(crate) struct OpenPort {
 impl Site {
     /// What stands around `inbound`.
     pub(crate) fn around(&self, inbound: &model::Inbound, metrics: Arc<InboundMetrics>) -> Surroundings {
-        let far = self.fars[inbound.outbound].clone();
+        let Leaf { outbound, far } = self.ways[inbound.outbound].clone();
         Surroundings {
             metrics,
-            outbound: self.outbounds[inbound.outbound].clone(),
+            outbound,
             core: self.core.clone(),
             guard: self.guard.clone(),
             active: self.active.clone(),

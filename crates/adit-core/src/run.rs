@@ -20,7 +20,7 @@ use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Outbound};
+use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
@@ -109,7 +109,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let outbound_shared: Result<Vec<_>, _> = config
         .outbounds
         .iter()
-        .map(|o| outbound::Shared::new(o, &mut plugins).map_err(build(&o.name)))
+        .map(|o| outbound::Shared::new(o, &config.outbounds, &mut plugins).map_err(build(&o.name)))
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
@@ -117,9 +117,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        if inbound::takes_datagrams(inbound)
-            && Far::new(&config.outbounds[inbound.outbound], &config.udp).is_none()
-        {
+        if inbound::takes_datagrams(inbound) && !Far::carries_any(&config.outbounds, inbound.outbound) {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
         }
@@ -138,7 +136,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let metrics = |_| Arc::new(CoreMetrics::new(config.inbounds.len(), config.outbounds.len()));
     let metrics: Vec<_> = (0..count).map(metrics).collect();
     let users = inbound_shared.iter().map(inbound::Shared::users).collect();
-    let directory = Arc::new(Directory::new(config, addresses, users, metrics.clone(), rt::now()));
+    let groups = outbound_shared.iter().filter_map(outbound::Shared::group).cloned().collect();
+    let directory = Arc::new(Directory::new(config, addresses, groups, users, metrics.clone(), rt::now()));
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     let config = Arc::new(config.clone());
@@ -248,7 +247,28 @@ fn open_behind(
     Ok(made)
 }
 
+/// A group that grows, from wherever its members are found.
+#[derive(Debug, Clone)]
+pub struct GroupHandle(Arc<GroupShared>);
+
+impl GroupHandle {
+    /// Puts `members` in the place of those that were added before; those of the configuration stay. Each comes with
+    /// its weights for streams and for datagrams, in percent. Connections over members that go are not cut, and a
+    /// member that was there before, unchanged, keeps what is known of it. Names are taken at their word.
+    ///
+    /// # Errors
+    /// When one of them cannot be built; nothing has changed then.
+    pub fn replace(&self, members: Vec<(model::Outbound, [u8; 2])>) -> io::Result<()> {
+        self.0.replace(members, rt::now())
+    }
+}
+
 impl Running {
+    /// The group of this name.
+    pub fn group(&self, name: &str) -> Option<GroupHandle> {
+        self.directory.group(name).cloned().map(GroupHandle)
+    }
+
     /// What was asked for and is not to be had; to be shown once.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -335,19 +355,14 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
-    let outbounds: Vec<_> = config
-        .outbounds
-        .iter()
-        .zip(outbound_shared.iter())
-        .zip(&metrics.outbounds)
-        .map(|((outbound, shared), metrics)| Rc::new(Outbound::new(outbound, shared, metrics.clone())))
-        .collect();
-    let fars: Vec<_> =
-        config.outbounds.iter().map(|outbound| Far::new(outbound, &config.udp).map(Rc::new)).collect();
+    let ways = ways_out(&config, &outbound_shared, &metrics);
+    if index == 0 {
+        check_groups(&config, &ways, &core.pool);
+    }
     let past = Past::new(&config);
     let scratch = SharedScratch::default();
     let open = RefCell::default();
-    let site = Rc::new(Site { config, index, core, guard, active, outbounds, fars, past, scratch, open });
+    let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
     let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
     for (index, ((model, shared), metrics)) in inbounds.enumerate() {
         let inbound = Rc::new(Inbound::new(model, shared, site.around(model, metrics.clone())));
@@ -356,6 +371,39 @@ async fn run_core(plan: Plan, stop: Stop) {
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
     Box::pin(wait_for_end(&site, stop)).await;
+}
+
+/// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
+fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
+    for inbound in &config.inbounds {
+        let Some(group) = ways[inbound.outbound].outbound.as_group() else { continue };
+        group.shared().start(Transport::Tcp, rt::now());
+    }
+    for group in ways.iter().filter_map(|way| way.outbound.as_group()) {
+        // It was read before, when the group was made.
+        let Ok(check) = Check::new(group.shared().check()) else { continue };
+        rt::spawn_local(outbound::check_members(group.clone(), check, pool.clone()));
+    }
+}
+
+/// The ways out on one core, in the order of the configuration: groups behind what they are made of.
+fn ways_out(config: &Config, shared: &[outbound::Shared], metrics: &CoreMetrics) -> Vec<Leaf> {
+    let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds);
+    let leaves: Rc<[Leaf]> = leaves
+        .map(|((outbound, shared), metrics)| Leaf {
+            outbound: Rc::new(Outbound::new(outbound, shared, metrics.clone())),
+            far: Far::new(outbound, &config.udp).map(Rc::new),
+        })
+        .collect();
+    let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
+    all.map(|(index, ((outbound, shared), metrics))| {
+        let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
+        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
+        let far = Far::carries_any(&config.outbounds, index)
+            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
+        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
+    })
+    .collect()
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.

@@ -152,10 +152,11 @@ impl Session<'_> {
     /// so that the application does not take what it has for a whole answer.
     pub(crate) fn finish(&self, near: &Endpoint, opened: Opened, outcome: Outcome) -> EndReason {
         let (core, outbound) = (&*self.inbound.core, self.outbound);
-        outbound.close(opened.far, &outcome, &core.pool);
+        let through = outbound.name_of(&opened).clone();
+        outbound.close(opened, &outcome, &core.pool);
         let record = Record {
             inbound: &self.inbound.name,
-            outbound: &outbound.name,
+            outbound: &through,
             peer: Some(self.peer),
             target: self.target,
             since: self.since,

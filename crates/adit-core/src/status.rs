@@ -1,5 +1,7 @@
 //! The present state, summed over all cores.
 
+mod group;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +11,9 @@ use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtoc
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{CoreMetrics, Counter, UserMetrics};
+use crate::outbound::GroupShared;
+
+pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 
 /// What `adit status` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +30,9 @@ pub struct Status {
     pub inbounds: Vec<InboundStatus>,
     /// Every outbound.
     pub outbounds: Vec<OutboundStatus>,
+    /// Every group among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupStatus>,
 }
 
 /// One inbound.
@@ -114,6 +122,7 @@ pub struct OutboundStatus {
 pub(crate) struct Directory {
     inbounds: Vec<(Arc<str>, &'static str, Vec<SocketAddr>, usize)>,
     outbounds: Vec<(Arc<str>, &'static str)>,
+    groups: Vec<Arc<GroupShared>>,
     users: Vec<Arc<[UserMetrics]>>,
     cores: Vec<Arc<CoreMetrics>>,
     since: Instant,
@@ -123,6 +132,7 @@ impl Directory {
     pub(crate) fn new(
         config: &Config,
         addresses: Vec<Vec<SocketAddr>>,
+        groups: Vec<Arc<GroupShared>>,
         users: Vec<Arc<[UserMetrics]>>,
         cores: Vec<Arc<CoreMetrics>>,
         since: Instant,
@@ -139,6 +149,7 @@ impl Directory {
                 .iter()
                 .map(|o| (o.name.clone(), outbound_name(&o.protocol)))
                 .collect(),
+            groups,
             users,
             cores,
             since,
@@ -160,6 +171,11 @@ impl Directory {
         self.inbounds.iter().enumerate().filter_map(bytes).collect()
     }
 
+    /// The group of this name.
+    pub(crate) fn group(&self, name: &str) -> Option<&Arc<GroupShared>> {
+        self.groups.iter().find(|group| **group.name() == *name)
+    }
+
     pub(crate) fn status(&self, now: Instant) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -168,6 +184,7 @@ impl Directory {
             cores: self.cores.len(),
             inbounds: (0..self.inbounds.len()).map(|index| self.inbound(index)).collect(),
             outbounds: (0..self.outbounds.len()).map(|index| self.outbound(index)).collect(),
+            groups: self.groups.iter().map(|group| GroupStatus::of(group)).collect(),
         }
     }
 

@@ -9,6 +9,7 @@
 pub mod accept;
 pub mod background;
 pub mod dial;
+pub mod fetch;
 pub mod listen;
 pub mod messages;
 pub mod options;

@@ -4,6 +4,7 @@
 pub mod acl;
 mod group;
 mod shadowsocks;
+mod url;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,11 +15,12 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
-pub use self::group::{CHECK_URL, Check, Group, Member};
+pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
+pub use self::url::{HttpUrl, UrlError, fuzz_http_url};
 
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -28,7 +28,8 @@ use adit_net::udp::{Batch, Datagram, Outgoing};
 use adit_proto::wire::Room;
 
 pub(crate) use exchange::Exchange;
-pub(crate) use far::Far;
+pub(crate) use far::{Far, FarFlow};
+pub(crate) use names::Known;
 pub(crate) use near::Near;
 pub(crate) use relay::{Ends, Relay};
 

@@ -12,7 +12,7 @@ use adit_proto::shadowsocks::aead2022::{Header, Session};
 use adit_proto::wire::{Target, WireError};
 
 use super::exchange::{Exchange, Moved};
-use super::far::{Far, FarFlow, set_options};
+use super::far::{Far, FarFlow, Way, set_options};
 use super::marks::Marks;
 use super::names::Known;
 use super::near::{Key, Near, Opened};
@@ -84,6 +84,7 @@ struct Flow {
     near: SocketAddr,
     near_local: Option<IpAddr>,
     session: Option<Box<Session>>,
+    way: Way,
     far: FarFlow,
     waker: Option<Waker>,
     /// The last target, and where its datagrams are sent: most of the time also the next one's.
@@ -314,16 +315,23 @@ impl Relay {
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let is_past = matches!(key, Key::Past(_));
-        let far = far_of(&self.far, self.access.as_deref(), is_past).ok_or(Drop::Gone)?;
-        let server = match far.find(target, None, self.now) {
-            Known::Addr(addr) if far.is_server() => Some(addr),
+        let way = if is_past {
+            let past = self.access.as_deref().and_then(Access::past);
+            past.map(|far| Way { far: far.clone(), member: None })
+        } else {
+            self.far.pick()
+        };
+        let way = way.ok_or(Drop::Unresolved)?;
+        let server = match way.far.find(target, None, self.now) {
+            Known::Addr(addr) if way.far.is_server() => Some(addr),
             Known::Addr(_) | Known::Pending | Known::Nothing => None,
         };
-        let far = far.open(server).map_err(Drop::System)?;
+        let far = way.far.open(server).map_err(Drop::System)?;
         let flow = Flow {
             near,
             near_local,
             session,
+            way,
             far,
             waker: None,
             last: None,
@@ -381,7 +389,7 @@ impl Relay {
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match find(&self.far, self.access.as_deref(), flow, target, self.now)? {
+            _ => match find(self.access.as_deref(), flow, target, self.now)? {
                 Known::Addr(addr) => {
                     flow.is_spread |= flow.last.is_some();
                     flow.is_dns &= target.port == DNS;
@@ -496,6 +504,9 @@ impl Relay {
         }
         self.flush_near(scratch);
         let Some(flow) = self.flows.get_mut(id) else { return };
+        if let Some(member) = &flow.way.member {
+            member.note_datagram();
+        }
         if flow.is_dns {
             flow.is_demoted = true;
             self.flows.set_class(id, BRIEF, self.now);
@@ -745,13 +756,8 @@ impl Dropped {
     }
 }
 
-/// The way out of flows that go past the tunnel, or of the others.
-fn far_of<'a>(far: &'a Far, access: Option<&'a Access>, is_past: bool) -> Option<&'a Far> {
-    if is_past { access?.past().map(|far| &**far) } else { Some(far) }
-}
-
 /// Where a flow's datagram for `target` has to be sent, if the rules allow it.
-fn find(far: &Far, access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Result<Known, Drop> {
+fn find(access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Result<Known, Drop> {
     let waker = flow.waker.as_ref();
     if let Some(access) = access
         && !flow.is_past
@@ -765,7 +771,7 @@ fn find(far: &Far, access: Option<&Access>, flow: &Flow, target: &Target, now: T
             return Ok(Known::Pending);
         }
     }
-    let known = far_of(far, access, flow.is_past).ok_or(Drop::Gone)?.find(target, waker, now);
+    let known = flow.way.far.find(target, waker, now);
     match (access, known) {
         (Some(access), Known::Addr(addr)) if !access.reaches(target, addr.ip()) => Err(Drop::Rule),
         _ => Ok(known),

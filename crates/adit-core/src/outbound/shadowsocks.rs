@@ -88,7 +88,7 @@ impl ShadowsocksShared {
         let client = Client::new(&self.key, target, clock, &mut OsRng);
         let stack = Stack::shadowsocks_client(client, self.disguise.front(), &self.salts);
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened { far, policy: Policy { half_close: HalfClose::AtOnce, keep_for_replay: false } }
+        Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false })
     }
 
     /// Nothing on the wire says what the server does not like; what can be told from outside is said here.

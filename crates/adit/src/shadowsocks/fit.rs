@@ -8,11 +8,12 @@ use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
 use adit_config::model::acl::AccessList;
 use adit_config::model::{
     ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, ServerCover, Transports,
+    UrlError,
 };
-
 use adit_config::source;
 use adit_net::User;
 
+use super::online::Place;
 use super::process;
 
 /// Takes out what is not in this build and can be missed, with a warning each.
@@ -24,9 +25,18 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
     if let Some(path) = setup.acl.take() {
         setup.config.acl = fitter.access(family, &path);
     }
-    if !setup.online.is_empty() {
-        let problem = "lists of servers that are fetched are not in this build";
-        fitter.error("online_config", problem, "write the servers into the file");
+    for online in &setup.online {
+        match Place::of(online) {
+            Ok(_) => {}
+            Err(UrlError::Https) => fitter.error(
+                "online_config",
+                "lists of servers over https are not in this build",
+                "have another program fetch the list into a file, and give the path of that",
+            ),
+            Err(error) => {
+                fitter.error("online_config", error.to_string(), "give http:// or the path of a file")
+            }
+        }
     }
     if let Some(user) = setup.process.user.as_deref()
         && !process::is_user(user)
@@ -38,8 +48,8 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
             fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
         }
     }
-    fitter.first_server(&mut setup.config);
-    fitter.datagrams(&mut setup.config, matches!(setup.control, Control::Manage(_)));
+    let fetched = setup.online.iter().any(|online| online.transports.udp());
+    fitter.datagrams(&mut setup.config, fetched, matches!(setup.control, Control::Manage(_)));
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
@@ -81,33 +91,12 @@ impl Fitter {
         }
     }
 
-    /// Of several servers of a client, the first that carries streams.
-    fn first_server(&mut self, config: &mut Config) {
-        let Some(Outbound { protocol: OutboundProtocol::Group(group), .. }) = config.outbounds.first() else {
-            return;
-        };
-        let carries = |index: usize| match config.outbounds.get(index).map(|outbound| &outbound.protocol) {
-            Some(OutboundProtocol::Shadowsocks(client)) => client.transports.tcp(),
-            _ => false,
-        };
-        let count = group.members.len();
-        let first = group.members.iter().find(|member| member.tcp_weight > 0 && carries(member.outbound));
-        let Some(index) = first.or_else(|| group.members.first()).map(|member| member.outbound) else {
-            return;
-        };
-        let server = config.outbounds.swap_remove(index);
-        let name = &server.name;
-        let problem =
-            format!("the balancer is not in this build, so {name} alone is used of {count} servers");
-        self.warning("server", problem);
-        config.outbounds = vec![server];
-    }
-
     /// A tunnel carries the datagrams that its way out carries.
-    fn datagrams(&mut self, config: &mut Config, is_manager: bool) {
-        for inbound in &mut config.inbounds {
+    fn datagrams(&mut self, config: &mut Config, fetched: bool, is_manager: bool) {
+        let Config { inbounds, outbounds, .. } = config;
+        for inbound in &mut *inbounds {
             let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
-            if !transports.udp() || config.outbounds.get(inbound.outbound).is_some_and(carries_datagrams) {
+            if !transports.udp() || fetched || carries_datagrams(outbounds, inbound.outbound) {
                 continue;
             }
             if transports.tcp() {
@@ -118,20 +107,25 @@ impl Fitter {
                 self.error("mode", problem, "give both the same mode, and plugins tcp_only");
             }
         }
-        if config.inbounds.is_empty() && !is_manager {
+        if inbounds.is_empty() && !is_manager {
             self.error("local_port", "nothing is left to listen for", "give a port of protocol socks");
         }
     }
 }
 
-fn carries_datagrams(outbound: &Outbound) -> bool {
-    match &outbound.protocol {
-        OutboundProtocol::Direct => true,
-        OutboundProtocol::Shadowsocks(client) => {
+fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
+    match outbounds.get(index).map(|outbound| &outbound.protocol) {
+        Some(OutboundProtocol::Direct) => true,
+        Some(OutboundProtocol::Shadowsocks(client)) => {
             let by_plugin = matches!(&client.cover, ClientCover::Plugin(plugin) if plugin.transports.udp());
             client.transports.udp() && !by_plugin
         }
-        OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+        // No group holds another one.
+        Some(OutboundProtocol::Group(group)) => {
+            let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
+            members.any(|member| member.outbound != index && carries_datagrams(outbounds, member.outbound))
+        }
+        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
     }
 }
 

@@ -6,6 +6,7 @@
 mod fit;
 pub(crate) mod libev;
 mod manager;
+mod online;
 mod process;
 mod report;
 pub(crate) mod rust;
@@ -15,12 +16,14 @@ use std::mem::take;
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::{Control, Family, Setup};
-use adit_config::model::Log;
+use adit_config::dialect::shadowsocks::{Control, Family, Online, Setup};
+use adit_config::model::{Config, Log};
 use adit_core::Running;
 use adit_net::background;
+use anyhow::Context as _;
 
 pub(crate) use self::fit::fit;
+use self::online::{Following, Place};
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
@@ -37,7 +40,7 @@ struct Statuses {
 /// Runs what was loaded until a signal; an error of loading comes with its status.
 fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statuses) -> ExitCode {
     let fit = |setup| fit(program, statuses.family, setup).map_err(|found| (statuses.config, found));
-    let setup = match loaded.and_then(fit) {
+    let mut setup = match loaded.and_then(fit) {
         Ok(setup) => setup,
         Err((status, found)) => {
             logging::init(&Log::default(), Shape::Text);
@@ -60,6 +63,7 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     }
     serve::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
+    let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
     let first = if matches!(control, Control::Manage(_)) { take(&mut config.inbounds) } else { Vec::new() };
     let hold = |running: &Running| {
@@ -72,7 +76,8 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
             }
             Control::Manage(manager) => Some(Held::Manage(manager::start(*manager, first, running.ports())?)),
         };
-        process::settle(program, &process, control)
+        let following = online.map(|(group, online)| follow(running, &group, online, &config));
+        process::settle(program, &process, (control, following.transpose()?))
     };
     match serve::run_holding(&config, hold) {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,6 +93,14 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
 enum Held {
     Report(report::Running),
     Manage(manager::Running),
+}
+
+/// Keeps a group up to date with a list.
+fn follow(running: &Running, group: &str, online: Online, config: &Config) -> anyhow::Result<Following> {
+    let handle = running.group(group).context("the group that grows is one of the configuration")?;
+    let place = Place::of(&online)?;
+    let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
+    Ok(Following::start(online, place, handle, taken)?)
 }
 
 /// Prints a text that was asked for.

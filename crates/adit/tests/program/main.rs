@@ -6,6 +6,7 @@
 
 mod access;
 mod background;
+mod balancer;
 mod commands;
 mod convert;
 mod demo;

@@ -29,7 +29,9 @@ fn stop(running: Running) -> String {
 fn debians_file_moves_bytes_under_the_names_of_libev() {
     let dir = Dir::new();
     dir.file("config.json", DEBIAN);
-    let line = ["-c", "config.json", "-p", "0", "-u", "-v"];
+    // The clients' checks are to reach nobody outside this machine.
+    let dns = unused_addr().ip().to_string();
+    let line = ["-c", "config.json", "-p", "0", "-u", "-v", "-d", &dns];
     let server = Running::start(dir.command(link(&dir, "ss-server"), &line));
     // The first of both addresses, which is the one that the client uses.
     let port = server.address().port().to_string();
@@ -48,8 +50,7 @@ fn debians_file_moves_bytes_under_the_names_of_libev() {
     drop(stream);
     for running in [tunnel, local] {
         let log = stop(running);
-        assert_eq!(log.matches("the balancer is not in this build").count(), 1, "{log}");
-        assert!(!log.contains("datagrams"), "{log}");
+        assert!(!log.contains("WARN") && !log.contains("datagrams"), "{log}");
         assert!(!log.contains("60jsKDQuuneN"), "{log}");
     }
     let log = stop(server);
@@ -165,7 +166,8 @@ fn statuses_of_rust() {
         ("ssserver -c bad.json5".to_owned(), 78, "bad.json5:1:"),
         (format!("{server} --acl f"), 78, "cannot read: "),
         ("ssmanager -m aes-128-gcm".to_owned(), 64, "key=manager_address"),
-        (format!("{local} --online-config-url https://example.com/"), 78, "key=online_config"),
+        (format!("{local} --online-config-url https://example.com/"), 78, "over https are not in this build"),
+        (format!("{local} --online-config-url http://a:b@example.com/"), 78, "key=online_config"),
         ("ssserver -s 192.0.2.1:1 -m aes-128-gcm -k hunter2".to_owned(), 70, "cannot listen on 192.0.2.1:1"),
         ("ssservice".to_owned(), 2, "usage: ssservice "),
         ("ssservice manager".to_owned(), 64, "key=manager_address"),

@@ -208,6 +208,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "timeout", DIALLING, "duration", "10s", "time for name resolution and all attempts to connect together"),
         key(Outbound, "members", GROUP, "list of { name }", "required", "outbounds of which the one that answers best is used"),
         key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),
+        key(Outbound, "check-dns", GROUP, "address of a name server", "8.8.8.8:53", "which server is asked through each member to compare them for datagrams"),
         key(Outbound, "check-interval", GROUP, "duration", "10s", "time between two checks of a member"),
         key(Outbound, "check-interval-in-use", GROUP, "duration", "check-interval", "the same for the member in use"),
         key(Outbound, "check-timeout", GROUP, "duration", "5s", "an answer that takes longer is none"),

@@ -288,6 +288,7 @@ impl Writer {
         let members: Vec<String> = members.collect();
         self.raw("members", format!("[{}]", members.join(", ")));
         self.text("check-url", &group.check.url);
+        self.text("check-dns", &group.check.dns.to_string());
         self.text("check-interval", &duration_text(group.check.interval));
         self.text("check-interval-in-use", &duration_text(group.check.interval_in_use));
         self.text("check-timeout", &duration_text(group.check.timeout));

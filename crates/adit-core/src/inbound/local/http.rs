@@ -56,6 +56,8 @@ struct Kept {
     target: Target,
     outbound: Rc<Outbound>,
     opened: Opened,
+    /// Bytes that have come over it.
+    down: u64,
 }
 
 /// What follows a request on its connection.
@@ -200,8 +202,8 @@ impl Connection<'_> {
         let received = rt::timeout(KEEP_ALIVE, wait).await.unwrap_or(0);
         self.entry.set_resting(false);
         self.wire.filled(received);
-        if let Some(Kept { outbound, opened, .. }) = lost {
-            self.close_far(&outbound, opened.far, local_end(), true);
+        if let Some(Kept { outbound, opened, down, .. }) = lost {
+            self.close_far(&outbound, opened, local_end(), true, down);
         }
         received > 0
     }
@@ -334,24 +336,24 @@ impl Connection<'_> {
                 Next::Close
             }
             Ok(_) => {
-                write_record(session, passed.up, passed.down, &EndReason::Finished);
+                write_record(session, &opened, passed.up, passed.down, &EndReason::Finished);
                 if passed.target_keeps {
                     let policy = Policy { keep_for_replay: false, ..opened.policy };
                     let opened = Opened { policy, ..opened };
                     self.drop_kept();
                     let (target, outbound) = (session.target.clone(), way.outbound.clone());
-                    self.kept = Some(Kept { target, outbound, opened });
+                    self.kept = Some(Kept { target, outbound, opened, down: passed.down });
                 } else if passed.far_ended && passed.is_clean && self.end_exchange(&mut opened.far).await {
-                    self.close_far(&way.outbound, opened.far, EndReason::Finished, true);
+                    self.close_far(&way.outbound, opened, EndReason::Finished, true, passed.down);
                 } else {
-                    self.close_far(&way.outbound, opened.far, local_end(), passed.is_clean);
+                    self.close_far(&way.outbound, opened, local_end(), passed.is_clean, passed.down);
                 }
                 if passed.client_keeps { Next::Request } else { self.hang_up().await }
             }
             Err(Broken { reason, status }) => {
-                write_record(session, passed.up, passed.down, &reason);
+                write_record(session, &opened, passed.up, passed.down, &reason);
                 let is_local = matches!(reason, EndReason::Socket(Side::Near, _));
-                self.close_far(&way.outbound, opened.far, reason, passed.is_clean);
+                self.close_far(&way.outbound, opened, reason, passed.is_clean, passed.down);
                 if is_local {
                     return Next::Close;
                 }
@@ -389,17 +391,17 @@ impl Connection<'_> {
         if !request.is_repeatable || kept.target != *target || !Rc::ptr_eq(&kept.outbound, &way.outbound) {
             return None;
         }
-        let Kept { outbound, opened, .. } = self.kept.take()?;
+        let Kept { outbound, opened, down, .. } = self.kept.take()?;
         if poll_fn(|cx| Poll::Ready(is_quiet(&opened.far, cx))).await {
             return Some(opened);
         }
-        self.close_far(&outbound, opened.far, local_end(), true);
+        self.close_far(&outbound, opened, local_end(), true, down);
         None
     }
 
     fn drop_kept(&mut self) {
-        if let Some(Kept { outbound, opened, .. }) = self.kept.take() {
-            self.close_far(&outbound, opened.far, local_end(), true);
+        if let Some(Kept { outbound, opened, down, .. }) = self.kept.take() {
+            self.close_far(&outbound, opened, local_end(), true, down);
         }
     }
 
@@ -413,10 +415,10 @@ impl Connection<'_> {
             )
     }
 
-    fn close_far(&self, outbound: &Outbound, far: Endpoint, reason: EndReason, is_clean: bool) {
+    fn close_far(&self, outbound: &Outbound, opened: Opened, reason: EndReason, is_clean: bool, down: u64) {
         let inbound = self.client.inbound;
-        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean, near_ended: false };
-        outbound.close(far, &outcome, &inbound.core.pool);
+        let outcome = Outcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
+        outbound.close(opened, &outcome, &inbound.core.pool);
     }
 
     /// Answers a request with an error of our own.
@@ -492,11 +494,11 @@ fn is_quiet(far: &Endpoint, cx: &mut Context<'_>) -> bool {
     }
 }
 
-fn write_record(session: &Session<'_>, up: u64, down: u64, reason: &EndReason) {
+fn write_record(session: &Session<'_>, opened: &Opened, up: u64, down: u64, reason: &EndReason) {
     let inbound = session.inbound;
     let record = Record {
         inbound: &inbound.name,
-        outbound: &session.outbound.name,
+        outbound: session.outbound.name_of(opened),
         peer: Some(session.peer),
         target: session.target,
         since: session.since,

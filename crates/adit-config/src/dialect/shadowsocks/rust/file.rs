@@ -321,7 +321,7 @@ impl Reader<'_, '_, '_> {
             return None;
         };
         let url = url.parsed(self.report, online_url)?;
-        Some(Online { url, interval: Duration::from_secs(interval), allowed_plugins: plugins })
+        Some(Online::new(url, Duration::from_secs(interval), plugins))
     }
 
     /// `server`, `server_port`, `method` and `password` at the top: all, or none.
@@ -699,8 +699,8 @@ pub(super) fn level(verbosity: u64) -> Level {
 }
 
 pub(super) fn online_url(text: &str) -> Result<Secret, Problem> {
-    if !text.starts_with("https://") && !text.starts_with("http://") {
-        return Err(Problem::new("no address that begins with https://"));
+    if !["https://", "http://", "file:///", "/"].iter().any(|begin| text.starts_with(begin)) {
+        return Err(Problem::new("no address that begins with http://, and no path of a file"));
     }
     value::secret(text, MAX_TEXT)
 }

@@ -173,7 +173,7 @@ impl Builder<'_> {
         let plugins = self.flags.items.iter().filter(|item| item.id == Flag::OnlinePlugin);
         let plugins: Vec<Box<str>> = plugins.map(|item| item.value.as_str().into()).collect();
         let allowed_plugins = (!plugins.is_empty()).then_some(plugins);
-        self.wanted.online = Some(Online { url, interval, allowed_plugins });
+        self.wanted.online = Some(Online::new(url, interval, allowed_plugins));
     }
 
     fn flag_mode(&self) -> Option<Transports> {
@@ -435,6 +435,10 @@ impl Builder<'_> {
             self.nothing("local_address", "no local port is given that this build can serve", hint);
         }
         let carried = carried.unwrap_or_default();
+        for online in &mut setup.online {
+            online.dial = self.dial(None);
+            (online.check, online.transports) = (self.wanted.check.clone(), carried);
+        }
         let choices: Vec<Choice> =
             servers.into_iter().filter_map(|server| self.choice(server, carried)).collect();
         if choices.is_empty() {
