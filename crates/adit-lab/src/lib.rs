@@ -28,6 +28,7 @@ pub mod stats;
 pub mod subject;
 pub mod syscalls;
 pub mod target;
+pub mod udp;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -78,6 +79,16 @@ enum Command {
         #[arg(long)]
         to: SocketAddr,
     },
+    /// Relay datagrams as a floor.
+    #[command(hide = true)]
+    DatagramFloor {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long, default_value = "none")]
+        fault: udp::floor::Fault,
+    },
     /// Run a program that is killed when the caller ends.
     #[command(hide = true)]
     Guard {
@@ -120,7 +131,9 @@ struct RunArgs {
     /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base.
+    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, and with datagrams of
+    /// N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN, udp-latencyN, udp-jitterN,
+    /// udp-overN, udp-idle.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
     /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
@@ -136,6 +149,9 @@ struct RunArgs {
     /// Idle connections.
     #[arg(long)]
     idle: Option<usize>,
+    /// Datagrams per second of bulk flows.
+    #[arg(long)]
+    udp_rate: Option<f64>,
     /// Write all raw data to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -203,6 +219,7 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         Some(Command::Run(run)) => bench(&run, helper),
         Some(Command::Check(check)) => soak(&check, helper),
         Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
         Some(Command::Guard { words }) => guard(&words),
     }
 }
@@ -226,7 +243,20 @@ fn list() -> Result<()> {
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    for name in ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"] {
+    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"];
+    let datagrams = [
+        "udp-bulk64",
+        "udp-bulk1400-gso",
+        "udp-max64",
+        "udp-low64",
+        "udp-scatter512",
+        "udp-echo64",
+        "udp-latency64",
+        "udp-jitter1400",
+        "udp-over64",
+        "udp-idle",
+    ];
+    for name in streams.into_iter().chain(datagrams) {
         writeln!(out, "  {name:<28} {}", name.parse::<Measure>()?.about(&sizes))?;
     }
     writeln!(out, "scenarios:")?;
@@ -299,6 +329,7 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.connections = args.connections.unwrap_or(scenario.connections);
     scenario.idle = args.idle.unwrap_or(scenario.idle);
+    scenario.udp_rate = args.udp_rate.unwrap_or(scenario.udp_rate);
     scenario.baseline = args.baseline.clone().unwrap_or(scenario.baseline);
     let measures = scenario.measures.iter().map(|name| name.parse()).collect::<Result<Vec<Measure>>>()?;
     let mut sizes = scenario.sizes()?;
@@ -397,6 +428,11 @@ impl Scenario {
         ensure!(self.rounds > 0, "at least one round expected");
         ensure!(self.seconds > 0.0 && self.seconds <= 3600.0, "seconds out of range: {}", self.seconds);
         ensure!(
+            (10.0..=1e7).contains(&self.udp_rate),
+            "datagrams per second out of range: {}",
+            self.udp_rate
+        );
+        ensure!(
             self.connections > 0 && self.first_byte > 0 && self.idle > 0,
             "at least one connection expected"
         );
@@ -407,6 +443,10 @@ impl Scenario {
             idle: self.idle,
             settle: Duration::from_secs(self.settle),
             counter: None,
+            udp: udp::Sizes {
+                rate: self.udp_rate,
+                ..udp::Sizes::usual(Duration::from_secs_f64(self.seconds))
+            },
         })
     }
 }

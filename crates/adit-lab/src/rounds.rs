@@ -79,7 +79,7 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
         for &measure in &plan.measures {
             for turn in 0..plan.subjects.len() {
                 let subject = &plan.subjects[(turn + round) % plan.subjects.len()];
-                if !applies(subject, measure) {
+                if !measure.applies(subject) {
                     continue;
                 }
                 progress.begin(round, measure, subject);
@@ -103,13 +103,6 @@ fn measure_of(samples: &[Sample]) -> Option<Measure> {
     samples.last()?.measure.parse().ok()
 }
 
-/// Whether `measure` means anything for `subject`: without processes only times can be taken.
-fn applies(subject: &Subject, measure: Measure) -> bool {
-    let needs_processes = matches!(measure, Measure::Base | Measure::Idle | Measure::Calls);
-    let possible = !needs_processes || !subject.process.is_empty();
-    possible && !subject.skip.contains_key(&measure.to_string())
-}
-
 /// Progress on stderr: a bar on a terminal, a line per round elsewhere.
 struct Progress {
     bar: ProgressBar,
@@ -122,7 +115,7 @@ struct Progress {
 impl Progress {
     fn new(plan: &Plan) -> Self {
         let pairs = plan.measures.iter().flat_map(|&measure| {
-            plan.subjects.iter().filter(move |subject| applies(subject, measure)).map(move |_| measure)
+            plan.subjects.iter().filter(move |subject| measure.applies(subject)).map(move |_| measure)
         });
         let rounds = u32::try_from(plan.rounds).unwrap_or(u32::MAX);
         let total = pairs.map(|measure| measure.estimate(&plan.sizes)).sum::<Duration>() * rounds;
@@ -234,7 +227,7 @@ impl Report {
             }
         }
         table.set_header(header);
-        for subject in plan.subjects.iter().filter(|subject| applies(subject, measure)) {
+        for subject in plan.subjects.iter().filter(|subject| measure.applies(subject)) {
             let mut row = vec![Cell::new(&subject.name)];
             for metric in metrics {
                 let ours = self.column(&subject.name, measure, metric.key);

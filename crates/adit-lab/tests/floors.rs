@@ -33,6 +33,7 @@ fn sizes() -> Sizes {
         idle: 10,
         settle: Duration::from_millis(300),
         counter: None,
+        udp: adit_lab::udp::Sizes::usual(Duration::from_millis(200)),
     }
 }
 
