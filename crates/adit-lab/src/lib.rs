@@ -16,6 +16,7 @@
 pub mod check;
 pub mod demo;
 pub mod floor;
+pub mod html;
 pub mod load;
 pub mod machine;
 pub mod measure;
@@ -26,6 +27,7 @@ pub mod rounds;
 pub mod scenario;
 pub mod stats;
 pub mod subject;
+pub mod svg;
 pub mod syscalls;
 pub mod target;
 pub mod udp;
@@ -155,6 +157,12 @@ struct RunArgs {
     /// Write all raw data to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write tables, plots and raw data as one page to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write each plot as an SVG file into this folder.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
     #[command(flatten)]
     programs: ProgramArgs,
 }
@@ -365,6 +373,12 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     report.print(&plan, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
         report.write_json(path)?;
+    }
+    if let Some(path) = &args.html {
+        html::write(&report, &plan, path)?;
+    }
+    if let Some(dir) = &args.svg {
+        html::write_plots(&report, &plan, dir)?;
     }
     report.verdict()
 }

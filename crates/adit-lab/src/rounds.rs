@@ -180,13 +180,7 @@ impl Report {
     /// If `out` cannot be written.
     pub fn print(&self, plan: &Plan, out: &mut dyn Write) -> Result<()> {
         write!(out, "{}", self.machine.text())?;
-        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
-        writeln!(
-            out,
-            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; 1 KB = 1000 B",
-            self.rounds
-        )?;
-        writeln!(out, "CPU = user + system time of the subject's processes together")?;
+        writeln!(out, "{}", self.method())?;
         for &measure in &plan.measures {
             writeln!(out, "\n{measure}: {}", measure.about(&plan.sizes))?;
             if measure == Measure::Calls {
@@ -215,7 +209,17 @@ impl Report {
         Ok(())
     }
 
-    fn table(&self, plan: &Plan, measure: Measure) -> Table {
+    /// How the figures were made, for people.
+    pub(crate) fn method(&self) -> String {
+        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
+        format!(
+            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
+             1 KB = 1000 B\nCPU = user + system time of the subject's processes together",
+            self.rounds
+        )
+    }
+
+    pub(crate) fn table(&self, plan: &Plan, measure: Measure) -> Table {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
         let metrics = measure.metrics();

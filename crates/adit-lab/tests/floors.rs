@@ -169,6 +169,7 @@ fn lab(args: &[&str]) -> Output {
 #[test]
 fn command_line_runs_skips_and_writes_json() {
     let json: PathBuf = std::env::temp_dir().join(format!("adit-lab-test-{}.json", std::process::id()));
+    let html = json.with_extension("html");
     let output = lab(&[
         "run",
         "--subjects",
@@ -185,6 +186,8 @@ fn command_line_runs_skips_and_writes_json() {
         "/no/such/file",
         "--json",
         json.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
     ]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -192,6 +195,12 @@ fn command_line_runs_skips_and_writes_json() {
     assert!(text.contains("congestion control"), "{text}");
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     fs::remove_file(&json).unwrap();
+    let page = fs::read_to_string(&html).unwrap();
+    fs::remove_file(&html).unwrap();
+    assert!(page.contains("<svg") && page.contains("skipped: opensnell") && page.ends_with("</html>\n"));
+    for loads in [" src=", " href=", "url(", "@import"] {
+        assert!(!page.contains(loads), "the page needs something else: {loads}");
+    }
     let samples = report["samples"].as_array().unwrap();
     assert_eq!(samples.len(), 8);
     // Rounds are interleaved, and the first subject of a round changes.
