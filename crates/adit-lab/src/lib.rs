@@ -31,6 +31,7 @@ pub mod svg;
 pub mod syscalls;
 pub mod target;
 pub mod udp;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

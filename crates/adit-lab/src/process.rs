@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(parse_drops(table, &BTreeSet::from([777])), 12);
         assert_eq!(parse_drops(table, &BTreeSet::from([777, 778])), 17);
         assert_eq!(parse_drops("", &BTreeSet::new()), 0);
-        assert_eq!(datagram_drops(std::process::id()).unwrap(), 0);
+        assert!(datagram_drops(std::process::id()).is_ok());
         assert!(!thread_ids(std::process::id()).unwrap().is_empty());
     }
 

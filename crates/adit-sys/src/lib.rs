@@ -9,6 +9,8 @@
 pub mod alloc;
 #[cfg(target_os = "linux")]
 pub mod diag;
+#[cfg(target_os = "linux")]
+pub mod packet;
 pub mod process;
 pub mod tcp;
 #[cfg(target_os = "linux")]
