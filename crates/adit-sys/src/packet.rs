@@ -125,6 +125,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs CAP_NET_RAW"]
+    #[expect(clippy::disallowed_methods, reason = "a packet socket needs traffic")]
     fn loopback_frames_come_once() {
         let socket = open("lo").unwrap();
         let [a, b] = [0; 2].map(|_| UdpSocket::bind(("127.0.0.1", 0)).unwrap());
