@@ -134,7 +134,7 @@ struct RunArgs {
     /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, and with datagrams of
+    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, and with datagrams of
     /// N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN, udp-latencyN, udp-jitterN,
     /// udp-overN, udp-idle.
     #[arg(long, value_delimiter = ',')]
@@ -155,6 +155,12 @@ struct RunArgs {
     /// Datagrams per second of bulk flows.
     #[arg(long)]
     udp_rate: Option<f64>,
+    /// Count the segments between client and server as well, on a network of its own with --mtu 1500 unless given.
+    #[arg(long)]
+    wire: bool,
+    /// Run in a network of its own whose loopback has this MTU and cuts segments; takes root and ip(8).
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// Write all raw data to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -252,7 +258,7 @@ fn list() -> Result<()> {
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"];
+    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base", "wire1"];
     let datagrams = [
         "udp-bulk64",
         "udp-bulk1400-gso",
@@ -334,6 +340,9 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if !args.measures.is_empty() {
         scenario.measures.clone_from(&args.measures);
     }
+    if args.wire {
+        scenario.measures.extend(["wire1".to_owned(), "wire8".to_owned()]);
+    }
     scenario.rounds = args.rounds.unwrap_or(scenario.rounds);
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.connections = args.connections.unwrap_or(scenario.connections);
@@ -367,6 +376,9 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
     let baselines = baselines(&scenario.baseline, &subjects);
 
+    if let Some(mtu) = args.mtu.or_else(|| args.wire.then_some(1500)) {
+        wire::measure::enter_network(mtu)?;
+    }
     subject::clean_up_on_signals()?;
     let by_method = scenario.by_method.clone();
     let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baselines, by_method, sizes };

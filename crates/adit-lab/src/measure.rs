@@ -15,7 +15,7 @@ use crate::stats::percentile;
 use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
-use crate::udp;
+use crate::{udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -37,6 +37,8 @@ pub enum Measure {
     Idle,
     /// System calls at one bulk download: `calls`.
     Calls,
+    /// Segments between the subject's processes during so many downloads at once: `wire1`, `wire8`.
+    Wire(usize),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
 }
@@ -90,6 +92,15 @@ impl Measure {
             metric("writes_per_mb", "writes/MB", false, 1),
             metric("calls_per_mb", "calls/MB", false, 1),
         ];
+        const WIRE: &[Metric] = &[
+            metric("empty_acks_up", "empty ACKs up", true, 0),
+            metric("data_down", "segments down", true, 0),
+            metric("full_down", "full", false, 0),
+            metric("bytes_per_segment", "B/segment", false, 0),
+            metric("bytes_down", "bytes", false, 0),
+            metric("again", "again", false, 0),
+            metric("merged_down", "merged", false, 0),
+        ];
         match self {
             Self::Base => BASE,
             Self::Bulk(..) => BULK,
@@ -97,6 +108,7 @@ impl Measure {
             Self::FirstByte => FIRST_BYTE,
             Self::Idle => IDLE,
             Self::Calls => CALLS,
+            Self::Wire(_) => WIRE,
             Self::Udp(measure) => measure.metrics(),
         }
     }
@@ -125,6 +137,10 @@ impl Measure {
             Self::Calls => {
                 "system calls at one download stream, failed ones included, pair unless named".into()
             }
+            Self::Wire(count) => {
+                let mb = wire::measure::LEN / 1_000_000;
+                format!("segments between client and server, {count} download(s) of {mb} MB at once")
+            }
             Self::Udp(measure) => measure.about(&sizes.udp),
         }
     }
@@ -141,6 +157,7 @@ impl Measure {
                 Self::Connections(_) => count(sizes.connections, 900),
                 Self::FirstByte => count(sizes.first_byte, 2500),
                 Self::Idle => sizes.settle * 2 + count(sizes.idle, 500),
+                Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
                 Self::Udp(measure) => measure.estimate(&sizes.udp),
             }
     }
@@ -152,6 +169,7 @@ impl Measure {
         let has_processes = !subject.process.is_empty();
         let possible = match self {
             Self::Base => has_processes,
+            Self::Wire(_) => subject.process.len() > 1,
             Self::Idle | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
             Self::Bulk(..) | Self::Connections(_) | Self::FirstByte => subject.entry != Entry::Shadowsocks,
             Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
@@ -195,6 +213,7 @@ impl Measure {
             Self::FirstByte => first_byte(&path, sizes),
             Self::Idle => idle(running, &path, target, sizes),
             Self::Calls => calls(running, &path, target, sizes),
+            Self::Wire(count) => wire::measure::drive(&path, running.link()?, count),
             Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
     }
@@ -211,6 +230,7 @@ impl fmt::Display for Measure {
             Self::FirstByte => f.write_str("first-byte"),
             Self::Idle => f.write_str("idle"),
             Self::Calls => f.write_str("calls"),
+            Self::Wire(count) => write!(f, "wire{count}"),
             Self::Udp(measure) => measure.fmt(f),
         }
     }
@@ -238,11 +258,13 @@ impl FromStr for Measure {
                     Self::Bulk(Way::Down, count(digits)?)
                 } else if let Some(digits) = text.strip_prefix("up") {
                     Self::Bulk(Way::Up, count(digits)?)
+                } else if let Some(digits) = text.strip_prefix("wire") {
+                    Self::Wire(count(digits)?)
                 } else if let Some(digits) = text.strip_prefix("conn") {
                     Self::Connections(count(digits)?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, udp-..."
+                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, udp-..."
                     );
                 }
             }
@@ -485,7 +507,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["base", "down1", "down64", "up8", "conn", "conn8", "first-byte", "idle", "calls"] {
+        for name in
+            ["base", "down1", "down64", "up8", "conn", "conn8", "first-byte", "idle", "calls", "wire8"]
+        {
             assert_eq!(name.parse::<Measure>().unwrap().to_string(), name);
         }
         for wrong in ["", "down", "down0", "upx", "conn-1", "sideways"] {

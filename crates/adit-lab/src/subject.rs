@@ -241,6 +241,7 @@ pub struct Running {
     name: String,
     dir: PathBuf,
     children: Vec<Started>,
+    link: Option<u16>,
     drops: Option<(PathBuf, Vec<String>)>,
 }
 
@@ -273,6 +274,7 @@ impl Running {
             name: subject.name.clone(),
             dir: words.dir.clone(),
             children: Vec::new(),
+            link: subject.process.first().and_then(|first| words.ports.get(&first.ready)).copied(),
             drops: None,
         };
         if let Some(drops) = &subject.drops {
@@ -365,6 +367,14 @@ impl Running {
         ensure!(output.status.success(), "the counters of drops: {}: {}", output.status, text.trim());
         let value = serde_json::from_slice(&output.stdout).context("read the counters of drops")?;
         Ok(Some(sum_dropped(&value, false)))
+    }
+
+    /// The port of the process that started first: what lies between the two halves of a pair.
+    ///
+    /// # Errors
+    /// If there are not two processes.
+    pub fn link(&self) -> Result<u16> {
+        self.link.filter(|_| self.children.len() > 1).context("nothing lies between fewer than two processes")
     }
 
     /// Whether there is any process to measure.

@@ -52,6 +52,52 @@ pub fn open(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Lets only TCP and UDP frames from or to `port` come, cut to `most` bytes. IPv6 and whatever is not IPv4 come as well:
+/// their ports have no fixed place.
+///
+/// # Errors
+/// What `setsockopt` reports.
+pub fn keep_port(socket: impl AsFd, port: u16, most: u16) -> io::Result<()> {
+    let (port, most) = (u32::from(port), u32::from(most));
+    // Loads go from the start of an Ethernet frame; jumps count instructions.
+    let program = [
+        op(BPF_LDH_ABS, 0, 0, 12),
+        op(BPF_JEQ, 0, 10, 0x0800),
+        op(BPF_LDB_ABS, 0, 0, 23),
+        op(BPF_JEQ, 1, 0, 6),
+        op(BPF_JEQ, 0, 8, 17),
+        op(BPF_LDH_ABS, 0, 0, 20),
+        op(BPF_JSET, 6, 0, 0x1fff),
+        op(BPF_LDX_HEADER, 0, 0, 14),
+        op(BPF_LDH_IND, 0, 0, 14),
+        op(BPF_JEQ, 2, 0, port),
+        op(BPF_LDH_IND, 0, 0, 16),
+        op(BPF_JEQ, 0, 1, port),
+        op(BPF_RET, 0, 0, most),
+        op(BPF_RET, 0, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::sock_fprog>() as libc::socklen_t);
+    let value = (&raw const filter).cast();
+    // SAFETY: the pointer is to a local of the length given, which points to `program` with its length; the kernel
+    // copies both before it returns and writes to neither.
+    let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, len) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+// Operations of the classic packet filter: `include/uapi/linux/bpf_common.h`.
+const BPF_LDH_ABS: u16 = 0x28;
+const BPF_LDB_ABS: u16 = 0x30;
+const BPF_LDH_IND: u16 = 0x48;
+const BPF_LDX_HEADER: u16 = 0xb1;
+const BPF_JEQ: u16 = 0x15;
+const BPF_JSET: u16 = 0x45;
+const BPF_RET: u16 = 0x06;
+
+const fn op(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
 /// Receives one frame into `buffer`; waits for it if the socket blocks.
 ///
 /// # Errors
@@ -142,5 +188,23 @@ mod tests {
         }
         assert_eq!(seen, 1);
         assert_eq!(take_drops(&socket).unwrap(), 0);
+    }
+
+    #[test]
+    #[ignore = "needs CAP_NET_RAW"]
+    #[expect(clippy::disallowed_methods, reason = "a packet socket needs traffic")]
+    fn only_one_port_comes_cut_short() {
+        let [a, b, c] = [0; 3].map(|_| UdpSocket::bind(("127.0.0.1", 0)).unwrap());
+        let to = b.local_addr().unwrap();
+        let socket = open("lo").unwrap();
+        keep_port(&socket, to.port(), 60).unwrap();
+        a.send_to(&[7; 500], c.local_addr().unwrap()).unwrap();
+        a.send_to(&[8; 500], to).unwrap();
+        b.send_to(&[9; 500], a.local_addr().unwrap()).unwrap();
+        let mut buffer = [0; 2048];
+        for payload in [8, 9] {
+            let frame = receive(&socket, &mut buffer).unwrap();
+            assert_eq!((frame.len, buffer[59]), (60, payload));
+        }
     }
 }

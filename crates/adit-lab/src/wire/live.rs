@@ -17,19 +17,26 @@ use super::frame::Link;
 /// Largest frame: what offload merges, and loopback's own.
 const MOST: usize = 256 * 1024;
 
-/// Calls `seen` with every frame of `interface` and its length on the wire, until `stop` says so. Gives how many
-/// frames the kernel had no room for.
+/// Link, IP and TCP headers with all their options.
+const HEADERS: u16 = 134;
+
+/// Calls `seen` with every frame of `interface` and its length on the wire, until `stop` says so; with `headers_of`,
+/// with the headers of the frames of that port alone. Gives how many frames the kernel had no room for.
 ///
 /// # Errors
 /// If the interface cannot be opened, or `seen` fails.
 pub fn capture(
     interface: &str,
+    headers_of: Option<u16>,
     seen: &mut dyn FnMut(&Captured<'_>, usize) -> io::Result<()>,
     stop: &dyn Fn() -> bool,
 ) -> Result<u64> {
     let socket = packet::open(interface)
         .with_context(|| format!("listen on {interface}\nhint: it takes root, or CAP_NET_RAW"))?;
-    set_receive_buffer(&socket, 64 << 20)?;
+    if let Some(port) = headers_of {
+        packet::keep_port(&socket, port, HEADERS)?;
+    }
+    set_receive_buffer(&socket, 512 << 20)?;
     let mut buffer = vec![0; MOST];
     while !stop() {
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
@@ -63,5 +70,5 @@ pub fn listen(
         let interrupted = !matches!(signals.read_signal(), Ok(None));
         interrupted || time.is_some_and(|time| begin.elapsed() >= time)
     };
-    capture(interface, seen, &stop)
+    capture(interface, None, seen, &stop)
 }

@@ -5,6 +5,7 @@ pub mod file;
 pub mod flows;
 pub mod frame;
 pub mod live;
+pub mod measure;
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
