@@ -27,6 +27,12 @@ pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
 
+/// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
+pub fn forget_start() {
+    adit_sys::alloc::trim_heap();
+    adit_sys::code::forget_code();
+}
+
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
 ///
 /// # Errors

@@ -34,7 +34,10 @@ pub(crate) fn run_holding<T>(
         }
     };
     let lines = Start::new(config, &running);
-    let result = running.run_until_signal(|| lines.write());
+    let result = running.run_until_signal(|| {
+        lines.write();
+        adit_net::forget_start();
+    });
     drop(held);
     result?;
     tracing::info!("stopped");
