@@ -102,7 +102,7 @@ enum Command {
 
 /// Where programs and further subjects are.
 #[derive(Debug, ClapArgs)]
-struct ProgramArgs {
+pub(crate) struct ProgramArgs {
     /// The adit binary [default: this program, if it is adit; else from PATH].
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
@@ -227,8 +227,7 @@ pub fn run(args: Args) -> Result<()> {
 /// # Errors
 /// If a command cannot be carried out, or what it measured failed.
 pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
-    let program = std::env::current_exe().context("path of this program")?;
-    let helper = Helper { program, prefix: prefix.iter().map(OsString::from).collect() };
+    let helper = helper(prefix)?;
     match args.command {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
@@ -237,6 +236,12 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
         Some(Command::Guard { words }) => guard(&words),
     }
+}
+
+/// This program, whose words `prefix` lead to the lab's commands.
+pub(crate) fn helper(prefix: &[&str]) -> Result<Helper> {
+    let program = std::env::current_exe().context("path of this program")?;
+    Ok(Helper { program, prefix: prefix.iter().map(OsString::from).collect() })
 }
 
 /// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends.
@@ -289,7 +294,7 @@ fn list() -> Result<()> {
 }
 
 impl ProgramArgs {
-    fn programs(&self, helper: Helper) -> Programs {
+    pub(crate) fn programs(&self, helper: Helper) -> Programs {
         let mut given: BTreeMap<String, PathBuf> = self.program.iter().cloned().collect();
         if helper.program.file_stem().is_some_and(|name| name == "adit") {
             given.insert("adit".into(), helper.program.clone());
@@ -308,7 +313,7 @@ impl ProgramArgs {
         Programs::new(helper, given)
     }
 
-    fn subjects(&self) -> Result<Vec<Subject>> {
+    pub(crate) fn subjects(&self) -> Result<Vec<Subject>> {
         let mut all = subject::builtin();
         for path in &self.subject_file {
             let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
@@ -320,7 +325,7 @@ impl ProgramArgs {
     }
 }
 
-fn find(all: &[Subject], name: &str) -> Result<Subject> {
+pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
     let exact = |name: &str| all.iter().find(|subject| subject.name == name);
     let with_method = || {
         let (name, method) = name.split_once(':')?;

@@ -260,7 +260,21 @@ impl Running {
     /// # Errors
     /// If a program is missing, ends early or opens no port in time; the message holds the last lines that it wrote.
     pub fn start(subject: &Subject, programs: &Programs, target: SocketAddr) -> Result<Self> {
-        let words = Words::new(subject, target)?;
+        Self::start_tapped(subject, programs, target, &mut Ok)
+    }
+
+    /// As [`Self::start`]. `tap` is told the port of the first process, once that listens, and gives the one that the
+    /// others take for it.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and those of `tap`.
+    pub fn start_tapped(
+        subject: &Subject,
+        programs: &Programs,
+        target: SocketAddr,
+        tap: &mut dyn FnMut(u16) -> Result<u16>,
+    ) -> Result<Self> {
+        let mut words = Words::new(subject, target)?;
         let address = match words.ports.get("entry") {
             Some(&port) => loopback(port),
             None => {
@@ -288,6 +302,9 @@ impl Running {
             running
                 .start_process(process, programs, &words)
                 .with_context(|| format!("start the {} of {}", process.role, subject.name))?;
+            if let Some(port) = words.ports.get_mut(&process.ready).filter(|_| running.children.len() == 1) {
+                *port = tap(*port)?;
+            }
         }
         Ok(running)
     }

@@ -15,6 +15,7 @@ use adit_lab::check;
 use adit_lab::measure::{Measure, Sizes, Values};
 use adit_lab::subject::{Helper, Programs, Running, Subject, builtin};
 use adit_lab::target::Target;
+use adit_lab::wire::audit;
 
 fn programs() -> Programs {
     let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into(), prefix: Vec::new() };
@@ -68,6 +69,18 @@ fn idle_memory_is_seen_and_given_back() {
     // Two threads per connection and relay, each with a buffer: far more than a page.
     assert!(values["kib_per_conn_server"] > 4.0, "{values:?}");
     assert_eq!(values["left_open"], 0.0);
+}
+
+/// Ciphertext is what the rule is about; the bare copy relay sends the lab's request as it is, which is mostly zeroes.
+#[test]
+fn the_audit_tells_ciphertext_from_plain() {
+    let plain = audit::drive(&subject("floor-plain"), &programs(), 5).unwrap();
+    assert_eq!((plain.connections, plain.not_exempt, plain.lengths), (5, 0, Some((200, 200))));
+    assert_eq!(plain.exempt[&audit::Exemption::Bits], 5);
+    // Keys are constants and so is the request: every connection begins alike.
+    let sealed = audit::drive(&subject("floor-aead"), &programs(), 5).unwrap();
+    assert_eq!((sealed.connections, sealed.lengths), (5, Some((218, 218))));
+    assert!(audit::drive(&subject("direct"), &programs(), 1).is_err());
 }
 
 fn plan() -> check::Plan {

@@ -77,7 +77,7 @@ pub(crate) enum Command {
     /// Look at packets: sizes, empty acknowledgements, retransmissions, round trips
     Wire(adit_lab::wire::Args),
     /// Judge the first packets of connections by the published rule against fully encrypted traffic
-    Audit(adit_lab::wire::audit::Args),
+    Audit(Box<adit_lab::wire::audit::Args>),
     /// Print completions for a shell
     ///
     /// For instance: adit completions bash > /etc/bash_completion.d/adit

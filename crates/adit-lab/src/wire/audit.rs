@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -16,6 +17,11 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::Source;
+use super::tap::Tap;
+use crate::ProgramArgs;
+use crate::load::{self, Path};
+use crate::subject::{self, Programs, Running, Subject};
+use crate::target::Target;
 
 /// A reason for which the rule lets a connection pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -122,27 +128,70 @@ impl Finding {
 pub struct Args {
     #[command(flatten)]
     source: Source,
+    /// Start these subjects (`adit bench --list`) and judge what their clients send, instead of a capture.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["file", "interface"])]
+    subjects: Vec<String>,
+    /// Connections through each subject.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Prints a finding per server.
+/// Prints a finding per server, or per subject. `prefix` are the words that lead to the lab's commands.
 ///
 /// # Errors
-/// If the source cannot be read, or a file not be written.
-pub fn run(args: &Args) -> Result<()> {
-    let seen = super::see(&args.source, None)?;
+/// If the source cannot be read, a subject fails, or a file not be written.
+pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
     let mut findings: BTreeMap<String, Finding> = BTreeMap::new();
-    for flow in seen.flows.iter().filter(|flow| flow.protocol == "tcp" && !flow.up.opening.is_empty()) {
-        findings.entry(flow.server.to_string()).or_default().note(&flow.up.opening);
+    let mut out = std::io::stdout().lock();
+    if args.subjects.is_empty() {
+        let seen = super::see(&args.source, None)?;
+        for flow in seen.flows.iter().filter(|flow| flow.protocol == "tcp" && !flow.up.opening.is_empty()) {
+            findings.entry(flow.server.to_string()).or_default().note(&flow.up.opening);
+        }
+    } else {
+        let (all, programs) = (args.programs.subjects()?, args.programs.programs(crate::helper(prefix)?));
+        subject::clean_up_on_signals()?;
+        for name in &args.subjects {
+            let subject = crate::find(&all, name)?;
+            if let Some(reason) = subject.obstacle(&programs) {
+                writeln!(out, "skipped: {name}: {reason}")?;
+                continue;
+            }
+            let finding = drive(&subject, &programs, args.connections as usize);
+            findings.insert(name.clone(), finding.with_context(|| name.clone())?);
+        }
     }
-    print(&findings, &mut std::io::stdout().lock())?;
+    print(&findings, &mut out)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&findings)?;
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Sends `connections` requests through `subject` and judges what its client sends to its server.
+///
+/// # Errors
+/// If the subject does not start, or does not carry them.
+pub fn drive(subject: &Subject, programs: &Programs, connections: usize) -> Result<Finding> {
+    let target = Target::start(Duration::from_secs(20))?;
+    let mut tap = None;
+    let running = Running::start_tapped(subject, programs, target.address(), &mut |port| {
+        Ok(tap.insert(Tap::start(port)?).port())
+    })?;
+    running.link()?;
+    let path = Path { address: running.address, entry: running.entry, target: target.address() };
+    load::fresh(&path, connections, 1, Duration::ZERO)?;
+    let mut finding = Finding::default();
+    for opening in tap.context("nothing lies between the halves of this subject")?.openings() {
+        finding.note(&opening);
+    }
+    Ok(finding)
 }
 
 /// Writes a table with a row per finding.
@@ -174,8 +223,6 @@ pub fn print(findings: &BTreeMap<String, Finding>, out: &mut dyn Write) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::file::{Reader, Writer};
     use super::super::flows::Flows;
     use super::super::frame::tests::segment;

@@ -6,6 +6,7 @@ pub mod flows;
 pub mod frame;
 pub mod live;
 pub mod measure;
+pub mod tap;
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
@@ -45,7 +46,7 @@ pub struct Args {
 #[derive(Debug, ClapArgs)]
 pub struct Source {
     /// A capture: pcap or pcapng.
-    #[arg(required_unless_present = "interface", conflicts_with = "interface")]
+    #[arg(conflicts_with = "interface")]
     file: Option<PathBuf>,
     /// Listen on this interface instead, until an interrupt or --seconds; takes CAP_NET_RAW.
     #[arg(long, value_name = "NAME")]
