@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::measure::{Measure, Metric, Sizes, Values};
 use crate::methods;
-use crate::stats::{Summary, paired_ratio, summary};
+use crate::stats::{Summary, is_undecided, ratios, summary};
 use crate::subject::{Programs, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
@@ -239,7 +239,7 @@ impl Report {
                 row.push(cell(summary(&present), metric.digits));
                 for base in self.baselines.iter().filter(|_| metric.ratio) {
                     let theirs = self.column(&baseline_of(&subject.name, base), measure, metric.key);
-                    row.push(cell(paired_ratio(&ours, &theirs), 2));
+                    row.push(ratio_cell(&ratios(&ours, &theirs)));
                 }
             }
             table.add_row(row);
@@ -281,6 +281,17 @@ fn baseline_of(subject: &str, base: &str) -> String {
     match subject.split_once(':') {
         Some((_, method)) if !base.contains(':') => format!("{base}:{method}"),
         _ => base.to_owned(),
+    }
+}
+
+/// A ratio, unless the rounds lie too far apart to say on which side of 1 it is.
+fn ratio_cell(ratios: &[f64]) -> Cell {
+    match summary(ratios) {
+        Some(s) if is_undecided(ratios) => {
+            let text = format!("inconclusive [{:.2}-{:.2}]", s.min, s.max);
+            Cell::new(text).set_alignment(CellAlignment::Right)
+        }
+        summary => cell(summary, 2),
     }
 }
 
