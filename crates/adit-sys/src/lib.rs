@@ -16,5 +16,6 @@ pub mod process;
 pub mod tcp;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod user;
 
 pub use alloc::CountingAlloc;
