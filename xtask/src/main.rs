@@ -20,6 +20,9 @@ usage: cargo xtask <command>
 
   tidy      check the architecture's invariants (ARCHITECTURE.md, \"Invariants\")
   size      build the release binary, print its size, fail above the limit
+  bench [SCENARIO [OPTIONS]]
+            build the release binary and measure it: `adit bench run SCENARIO OPTIONS`, `quick` unless named; page and raw
+            data go to target/bench
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
   full      the long suite: .ci/run, every ignored test (interop and soak are among them), fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
@@ -43,6 +46,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["tidy"] => tidy(&root),
         ["size"] => suites::size(&root),
+        ["bench", rest @ ..] => suites::bench(&root, rest),
         ["interop"] => suites::interop(&root),
         ["full"] => suites::full(&root),
         ["help" | "-h" | "--help"] => {

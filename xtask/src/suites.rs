@@ -14,10 +14,34 @@ const MAX_BINARY_LEN: u64 = 8_000_000;
 /// Time for each fuzz target in the long suite, in seconds, unless `ADIT_FUZZ_SECONDS` says otherwise.
 const FUZZ_SECONDS: u32 = 60;
 
+/// Builds the release binary and gives its path.
+fn release(root: &Path) -> anyhow::Result<PathBuf> {
+    run(cargo(root).args(["build", "--release", "--package", "adit"]))?;
+    Ok(target_dir(root)?.join("release").join(format!("adit{}", std::env::consts::EXE_SUFFIX)))
+}
+
+/// Measures the release binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
+pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
+    let binary = release(root)?;
+    let (scenario, options) = match args {
+        [scenario, options @ ..] if !scenario.starts_with('-') => (*scenario, options),
+        options => ("quick", options),
+    };
+    let dir = target_dir(root)?.join("bench");
+    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    // A scenario may be a file: its name alone is wanted.
+    let name = Path::new(scenario).file_stem().unwrap_or_default();
+    let (page, raw) = (dir.join(name).with_extension("html"), dir.join(name).with_extension("json"));
+    let mut command = Command::new(binary);
+    command.current_dir(root).args(["bench", "run", scenario]).args(options);
+    let result = run(command.arg("--html").arg(&page).arg("--json").arg(&raw));
+    println!("bench: {} and {}", page.display(), raw.display());
+    result
+}
+
 /// Builds the release binary and holds its size against the limit.
 pub(crate) fn size(root: &Path) -> anyhow::Result<()> {
-    run(cargo(root).args(["build", "--release", "--package", "adit"]))?;
-    let binary = target_dir(root)?.join("release").join(format!("adit{}", std::env::consts::EXE_SUFFIX));
+    let binary = release(root)?;
     let len = binary.metadata().with_context(|| format!("look at {}", binary.display()))?.len();
     println!("size: adit: {len} bytes, limit {MAX_BINARY_LEN}");
     ensure!(len <= MAX_BINARY_LEN, "release binary is larger than {MAX_BINARY_LEN} bytes: {len}");

@@ -16,6 +16,7 @@
 pub mod check;
 pub mod demo;
 pub mod floor;
+pub mod html;
 pub mod load;
 pub mod machine;
 pub mod measure;
@@ -26,8 +27,11 @@ pub mod rounds;
 pub mod scenario;
 pub mod stats;
 pub mod subject;
+pub mod svg;
 pub mod syscalls;
 pub mod target;
+pub mod udp;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -78,6 +82,16 @@ enum Command {
         #[arg(long)]
         to: SocketAddr,
     },
+    /// Relay datagrams as a floor.
+    #[command(hide = true)]
+    DatagramFloor {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long, default_value = "none")]
+        fault: udp::floor::Fault,
+    },
     /// Run a program that is killed when the caller ends.
     #[command(hide = true)]
     Guard {
@@ -88,7 +102,7 @@ enum Command {
 
 /// Where programs and further subjects are.
 #[derive(Debug, ClapArgs)]
-struct ProgramArgs {
+pub(crate) struct ProgramArgs {
     /// The adit binary [default: this program, if it is adit; else from PATH].
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
@@ -120,7 +134,9 @@ struct RunArgs {
     /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base.
+    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, and with datagrams of
+    /// N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN, udp-latencyN, udp-jitterN,
+    /// udp-overN, udp-idle.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
     /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
@@ -136,9 +152,24 @@ struct RunArgs {
     /// Idle connections.
     #[arg(long)]
     idle: Option<usize>,
+    /// Datagrams per second of bulk flows.
+    #[arg(long)]
+    udp_rate: Option<f64>,
+    /// Count the segments between client and server as well, on a network of its own with --mtu 1500 unless given.
+    #[arg(long)]
+    wire: bool,
+    /// Run in a network of its own whose loopback has this MTU and cuts segments; takes root and ip(8).
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// Write all raw data to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write tables, plots and raw data as one page to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write each plot as an SVG file into this folder.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
     #[command(flatten)]
     programs: ProgramArgs,
 }
@@ -196,15 +227,21 @@ pub fn run(args: Args) -> Result<()> {
 /// # Errors
 /// If a command cannot be carried out, or what it measured failed.
 pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
-    let program = std::env::current_exe().context("path of this program")?;
-    let helper = Helper { program, prefix: prefix.iter().map(OsString::from).collect() };
+    let helper = helper(prefix)?;
     match args.command {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
         Some(Command::Check(check)) => soak(&check, helper),
         Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
         Some(Command::Guard { words }) => guard(&words),
     }
+}
+
+/// This program, whose words `prefix` lead to the lab's commands.
+pub(crate) fn helper(prefix: &[&str]) -> Result<Helper> {
+    let program = std::env::current_exe().context("path of this program")?;
+    Ok(Helper { program, prefix: prefix.iter().map(OsString::from).collect() })
 }
 
 /// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends.
@@ -226,7 +263,20 @@ fn list() -> Result<()> {
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    for name in ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"] {
+    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base", "wire1"];
+    let datagrams = [
+        "udp-bulk64",
+        "udp-bulk1400-gso",
+        "udp-max64",
+        "udp-low64",
+        "udp-scatter512",
+        "udp-echo64",
+        "udp-latency64",
+        "udp-jitter1400",
+        "udp-over64",
+        "udp-idle",
+    ];
+    for name in streams.into_iter().chain(datagrams) {
         writeln!(out, "  {name:<28} {}", name.parse::<Measure>()?.about(&sizes))?;
     }
     writeln!(out, "scenarios:")?;
@@ -244,7 +294,7 @@ fn list() -> Result<()> {
 }
 
 impl ProgramArgs {
-    fn programs(&self, helper: Helper) -> Programs {
+    pub(crate) fn programs(&self, helper: Helper) -> Programs {
         let mut given: BTreeMap<String, PathBuf> = self.program.iter().cloned().collect();
         if helper.program.file_stem().is_some_and(|name| name == "adit") {
             given.insert("adit".into(), helper.program.clone());
@@ -263,7 +313,7 @@ impl ProgramArgs {
         Programs::new(helper, given)
     }
 
-    fn subjects(&self) -> Result<Vec<Subject>> {
+    pub(crate) fn subjects(&self) -> Result<Vec<Subject>> {
         let mut all = subject::builtin();
         for path in &self.subject_file {
             let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
@@ -275,7 +325,7 @@ impl ProgramArgs {
     }
 }
 
-fn find(all: &[Subject], name: &str) -> Result<Subject> {
+pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
     let exact = |name: &str| all.iter().find(|subject| subject.name == name);
     let with_method = || {
         let (name, method) = name.split_once(':')?;
@@ -295,10 +345,14 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if !args.measures.is_empty() {
         scenario.measures.clone_from(&args.measures);
     }
+    if args.wire {
+        scenario.measures.extend(["wire1".to_owned(), "wire8".to_owned()]);
+    }
     scenario.rounds = args.rounds.unwrap_or(scenario.rounds);
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.connections = args.connections.unwrap_or(scenario.connections);
     scenario.idle = args.idle.unwrap_or(scenario.idle);
+    scenario.udp_rate = args.udp_rate.unwrap_or(scenario.udp_rate);
     scenario.baseline = args.baseline.clone().unwrap_or(scenario.baseline);
     let measures = scenario.measures.iter().map(|name| name.parse()).collect::<Result<Vec<Measure>>>()?;
     let mut sizes = scenario.sizes()?;
@@ -327,6 +381,9 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
     let baselines = baselines(&scenario.baseline, &subjects);
 
+    if let Some(mtu) = args.mtu.or_else(|| args.wire.then_some(1500)) {
+        wire::measure::enter_network(mtu)?;
+    }
     subject::clean_up_on_signals()?;
     let by_method = scenario.by_method.clone();
     let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baselines, by_method, sizes };
@@ -334,6 +391,12 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     report.print(&plan, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
         report.write_json(path)?;
+    }
+    if let Some(path) = &args.html {
+        html::write(&report, &plan, path)?;
+    }
+    if let Some(dir) = &args.svg {
+        html::write_plots(&report, &plan, dir)?;
     }
     report.verdict()
 }
@@ -397,6 +460,11 @@ impl Scenario {
         ensure!(self.rounds > 0, "at least one round expected");
         ensure!(self.seconds > 0.0 && self.seconds <= 3600.0, "seconds out of range: {}", self.seconds);
         ensure!(
+            (10.0..=1e7).contains(&self.udp_rate),
+            "datagrams per second out of range: {}",
+            self.udp_rate
+        );
+        ensure!(
             self.connections > 0 && self.first_byte > 0 && self.idle > 0,
             "at least one connection expected"
         );
@@ -407,6 +475,10 @@ impl Scenario {
             idle: self.idle,
             settle: Duration::from_secs(self.settle),
             counter: None,
+            udp: udp::Sizes {
+                rate: self.udp_rate,
+                ..udp::Sizes::usual(Duration::from_secs_f64(self.seconds))
+            },
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The load generator: blocking threads with large buffers, so that it costs little beside the subject.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -55,8 +55,12 @@ impl Path {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        if self.entry == Entry::Socks5 {
-            socks5(&mut stream, self.target).map_err(|error| during("SOCKS5", &error))?;
+        match self.entry {
+            Entry::Socks5 => {
+                socks5(&mut stream, CONNECT, self.target).map_err(|error| during("SOCKS5", &error))?;
+            }
+            Entry::Tunnel => {}
+            Entry::Shadowsocks => return Err(io::Error::other("streams do not enter a server")),
         }
         Ok(stream)
     }
@@ -72,8 +76,26 @@ fn during(step: &str, error: &io::Error) -> io::Error {
     }
 }
 
-/// CONNECT without authentication (RFC 1928, sections 3, 4 and 6).
-fn socks5(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
+/// Asks the SOCKS5 server at `address` to relay datagrams: the connection that keeps the association, and where the
+/// datagrams go.
+///
+/// # Errors
+/// If the server refuses.
+pub(crate) fn associate(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut bound = socks5(&mut stream, UDP_ASSOCIATE, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    if bound.ip().is_unspecified() {
+        bound.set_ip(address.ip());
+    }
+    Ok((stream, bound))
+}
+
+const CONNECT: u8 = 1;
+const UDP_ASSOCIATE: u8 = 3;
+
+/// A request without authentication (RFC 1928, sections 3, 4 and 6); gives the address in the answer.
+fn socks5(stream: &mut TcpStream, command: u8, target: SocketAddr) -> io::Result<SocketAddr> {
     stream.write_all(&[5, 1, 0])?;
     let mut choice = [0; 2];
     stream.read_exact(&mut choice)?;
@@ -83,7 +105,7 @@ fn socks5(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
     let SocketAddr::V4(target) = target else {
         return Err(io::Error::other("target is not IPv4"));
     };
-    let mut request = [5, 1, 0, 1, 0, 0, 0, 0, 0, 0];
+    let mut request = [5, command, 0, 1, 0, 0, 0, 0, 0, 0];
     request[4..8].copy_from_slice(&target.ip().octets());
     request[8..].copy_from_slice(&target.port().to_be_bytes());
     stream.write_all(&request)?;
@@ -92,12 +114,22 @@ fn socks5(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
     if head[..2] != [5, 0] {
         return Err(io::Error::other(format!("SOCKS5 request refused: code {}", head[1])));
     }
-    let mut rest = [0; 18];
-    match head[3] {
-        1 => stream.read_exact(&mut rest[..6]),
-        4 => stream.read_exact(&mut rest),
-        other => Err(io::Error::other(format!("unexpected SOCKS5 address type: {other}"))),
-    }
+    let mut port = [0; 2];
+    let ip = match head[3] {
+        1 => {
+            let mut ip = [0; 4];
+            stream.read_exact(&mut ip)?;
+            IpAddr::from(ip)
+        }
+        4 => {
+            let mut ip = [0; 16];
+            stream.read_exact(&mut ip)?;
+            IpAddr::from(ip).to_canonical()
+        }
+        other => return Err(io::Error::other(format!("unexpected SOCKS5 address type: {other}"))),
+    };
+    stream.read_exact(&mut port)?;
+    Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
 /// Which way bulk data goes.

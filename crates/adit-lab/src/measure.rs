@@ -12,9 +12,10 @@ use serde::Serialize;
 use crate::load::{self, Path, Streams, Way};
 use crate::process::{self, Memory};
 use crate::stats::percentile;
-use crate::subject::{Programs, Running, Subject};
+use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
+use crate::{udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -36,6 +37,10 @@ pub enum Measure {
     Idle,
     /// System calls at one bulk download: `calls`.
     Calls,
+    /// Segments between the subject's processes during so many downloads at once: `wire1`, `wire8`.
+    Wire(usize),
+    /// Datagrams: `udp-...`.
+    Udp(udp::Measure),
 }
 
 /// A column of a table.
@@ -51,7 +56,7 @@ pub struct Metric {
     pub digits: usize,
 }
 
-const fn metric(key: &'static str, heading: &'static str, ratio: bool, digits: usize) -> Metric {
+pub(crate) const fn metric(key: &'static str, heading: &'static str, ratio: bool, digits: usize) -> Metric {
     Metric { key, heading, ratio, digits }
 }
 
@@ -87,6 +92,15 @@ impl Measure {
             metric("writes_per_mb", "writes/MB", false, 1),
             metric("calls_per_mb", "calls/MB", false, 1),
         ];
+        const WIRE: &[Metric] = &[
+            metric("empty_acks_up", "empty ACKs up", true, 0),
+            metric("data_down", "segments down", true, 0),
+            metric("full_down", "full", false, 0),
+            metric("bytes_per_segment", "B/segment", false, 0),
+            metric("bytes_down", "bytes", false, 0),
+            metric("again", "again", false, 0),
+            metric("merged_down", "merged", false, 0),
+        ];
         match self {
             Self::Base => BASE,
             Self::Bulk(..) => BULK,
@@ -94,6 +108,8 @@ impl Measure {
             Self::FirstByte => FIRST_BYTE,
             Self::Idle => IDLE,
             Self::Calls => CALLS,
+            Self::Wire(_) => WIRE,
+            Self::Udp(measure) => measure.metrics(),
         }
     }
 
@@ -121,6 +137,11 @@ impl Measure {
             Self::Calls => {
                 "system calls at one download stream, failed ones included, pair unless named".into()
             }
+            Self::Wire(count) => {
+                let mb = wire::measure::LEN / 1_000_000;
+                format!("segments between client and server, {count} download(s) of {mb} MB at once")
+            }
+            Self::Udp(measure) => measure.about(&sizes.udp),
         }
     }
 
@@ -136,7 +157,24 @@ impl Measure {
                 Self::Connections(_) => count(sizes.connections, 900),
                 Self::FirstByte => count(sizes.first_byte, 2500),
                 Self::Idle => sizes.settle * 2 + count(sizes.idle, 500),
+                Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
+                Self::Udp(measure) => measure.estimate(&sizes.udp),
             }
+    }
+
+    /// Whether it means anything for `subject`: without processes only times can be taken, streams do not enter
+    /// a bare server, and not everything carries datagrams.
+    #[must_use]
+    pub fn applies(self, subject: &Subject) -> bool {
+        let has_processes = !subject.process.is_empty();
+        let possible = match self {
+            Self::Base => has_processes,
+            Self::Wire(_) => subject.process.len() > 1,
+            Self::Idle | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
+            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte => subject.entry != Entry::Shadowsocks,
+            Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
+        };
+        possible && !subject.skip.contains_key(&self.to_string())
     }
 
     /// Starts `subject`, measures it once and stops it.
@@ -151,7 +189,13 @@ impl Measure {
         sizes: &Sizes,
     ) -> Result<Values> {
         let mut running = Running::start(subject, programs, target.address())?;
-        let result = self.drive(&running, target, sizes);
+        let result = if let Self::Udp(measure) = self {
+            let (address, entry, method) = (running.address, running.entry, subject.method.clone());
+            let way = udp::flow::Way { address, entry, target: target.address(), method };
+            measure.drive(&running, &way, &sizes.udp)
+        } else {
+            self.drive(&running, target, sizes)
+        };
         // A dead process explains more than the broken connection that it left.
         running.alive()?;
         let mut values = result?;
@@ -169,6 +213,8 @@ impl Measure {
             Self::FirstByte => first_byte(&path, sizes),
             Self::Idle => idle(running, &path, target, sizes),
             Self::Calls => calls(running, &path, target, sizes),
+            Self::Wire(count) => wire::measure::drive(&path, running.link()?, count),
+            Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
     }
 }
@@ -184,6 +230,8 @@ impl fmt::Display for Measure {
             Self::FirstByte => f.write_str("first-byte"),
             Self::Idle => f.write_str("idle"),
             Self::Calls => f.write_str("calls"),
+            Self::Wire(count) => write!(f, "wire{count}"),
+            Self::Udp(measure) => measure.fmt(f),
         }
     }
 }
@@ -204,16 +252,19 @@ impl FromStr for Measure {
             "idle" => Self::Idle,
             "calls" => Self::Calls,
             "conn" => Self::Connections(1),
+            _ if text.starts_with("udp-") => Self::Udp(text.parse()?),
             _ => {
                 if let Some(digits) = text.strip_prefix("down") {
                     Self::Bulk(Way::Down, count(digits)?)
                 } else if let Some(digits) = text.strip_prefix("up") {
                     Self::Bulk(Way::Up, count(digits)?)
+                } else if let Some(digits) = text.strip_prefix("wire") {
+                    Self::Wire(count(digits)?)
                 } else if let Some(digits) = text.strip_prefix("conn") {
                     Self::Connections(count(digits)?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base"
+                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, udp-..."
                     );
                 }
             }
@@ -236,6 +287,8 @@ pub struct Sizes {
     pub settle: Duration,
     /// What counts system calls.
     pub counter: Option<Counter>,
+    /// Sizes of the measures of datagrams.
+    pub udp: udp::Sizes,
 }
 
 /// The figures of one run by name.
@@ -251,7 +304,7 @@ fn quiet(target: &Target) {
 }
 
 /// Processor time by role.
-fn processor(running: &Running) -> Result<BTreeMap<String, Duration>> {
+pub(crate) fn processor(running: &Running) -> Result<BTreeMap<String, Duration>> {
     let mut times = BTreeMap::new();
     for (role, processes) in running.roles()? {
         let mut sum = Duration::ZERO;
@@ -264,7 +317,7 @@ fn processor(running: &Running) -> Result<BTreeMap<String, Duration>> {
 }
 
 /// Memory by role.
-fn memory(running: &Running) -> Result<BTreeMap<String, Memory>> {
+pub(crate) fn memory(running: &Running) -> Result<BTreeMap<String, Memory>> {
     let mut all = BTreeMap::new();
     for (role, processes) in running.roles()? {
         let mut sum = Memory::default();
@@ -280,7 +333,7 @@ fn memory(running: &Running) -> Result<BTreeMap<String, Memory>> {
 }
 
 /// Enters the processor time used since `before`, per `unit` and in parts of a second, in total and by role.
-fn enter_processor(
+pub(crate) fn enter_processor(
     values: &mut Values,
     key: &str,
     before: &BTreeMap<String, Duration>,
@@ -454,7 +507,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["base", "down1", "down64", "up8", "conn", "conn8", "first-byte", "idle", "calls"] {
+        for name in
+            ["base", "down1", "down64", "up8", "conn", "conn8", "first-byte", "idle", "calls", "wire8"]
+        {
             assert_eq!(name.parse::<Measure>().unwrap().to_string(), name);
         }
         for wrong in ["", "down", "down0", "upx", "conn-1", "sideways"] {

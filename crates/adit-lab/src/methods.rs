@@ -88,6 +88,7 @@ mod tests {
                 idle: 1,
                 settle: Duration::ZERO,
                 counter: None,
+                udp: crate::udp::Sizes::usual(Duration::from_secs(1)),
             },
             baselines: Vec::new(),
             rounds: 2,

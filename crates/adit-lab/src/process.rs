@@ -1,5 +1,6 @@
 //! What the kernel knows about a subject's processes: processor time, memory, descriptors, threads.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -106,6 +107,45 @@ pub fn threads(pid: u32) -> Result<usize> {
         .count())
 }
 
+/// The threads of the process `pid`, as the kernel numbers them.
+///
+/// # Errors
+/// If there is no such process.
+pub fn thread_ids(pid: u32) -> Result<Vec<i32>> {
+    let path = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&path).with_context(|| format!("list {path}"))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Datagrams that the kernel dropped at the open sockets of the process `pid`.
+///
+/// # Errors
+/// If there is no such process.
+pub fn datagram_drops(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&path).with_context(|| format!("list {path}"))?;
+    let inode = |link: std::path::PathBuf| -> Option<u64> {
+        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    };
+    let sockets: BTreeSet<u64> =
+        entries.filter_map(|entry| inode(fs::read_link(entry.ok()?.path()).ok()?)).collect();
+    let mut sum = 0;
+    for table in ["udp", "udp6"] {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        sum += parse_drops(&text, &sockets);
+    }
+    Ok(sum)
+}
+
+/// Sum of the last column of a table of datagram sockets over those with an inode (column 10) among `sockets`.
+fn parse_drops(table: &str, sockets: &BTreeSet<u64>) -> u64 {
+    let drops = |line: &str| -> Option<u64> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        sockets.contains(&fields.get(9)?.parse().ok()?).then(|| fields.last()?.parse().ok())?
+    };
+    table.lines().skip(1).filter_map(drops).sum()
+}
+
 fn raw(pid: u32) -> Result<Pid> {
     Ok(Pid::from_raw(i32::try_from(pid).context("process id out of range")?))
 }
@@ -140,6 +180,18 @@ mod tests {
     fn memory_lines() {
         let text = "55-7f ---p [rollup]\nRss:            1234 kB\nPss:             600 kB\nPrivate_Dirty:   500 kB\n";
         assert_eq!(parse_memory(text), Memory { rss: 1234, pss: 600, private_dirty: 500 });
+    }
+
+    #[test]
+    fn drops_of_the_right_sockets() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+            100: 0100007F:4E20 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 777 2 0000000000000000 12\n\
+            101: 0100007F:4E21 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 778 2 0000000000000000 5\n";
+        assert_eq!(parse_drops(table, &BTreeSet::from([777])), 12);
+        assert_eq!(parse_drops(table, &BTreeSet::from([777, 778])), 17);
+        assert_eq!(parse_drops("", &BTreeSet::new()), 0);
+        assert!(datagram_drops(std::process::id()).is_ok());
+        assert!(!thread_ids(std::process::id()).unwrap().is_empty());
     }
 
     #[test]

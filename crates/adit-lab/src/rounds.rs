@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::measure::{Measure, Metric, Sizes, Values};
 use crate::methods;
-use crate::stats::{Summary, paired_ratio, summary};
+use crate::stats::{Summary, is_undecided, ratios, summary};
 use crate::subject::{Programs, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
@@ -79,7 +79,7 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
         for &measure in &plan.measures {
             for turn in 0..plan.subjects.len() {
                 let subject = &plan.subjects[(turn + round) % plan.subjects.len()];
-                if !applies(subject, measure) {
+                if !measure.applies(subject) {
                     continue;
                 }
                 progress.begin(round, measure, subject);
@@ -103,13 +103,6 @@ fn measure_of(samples: &[Sample]) -> Option<Measure> {
     samples.last()?.measure.parse().ok()
 }
 
-/// Whether `measure` means anything for `subject`: without processes only times can be taken.
-fn applies(subject: &Subject, measure: Measure) -> bool {
-    let needs_processes = matches!(measure, Measure::Base | Measure::Idle | Measure::Calls);
-    let possible = !needs_processes || !subject.process.is_empty();
-    possible && !subject.skip.contains_key(&measure.to_string())
-}
-
 /// Progress on stderr: a bar on a terminal, a line per round elsewhere.
 struct Progress {
     bar: ProgressBar,
@@ -122,7 +115,7 @@ struct Progress {
 impl Progress {
     fn new(plan: &Plan) -> Self {
         let pairs = plan.measures.iter().flat_map(|&measure| {
-            plan.subjects.iter().filter(move |subject| applies(subject, measure)).map(move |_| measure)
+            plan.subjects.iter().filter(move |subject| measure.applies(subject)).map(move |_| measure)
         });
         let rounds = u32::try_from(plan.rounds).unwrap_or(u32::MAX);
         let total = pairs.map(|measure| measure.estimate(&plan.sizes)).sum::<Duration>() * rounds;
@@ -187,13 +180,7 @@ impl Report {
     /// If `out` cannot be written.
     pub fn print(&self, plan: &Plan, out: &mut dyn Write) -> Result<()> {
         write!(out, "{}", self.machine.text())?;
-        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
-        writeln!(
-            out,
-            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; 1 KB = 1000 B",
-            self.rounds
-        )?;
-        writeln!(out, "CPU = user + system time of the subject's processes together")?;
+        writeln!(out, "{}", self.method())?;
         for &measure in &plan.measures {
             writeln!(out, "\n{measure}: {}", measure.about(&plan.sizes))?;
             if measure == Measure::Calls {
@@ -222,7 +209,17 @@ impl Report {
         Ok(())
     }
 
-    fn table(&self, plan: &Plan, measure: Measure) -> Table {
+    /// How the figures were made, for people.
+    pub(crate) fn method(&self) -> String {
+        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
+        format!(
+            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
+             1 KB = 1000 B\nCPU = user + system time of the subject's processes together",
+            self.rounds
+        )
+    }
+
+    pub(crate) fn table(&self, plan: &Plan, measure: Measure) -> Table {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
         let metrics = measure.metrics();
@@ -234,7 +231,7 @@ impl Report {
             }
         }
         table.set_header(header);
-        for subject in plan.subjects.iter().filter(|subject| applies(subject, measure)) {
+        for subject in plan.subjects.iter().filter(|subject| measure.applies(subject)) {
             let mut row = vec![Cell::new(&subject.name)];
             for metric in metrics {
                 let ours = self.column(&subject.name, measure, metric.key);
@@ -242,7 +239,7 @@ impl Report {
                 row.push(cell(summary(&present), metric.digits));
                 for base in self.baselines.iter().filter(|_| metric.ratio) {
                     let theirs = self.column(&baseline_of(&subject.name, base), measure, metric.key);
-                    row.push(cell(paired_ratio(&ours, &theirs), 2));
+                    row.push(ratio_cell(&ratios(&ours, &theirs)));
                 }
             }
             table.add_row(row);
@@ -284,6 +281,17 @@ fn baseline_of(subject: &str, base: &str) -> String {
     match subject.split_once(':') {
         Some((_, method)) if !base.contains(':') => format!("{base}:{method}"),
         _ => base.to_owned(),
+    }
+}
+
+/// A ratio, unless the rounds lie too far apart to say on which side of 1 it is.
+fn ratio_cell(ratios: &[f64]) -> Cell {
+    match summary(ratios) {
+        Some(s) if is_undecided(ratios) => {
+            let text = format!("inconclusive [{:.2}-{:.2}]", s.min, s.max);
+            Cell::new(text).set_alignment(CellAlignment::Right)
+        }
+        summary => cell(summary, 2),
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Scenario {
     pub idle: usize,
     /// Seconds after opening and after closing idle connections before memory is read.
     pub settle: u64,
+    /// Datagrams per second of bulk flows.
+    pub udp_rate: f64,
     /// The method that is 100 percent in tables of methods; none: no such tables.
     pub by_method: Option<String>,
 }
@@ -60,6 +62,7 @@ impl Scenario {
             first_byte: 200,
             idle: 9000,
             settle: 5,
+            udp_rate: 40_000.0,
             by_method: None,
         }
     }
@@ -119,10 +122,70 @@ impl Scenario {
         }
     }
 
+    /// One flow of datagrams through tunnels.
+    #[must_use]
+    pub fn udp() -> Self {
+        Self {
+            name: "udp".into(),
+            subjects: names(
+                "floor-datagrams adit-ss-tunnel:2022-blake3-aes-128-gcm ss-rust-tunnel:2022-blake3-aes-128-gcm \
+                 sing-box-ss-tunnel:2022-blake3-aes-128-gcm \
+                 adit-ss-tunnel:aes-128-gcm ss-rust-tunnel:aes-128-gcm ss-libev-tunnel:aes-128-gcm \
+                 adit-ss-tunnel:chacha20-ietf-poly1305 ss-rust-tunnel:chacha20-ietf-poly1305 \
+                 ss-libev-tunnel:chacha20-ietf-poly1305",
+            ),
+            measures: names(
+                "udp-bulk64 udp-bulk1400 udp-bulk64-gso udp-bulk1400-gso udp-max64 udp-max1400 udp-low64",
+            ),
+            rounds: 5,
+            baseline: "ss-rust-tunnel,ss-libev-tunnel".into(),
+            ..Self::quick()
+        }
+    }
+
+    /// Datagrams that enter by SOCKS5: exchanges, many flows, time.
+    #[must_use]
+    pub fn udp_socks() -> Self {
+        Self {
+            name: "udp-socks".into(),
+            subjects: names(
+                "adit-ss:2022-blake3-aes-128-gcm ss-rust:2022-blake3-aes-128-gcm sing-box-ss:2022-blake3-aes-128-gcm \
+                 adit-ss:aes-128-gcm ss-rust:aes-128-gcm ss-libev:aes-128-gcm",
+            ),
+            measures: names("udp-echo64 udp-echo1400 udp-scatter512 udp-latency64 udp-jitter1400 udp-idle"),
+            rounds: 5,
+            baseline: "ss-rust,sing-box-ss,ss-libev".into(),
+            ..Self::quick()
+        }
+    }
+
+    /// More datagrams than a server can carry.
+    #[must_use]
+    pub fn udp_overload() -> Self {
+        Self {
+            name: "udp-overload".into(),
+            subjects: names(
+                "adit-ss-server:2022-blake3-aes-128-gcm ss-rust-server:2022-blake3-aes-128-gcm \
+                 sing-box-ss-server:2022-blake3-aes-128-gcm adit-ss-server:aes-128-gcm ss-libev-server:aes-128-gcm",
+            ),
+            measures: names("udp-over64 udp-over1400"),
+            baseline: "ss-rust-server,ss-libev-server".into(),
+            ..Self::quick()
+        }
+    }
+
     /// The ready-made scenarios.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![Self::quick(), Self::full(), Self::shadowsocks(), Self::ciphers()]
+        vec![
+            Self::quick(),
+            Self::full(),
+            Self::shadowsocks(),
+            Self::ciphers(),
+            Self::udp(),
+            Self::udp_socks(),
+            Self::udp_overload(),
+        ]
     }
 
     /// The ready-made scenario of that name, or the one in that file.

@@ -44,14 +44,49 @@ pub fn percentile(values: &[f64], percent: usize) -> Option<f64> {
 /// whose base is 0, counts for nothing.
 #[must_use]
 pub fn paired_ratio(ours: &[Option<f64>], base: &[Option<f64>]) -> Option<Summary> {
-    let ratios: Vec<f64> = ours
-        .iter()
+    summary(&ratios(ours, base))
+}
+
+/// Those ratios themselves.
+#[must_use]
+pub fn ratios(ours: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
+    ours.iter()
         .zip(base)
         .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
         .filter(|&(_, b)| b != 0.0)
         .map(|(a, b)| a / b)
-        .collect();
-    summary(&ratios)
+        .collect()
+}
+
+/// Whether `ratios` leave open which side of 1 their median lies on, and not for being close to it: the interval that
+/// holds the median with at least 90 percent confidence reaches to both sides and is wider than a tenth. Fewer than
+/// five ratios have no such interval and are never called undecided.
+#[must_use]
+pub fn is_undecided(ratios: &[f64]) -> bool {
+    const TENTH: f64 = 0.1;
+    interval(ratios).is_some_and(|(low, high)| low < 1.0 && high > 1.0 && high - low > TENTH)
+}
+
+/// The narrowest pair of equally deep order statistics that encloses the median with at least 90 percent confidence,
+/// whatever the distribution: of five values the smallest and the largest.
+#[must_use]
+pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
+    const MISSES: f64 = 0.1;
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    // Chance that at most `depth` of `n` values lie below the median, from the binomial distribution.
+    let (mut term, mut below) = (0.5_f64.powi(i32::try_from(n).ok()?), 0.0);
+    let mut found = None;
+    for depth in 0..n.div_ceil(2) {
+        below += term;
+        if below * 2.0 > MISSES {
+            break;
+        }
+        found = Some((sorted[depth], sorted[n - 1 - depth]));
+        term *= (n - depth) as f64 / (depth + 1) as f64;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -78,6 +113,25 @@ mod tests {
         assert_eq!(percentile(&values, 0), Some(1.0));
         assert_eq!(percentile(&[5.0, 9.0], 50), Some(5.0));
         assert_eq!(percentile(&[], 50), None);
+    }
+
+    #[test]
+    fn intervals_of_the_median() {
+        let to = |n: u32| (1..=n).map(f64::from).collect::<Vec<f64>>();
+        assert_eq!(interval(&[]), None);
+        assert_eq!(interval(&to(4)), None);
+        // 1 - 2/2^5 = 93.75 %; 1 - 2 (1 + 8)/2^8 = 93.0 %; 1 - 2 (1 + 11 + 55)/2^11 = 93.5 %.
+        assert_eq!(interval(&to(5)), Some((1.0, 5.0)));
+        assert_eq!(interval(&to(8)), Some((2.0, 7.0)));
+        assert_eq!(interval(&to(11)), Some((3.0, 9.0)));
+    }
+
+    #[test]
+    fn wide_ratios_around_one_are_undecided() {
+        assert!(is_undecided(&[0.8, 0.9, 1.0, 1.1, 1.2]));
+        assert!(!is_undecided(&[0.97, 0.99, 1.0, 1.01, 1.03]), "equal");
+        assert!(!is_undecided(&[0.5, 0.6, 0.7, 0.8, 0.9]), "better");
+        assert!(!is_undecided(&[0.5, 1.5]), "too few to tell");
     }
 
     #[test]

@@ -26,8 +26,10 @@ use crate::process;
 pub enum Entry {
     /// A SOCKS5 server without authentication.
     Socks5,
-    /// A plain TCP port that leads to the fixed target.
+    /// A plain port that leads to the fixed target.
     Tunnel,
+    /// A Shadowsocks server, to which the lab itself sends datagrams.
+    Shadowsocks,
 }
 
 /// Description of a subject: one file under `bench/subjects`.
@@ -54,12 +56,28 @@ pub struct Subject {
     /// Measures that make no sense for this subject, each with the reason.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
+    /// Whether it carries datagrams.
+    #[serde(default)]
+    pub udp: bool,
+    /// A command that prints the counters of what it dropped, as JSON.
+    #[serde(default)]
+    pub drops: Option<Drops>,
     /// Whether data after a half-close is promised; the integrity check leaves half-closes out if not.
     #[serde(default = "yes")]
     pub half_close: bool,
     /// The processes, in the order in which they start. None at all: the load goes straight to the target.
     #[serde(default)]
     pub process: Vec<Process>,
+}
+
+/// A command that prints what a subject dropped: every number under a key `dropped` in its JSON is added up.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Drops {
+    /// The program, found as those of the processes.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
 }
 
 /// One process of a subject.
@@ -145,6 +163,7 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/direct.toml"),
         include_str!("../../../bench/subjects/floor-plain.toml"),
         include_str!("../../../bench/subjects/floor-aead.toml"),
+        include_str!("../../../bench/subjects/floor-datagrams.toml"),
         include_str!("../../../bench/subjects/adit-snell.toml"),
         include_str!("../../../bench/subjects/adit-snell-reuse.toml"),
         include_str!("../../../bench/subjects/adit-native.toml"),
@@ -154,6 +173,10 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/sing-box-snell6.toml"),
         include_str!("../../../bench/subjects/sing-box-ss.toml"),
         include_str!("../../../bench/subjects/sing-box-ss-tunnel.toml"),
+        include_str!("../../../bench/subjects/adit-ss-server.toml"),
+        include_str!("../../../bench/subjects/ss-rust-server.toml"),
+        include_str!("../../../bench/subjects/ss-libev-server.toml"),
+        include_str!("../../../bench/subjects/sing-box-ss-server.toml"),
         include_str!("../../../bench/subjects/adit-ss.toml"),
         include_str!("../../../bench/subjects/adit-ss-tunnel.toml"),
         include_str!("../../../bench/subjects/ss-rust.toml"),
@@ -218,6 +241,8 @@ pub struct Running {
     name: String,
     dir: PathBuf,
     children: Vec<Started>,
+    link: Option<u16>,
+    drops: Option<(PathBuf, Vec<String>)>,
 }
 
 /// One started process, leader of its own process group.
@@ -235,7 +260,21 @@ impl Running {
     /// # Errors
     /// If a program is missing, ends early or opens no port in time; the message holds the last lines that it wrote.
     pub fn start(subject: &Subject, programs: &Programs, target: SocketAddr) -> Result<Self> {
-        let words = Words::new(subject, target)?;
+        Self::start_tapped(subject, programs, target, &mut Ok)
+    }
+
+    /// As [`Self::start`]. `tap` is told the port of the first process, once that listens, and gives the one that the
+    /// others take for it.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and those of `tap`.
+    pub fn start_tapped(
+        subject: &Subject,
+        programs: &Programs,
+        target: SocketAddr,
+        tap: &mut dyn FnMut(u16) -> Result<u16>,
+    ) -> Result<Self> {
+        let mut words = Words::new(subject, target)?;
         let address = match words.ports.get("entry") {
             Some(&port) => loopback(port),
             None => {
@@ -249,13 +288,23 @@ impl Running {
             name: subject.name.clone(),
             dir: words.dir.clone(),
             children: Vec::new(),
+            link: subject.process.first().and_then(|first| words.ports.get(&first.ready)).copied(),
+            drops: None,
         };
+        if let Some(drops) = &subject.drops {
+            let program = programs.find(&drops.program).context("no program for the counters of drops")?;
+            let args = drops.args.iter().map(|arg| words.fill(arg)).collect::<Result<_>>()?;
+            running.drops = Some((program, args));
+        }
         watch(|watched| watched.dirs.push(running.dir.clone()));
         fs::create_dir_all(&running.dir).with_context(|| format!("create {}", running.dir.display()))?;
         for process in &subject.process {
             running
                 .start_process(process, programs, &words)
                 .with_context(|| format!("start the {} of {}", process.role, subject.name))?;
+            if let Some(port) = words.ports.get_mut(&process.ready).filter(|_| running.children.len() == 1) {
+                *port = tap(*port)?;
+            }
         }
         Ok(running)
     }
@@ -324,6 +373,27 @@ impl Running {
         Ok(())
     }
 
+    /// Datagrams that the subject itself says it dropped, or knows the kernel dropped; `None` if it does not say.
+    ///
+    /// # Errors
+    /// If the command for it fails.
+    pub fn dropped(&self) -> Result<Option<f64>> {
+        let Some((program, args)) = &self.drops else { return Ok(None) };
+        let output = Command::new(program).args(args).output().context("ask for the counters of drops")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the counters of drops: {}: {}", output.status, text.trim());
+        let value = serde_json::from_slice(&output.stdout).context("read the counters of drops")?;
+        Ok(Some(sum_dropped(&value, false)))
+    }
+
+    /// The port of the process that started first: what lies between the two halves of a pair.
+    ///
+    /// # Errors
+    /// If there are not two processes.
+    pub fn link(&self) -> Result<u16> {
+        self.link.filter(|_| self.children.len() > 1).context("nothing lies between fewer than two processes")
+    }
+
     /// Whether there is any process to measure.
     #[must_use]
     pub fn has_processes(&self) -> bool {
@@ -355,6 +425,17 @@ impl Drop for Running {
             watched.dirs.retain(|dir| *dir != self.dir);
         });
     }
+}
+
+/// The sum of the numbers in `value` below a key `dropped`.
+fn sum_dropped(value: &serde_json::Value, below: bool) -> f64 {
+    if let Some(map) = value.as_object() {
+        return map.iter().map(|(key, item)| sum_dropped(item, below || key == "dropped")).sum();
+    }
+    if let Some(items) = value.as_array() {
+        return items.iter().map(|item| sum_dropped(item, below)).sum();
+    }
+    value.as_f64().filter(|_| below).unwrap_or(0.0)
 }
 
 /// What an interrupt must clean up.
@@ -522,6 +603,13 @@ mod tests {
         assert_eq!(filled, "aes-128-cfb LabLoopbackPsk0123456789abcdefgh");
         assert!(password("2022-blake3-aes-128-gcm").len() < password("2022-blake3-aes-256-gcm").len());
         assert!(!named.with_method("2022-blake3-aes-128-gcm").knows("2022-blake3-aes-128-gcm"));
+    }
+
+    #[test]
+    fn dropped_numbers_are_added_up() {
+        let text =
+            r#"{"a": 5, "in": [{"dropped": {"full": 2, "kernel": 3}}, {"dropped": 4}], "dropped": null}"#;
+        assert_eq!(sum_dropped(&serde_json::from_str(text).unwrap(), false), 9.0);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use adit_lab::check;
 use adit_lab::measure::{Measure, Sizes, Values};
 use adit_lab::subject::{Helper, Programs, Running, Subject, builtin};
 use adit_lab::target::Target;
+use adit_lab::wire::audit;
 
 fn programs() -> Programs {
     let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into(), prefix: Vec::new() };
@@ -33,6 +34,7 @@ fn sizes() -> Sizes {
         idle: 10,
         settle: Duration::from_millis(300),
         counter: None,
+        udp: adit_lab::udp::Sizes::usual(Duration::from_millis(200)),
     }
 }
 
@@ -67,6 +69,18 @@ fn idle_memory_is_seen_and_given_back() {
     // Two threads per connection and relay, each with a buffer: far more than a page.
     assert!(values["kib_per_conn_server"] > 4.0, "{values:?}");
     assert_eq!(values["left_open"], 0.0);
+}
+
+/// Ciphertext is what the rule is about; the bare copy relay sends the lab's request as it is, which is mostly zeroes.
+#[test]
+fn the_audit_tells_ciphertext_from_plain() {
+    let plain = audit::drive(&subject("floor-plain"), &programs(), 5).unwrap();
+    assert_eq!((plain.connections, plain.not_exempt, plain.lengths), (5, 0, Some((200, 200))));
+    assert_eq!(plain.exempt[&audit::Exemption::Bits], 5);
+    // Keys are constants and so is the request: every connection begins alike.
+    let sealed = audit::drive(&subject("floor-aead"), &programs(), 5).unwrap();
+    assert_eq!((sealed.connections, sealed.lengths), (5, Some((218, 218))));
+    assert!(audit::drive(&subject("direct"), &programs(), 1).is_err());
 }
 
 fn plan() -> check::Plan {
@@ -168,6 +182,7 @@ fn lab(args: &[&str]) -> Output {
 #[test]
 fn command_line_runs_skips_and_writes_json() {
     let json: PathBuf = std::env::temp_dir().join(format!("adit-lab-test-{}.json", std::process::id()));
+    let html = json.with_extension("html");
     let output = lab(&[
         "run",
         "--subjects",
@@ -184,6 +199,8 @@ fn command_line_runs_skips_and_writes_json() {
         "/no/such/file",
         "--json",
         json.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
     ]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -191,6 +208,12 @@ fn command_line_runs_skips_and_writes_json() {
     assert!(text.contains("congestion control"), "{text}");
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     fs::remove_file(&json).unwrap();
+    let page = fs::read_to_string(&html).unwrap();
+    fs::remove_file(&html).unwrap();
+    assert!(page.contains("<svg") && page.contains("skipped: opensnell") && page.ends_with("</html>\n"));
+    for loads in [" src=", " href=", "url(", "@import"] {
+        assert!(!page.contains(loads), "the page needs something else: {loads}");
+    }
     let samples = report["samples"].as_array().unwrap();
     assert_eq!(samples.len(), 8);
     // Rounds are interleaved, and the first subject of a round changes.

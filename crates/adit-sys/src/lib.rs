@@ -10,6 +10,8 @@ pub mod alloc;
 pub mod code;
 #[cfg(target_os = "linux")]
 pub mod diag;
+#[cfg(target_os = "linux")]
+pub mod packet;
 pub mod process;
 pub mod tcp;
 #[cfg(target_os = "linux")]

@@ -76,6 +76,10 @@ pub(crate) enum Command {
     Convert(ConvertArgs),
     /// Measure adit and other programs on this machine
     Bench(Box<adit_lab::Args>),
+    /// Look at packets: sizes, empty acknowledgements, retransmissions, round trips
+    Wire(adit_lab::wire::Args),
+    /// Judge the first packets of connections by the published rule against fully encrypted traffic
+    Audit(Box<adit_lab::wire::audit::Args>),
     /// Print completions for a shell
     ///
     /// For instance: adit completions bash > /etc/bash_completion.d/adit

@@ -46,6 +46,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(command) => config::print(&command)?,
         Command::Convert(args) => config::convert(&args)?,
         Command::Bench(args) => adit_lab::run_mounted(*args, &["bench"])?,
+        Command::Wire(args) => adit_lab::wire::run(&args)?,
+        Command::Audit(args) => adit_lab::wire::audit::run(&args, &["bench"])?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "adit", &mut text);

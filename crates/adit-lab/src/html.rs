@@ -1,0 +1,110 @@
+//! The report as one file that opens from disk: tables, plots, raw data.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use comfy_table::Table;
+
+use crate::measure::{Measure, Metric};
+use crate::methods;
+use crate::rounds::{Plan, Report};
+use crate::stats::summary;
+use crate::svg::{Bar, bars, escape};
+
+const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
+    table{border-collapse:collapse;margin:.6rem 0;font-size:13px;display:block;overflow-x:auto}\
+    th,td{padding:.2rem .6rem;border-bottom:1px solid #ccc;text-align:left}td+td,th+th{text-align:right}\
+    pre{background:#f3f3f3;padding:.6rem;overflow-x:auto}svg{max-width:100%;margin:.4rem 0}\
+    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#262626}th,td{border-color:#444}}";
+
+/// Writes the report to `path`.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(report: &Report, plan: &Plan, path: &Path) -> Result<()> {
+    fs::write(path, page(report, plan)?).with_context(|| format!("write {}", path.display()))
+}
+
+/// Writes each plot as a file of its own into the folder `dir`.
+///
+/// # Errors
+/// If the folder or a file cannot be written.
+pub fn write_plots(report: &Report, plan: &Plan, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    for &measure in &plan.measures {
+        for metric in measure.metrics().iter().filter(|metric| metric.ratio) {
+            let path = dir.join(format!("{measure}-{}.svg", metric.key));
+            let text = plot(report, plan, measure, metric);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn page(report: &Report, plan: &Plan) -> Result<String> {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>adit bench</title>\n<style>{STYLE}</style>\n<h1>adit bench</h1>\n<pre>{}</pre>\n",
+        escape(&report.machine.text())
+    );
+    writeln!(page, "<p>{}</p>", escape(&report.method()))?;
+    for &measure in &plan.measures {
+        let about = escape(&measure.about(&plan.sizes));
+        writeln!(page, "<h2 id=\"{measure}\">{measure}</h2>\n<p>{about}</p>")?;
+        page.push_str(&table(&report.table(plan, measure)));
+        if let Some(reference) = &plan.by_method
+            && let Some(methods) = methods::table(report, measure, reference)
+        {
+            writeln!(page, "<p>Speed per processor time in percent of {}</p>", escape(reference))?;
+            page.push_str(&table(&methods));
+        }
+        for metric in measure.metrics().iter().filter(|metric| metric.ratio) {
+            page.push_str(&plot(report, plan, measure, metric));
+        }
+    }
+    notes(&mut page, report)?;
+    // The only place where raw text could end the element early.
+    let raw = serde_json::to_string(report)?.replace("</", "<\\/");
+    writeln!(page, "<script type=\"application/json\" id=\"raw\">{raw}</script>\n</html>")?;
+    Ok(page)
+}
+
+fn notes(page: &mut String, report: &Report) -> Result<()> {
+    for (subject, reason) in &report.skipped {
+        writeln!(page, "<p>skipped: {}: {}</p>", escape(subject), escape(reason))?;
+    }
+    for sample in &report.samples {
+        if let Some(error) = &sample.error {
+            let what =
+                format!("failed: {} of {} in round {}", sample.measure, sample.subject, sample.round + 1);
+            writeln!(page, "<p>{}</p>\n<pre>{}</pre>", escape(&what), escape(error))?;
+        }
+    }
+    Ok(())
+}
+
+fn plot(report: &Report, plan: &Plan, measure: Measure, metric: &Metric) -> String {
+    let subjects = plan.subjects.iter().filter(|subject| measure.applies(subject));
+    let rows: Vec<Bar> = subjects
+        .map(|subject| {
+            let column = report.column(&subject.name, measure, metric.key);
+            let values: Vec<f64> = column.into_iter().flatten().collect();
+            let middle = summary(&values).map(|summary| summary.median);
+            Bar { name: subject.name.clone(), values, middle }
+        })
+        .collect();
+    bars(&format!("{measure}: {}", metric.heading), metric.digits, &rows)
+}
+
+/// The same table as on the terminal.
+fn table(table: &Table) -> String {
+    let row = |row: &comfy_table::Row, tag: &str| {
+        let cells = row.cell_iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(&cell.content())));
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    };
+    let head = table.header().map_or_else(String::new, |header| row(header, "th"));
+    let body: String = table.row_iter().map(|line| row(line, "td")).collect();
+    format!("<table>\n{head}{body}</table>\n")
+}

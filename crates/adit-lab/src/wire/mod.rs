@@ -1,0 +1,273 @@
+//! Packet inspection: what a program puts on the wire, from a capture file or a live interface.
+
+pub mod audit;
+pub mod file;
+pub mod flows;
+pub mod frame;
+pub mod live;
+pub mod measure;
+pub mod tap;
+
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args as ClapArgs;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::svg;
+use flows::{Direction, Flow, Flows};
+use frame::{Packet, parse};
+
+/// Points of the plot of sizes over time.
+const MAX_POINTS: usize = 20_000;
+
+/// Look at packets: sizes, empty acknowledgements, retransmissions, round trips.
+#[derive(Debug, ClapArgs)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
+    /// Print so many flows, those with most bytes.
+    #[arg(long, default_value_t = 20)]
+    top: usize,
+    /// Write all flows as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a plot of sizes over time to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Where packets come from.
+#[derive(Debug, ClapArgs)]
+pub struct Source {
+    /// A capture: pcap or pcapng.
+    #[arg(conflicts_with = "interface")]
+    file: Option<PathBuf>,
+    /// Listen on this interface instead, until an interrupt or --seconds; takes CAP_NET_RAW.
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Stop listening after so many seconds.
+    #[arg(long, requires = "interface")]
+    seconds: Option<f64>,
+    /// Only packets from or to this port.
+    #[arg(long)]
+    port: Option<u16>,
+    /// Write what is seen on the interface as pcapng to this file.
+    #[arg(long, value_name = "FILE", requires = "interface")]
+    write: Option<PathBuf>,
+}
+
+/// Everything that was seen.
+#[derive(Debug, Serialize)]
+pub struct Seen {
+    /// Frames of all kinds.
+    pub frames: u64,
+    /// Frames that carry neither TCP nor UDP, or have a link layer that is unknown here.
+    pub others: u64,
+    /// Frames that the kernel had no room for.
+    pub dropped: u64,
+    /// Packets of flows beyond those that are kept.
+    pub beyond: u64,
+    /// The flows, those with most bytes first.
+    pub flows: Vec<Flow>,
+}
+
+/// Prints what `args` ask for.
+///
+/// # Errors
+/// If the source cannot be read, or a file not be written.
+pub fn run(args: &Args) -> Result<()> {
+    let mut points = Points { first: None, points: Vec::new() };
+    let mut note = |packet: &Packet<'_>, time: Duration| points.note(packet, time);
+    let seen = see(&args.source, if args.svg.is_some() { Some(&mut note) } else { None })?;
+    print(&seen, args.top, &mut std::io::stdout().lock())?;
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&seen)?;
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &args.svg {
+        let plot = svg::scatter(
+            "payload by time",
+            ("s", "bytes"),
+            &points.points,
+            &["low to high port", "high to low"],
+        );
+        fs::write(path, plot).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Payload sizes over time, the first so many.
+struct Points {
+    first: Option<Duration>,
+    points: Vec<(f64, f64, usize)>,
+}
+
+impl Points {
+    fn note(&mut self, packet: &Packet<'_>, time: Duration) {
+        let first = *self.first.get_or_insert(time);
+        if self.points.len() < MAX_POINTS {
+            let class = usize::from(packet.from.port() > packet.to.port());
+            self.points.push((time.saturating_sub(first).as_secs_f64(), packet.len as f64, class));
+        }
+    }
+}
+
+/// Told of every packet that counts.
+type Note<'n> = &'n mut dyn FnMut(&Packet<'_>, Duration);
+
+/// Counts what one frame carries.
+#[derive(Default)]
+struct Counting {
+    flows: Flows,
+    frames: u64,
+    others: u64,
+    port: Option<u16>,
+}
+
+impl Counting {
+    /// Whether the frame counts.
+    fn frame(&mut self, captured: &file::Captured<'_>, note: Option<&mut Note<'_>>) -> bool {
+        self.frames += 1;
+        let Some(packet) = captured.link.and_then(|link| parse(link, captured.bytes)) else {
+            self.others += 1;
+            return false;
+        };
+        if self.port.is_some_and(|port| packet.from.port() != port && packet.to.port() != port) {
+            return false;
+        }
+        self.flows.note(&packet, captured.time);
+        if let Some(note) = note {
+            note(&packet, captured.time);
+        }
+        true
+    }
+
+    fn finish(self, dropped: u64) -> Seen {
+        let beyond = self.flows.beyond;
+        Seen { frames: self.frames, others: self.others, dropped, beyond, flows: self.flows.finish() }
+    }
+}
+
+/// Reads `source` to its end.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
+    let mut counting = Counting { port: source.port, ..Counting::default() };
+    if let Some(path) = &source.file {
+        let open = File::open(path).with_context(|| format!("read {}", path.display()))?;
+        let mut reader =
+            file::Reader::new(BufReader::new(open)).with_context(|| path.display().to_string())?;
+        while let Some(captured) = reader.next_frame().with_context(|| path.display().to_string())? {
+            counting.frame(&captured, note.as_mut());
+        }
+        return Ok(counting.finish(0));
+    }
+    let Some(interface) = &source.interface else { bail!("a file or --interface expected") };
+    ensure!(source.seconds.is_none_or(|seconds| seconds > 0.0 && seconds < 1e7), "seconds out of range");
+    let mut writer = match &source.write {
+        Some(path) => {
+            let file = File::create(path).with_context(|| format!("write {}", path.display()))?;
+            Some(file::Writer::new(BufWriter::new(file))?)
+        }
+        None => None,
+    };
+    let until = source.seconds.map(Duration::from_secs_f64);
+    let dropped = live::listen(interface, until, &mut |captured, original| {
+        if counting.frame(captured, note.as_mut())
+            && let Some(writer) = &mut writer
+        {
+            writer.frame(captured.time, captured.bytes, original)?;
+        }
+        Ok(())
+    })?;
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    Ok(counting.finish(dropped))
+}
+
+/// Writes a table of the `top` flows.
+///
+/// # Errors
+/// If `out` cannot be written.
+pub fn print(seen: &Seen, top: usize, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "flow",
+        "way",
+        "packets",
+        "data",
+        "bytes",
+        "B/data",
+        "full",
+        "of B",
+        "merged",
+        "empty ACKs",
+        "<128",
+        "<512",
+        "<1024",
+        "rest",
+        "again",
+        "RTT p50 us",
+        "first payloads",
+    ]);
+    for flow in seen.flows.iter().take(top) {
+        let name = format!("{} {} > {}", flow.protocol, flow.client, flow.server);
+        table.add_row(row(&name, "up", &flow.up, flow.full_size));
+        table.add_row(row("", "down", &flow.down, flow.full_size));
+    }
+    writeln!(out, "{table}")?;
+    let shown = seen.flows.len().min(top);
+    writeln!(
+        out,
+        "{} frames, {} neither TCP nor UDP; {shown} of {} flows shown",
+        seen.frames,
+        seen.others,
+        seen.flows.len()
+    )?;
+    if seen.dropped > 0 {
+        writeln!(out, "the kernel had no room for {} frames: counts are too low", seen.dropped)?;
+    }
+    if seen.beyond > 0 {
+        writeln!(out, "{} packets belong to flows beyond the first {}", seen.beyond, flows::MAX_FLOWS)?;
+    }
+    if seen.flows.iter().any(|flow| flow.up.merged + flow.down.merged > 0) {
+        writeln!(
+            out,
+            "merged: pieces larger than a segment, since offload is on; the wire has more segments"
+        )?;
+    }
+    Ok(())
+}
+
+fn row(flow: &str, way: &str, direction: &Direction, full: usize) -> Vec<Cell> {
+    let first: Vec<String> = direction.first.iter().map(ToString::to_string).collect();
+    let numbers = [
+        direction.packets.to_string(),
+        direction.data.to_string(),
+        direction.bytes.to_string(),
+        format!("{:.0}", direction.mean()),
+        direction.full.to_string(),
+        full.to_string(),
+        direction.merged.to_string(),
+        direction.empty_acks.to_string(),
+        direction.classes[0].to_string(),
+        direction.classes[1].to_string(),
+        direction.classes[2].to_string(),
+        direction.classes[3].to_string(),
+        direction.retransmitted.to_string(),
+        direction.trip(50).map_or_else(|| "-".to_owned(), |trip| format!("{trip:.0}")),
+    ];
+    let mut cells = vec![Cell::new(flow), Cell::new(way)];
+    cells.extend(numbers.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right)));
+    cells.push(Cell::new(first.join(" ")));
+    cells
+}
