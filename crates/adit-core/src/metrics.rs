@@ -108,11 +108,15 @@ pub(crate) struct Dropped {
     pub(crate) no_flow: Counter,
     /// The kernel had no room to keep it until it was received.
     pub(crate) kernel: Counter,
+    /// The server that would carry it cannot be reached, or refuses datagrams.
+    pub(crate) no_server: Counter,
+    /// Refused by the configuration.
+    pub(crate) blocked: Counter,
 }
 
 impl Dropped {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 10] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 12] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -124,6 +128,8 @@ impl Dropped {
             ("system", self.system.value()),
             ("no-flow", self.no_flow.value()),
             ("kernel", self.kernel.value()),
+            ("no-server", self.no_server.value()),
+            ("blocked", self.blocked.value()),
         ]
     }
 }

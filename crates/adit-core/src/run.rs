@@ -116,7 +116,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        if inbound::takes_datagrams(inbound) && Far::new(&config.outbounds[inbound.outbound]).is_none() {
+        let carries = Far::is_there(&config.outbounds[inbound.outbound]);
+        if inbound::needs_datagrams(inbound) && !carries {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
         }
@@ -125,7 +126,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             if !transports.tcp() && !inbound::takes_datagrams(inbound) {
                 continue;
             }
-            let (addr, found) = open(inbound, *addr, index, &mut sockets, &mut plugins)?;
+            let takes = carries && inbound::takes_datagrams(inbound);
+            let (addr, found) = open(inbound, *addr, (index, takes), &mut sockets, &mut plugins)?;
             addresses[index].push(addr);
             warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
         }
@@ -167,14 +169,14 @@ struct Sockets {
     datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
 }
 
-/// Listens on `addr` for what `inbound` carries, with a socket per core.
+/// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
 fn open(
     inbound: &model::Inbound,
     mut addr: SocketAddr,
-    index: usize,
+    (index, takes): (usize, bool),
     cores: &mut [Sockets],
     plugins: &mut Plugins,
-) -> Result<(SocketAddr, Vec<Warning>), StartError> {
+) -> Result<(SocketAddr, Vec<String>), StartError> {
     let options = ListenOptions {
         v6_only: listen::needs_v6_only(addr, &inbound.listen),
         ..ListenOptions::from(&inbound.socket)
@@ -187,15 +189,24 @@ fn open(
             None => listen::listen_many(addr, &options, cores.len()).map_err(failed)?,
         };
         addr = made.addr;
-        warnings.extend(made.warnings);
+        warnings.extend(made.warnings.iter().map(ToString::to_string));
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.listeners.push((index, socket));
         }
     }
-    if inbound::takes_datagrams(inbound) {
-        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+    if takes {
+        let made = match listen::listen_datagrams(addr, &options, cores.len()) {
+            Ok(made) => made,
+            // The rest works without them.
+            Err(error) if !inbound::needs_datagrams(inbound) => {
+                warnings.push(format!("no QUIC: {error}: {}", error.source));
+                return Ok((addr, warnings));
+            }
+            Err(error) => return Err(failed(error)),
+        };
         addr = made.addr;
-        warnings.extend(made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6));
+        let shown = made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6);
+        warnings.extend(shown.map(|warning| warning.to_string()));
         let exchange = Arc::new(Exchange::new(cores.len()));
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.datagrams.push((index, socket, exchange.clone()));
@@ -327,7 +338,12 @@ async fn run_core(plan: Plan, stop: Stop) {
         .zip(&metrics.outbounds)
         .map(|((outbound, shared), metrics)| Rc::new(Outbound::new(outbound, shared, metrics.clone())))
         .collect();
-    let fars: Vec<_> = config.outbounds.iter().map(|outbound| Far::new(outbound).map(Rc::new)).collect();
+    let fars: Vec<_> = config
+        .outbounds
+        .iter()
+        .zip(&outbounds)
+        .map(|(outbound, running)| Far::new(outbound, running, &core.pool).map(Rc::new))
+        .collect();
     let scratch = SharedScratch::default();
     let inbounds: Vec<_> = config
         .inbounds

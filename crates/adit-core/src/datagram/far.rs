@@ -1,18 +1,23 @@
 //! The side of the targets.
 
 use std::io;
-use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, OutboundProtocol, ShadowsocksClient};
+use adit_config::model::{self, ClientCover, OutboundProtocol, Quic, ShadowsocksClient};
 use adit_net::resolve::Resolver;
+use adit_net::rt::Pool;
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
+use adit_proto::snell::udp::is_quic_initial;
 use adit_proto::wire::Target;
 
+use super::link::Link;
 use super::names::{Known, Names};
+use super::quic::{QuicFlow, QuicWay};
 use crate::flow::Tick;
+use crate::outbound::Outbound;
 use crate::rng::OsRng;
 
 /// How the datagrams of one outbound leave, on one core.
@@ -25,22 +30,67 @@ pub(crate) struct Far {
 enum Kind {
     Direct,
     Shadowsocks { server: Target, key: Arc<Key> },
+    Snell { server: Target, outbound: Rc<Outbound>, pool: Pool, quic: QuicMode },
+}
+
+enum QuicMode {
+    Stream,
+    Blocked,
+    Raw(Rc<QuicWay>),
+}
+
+/// What becomes of a datagram before its flow is known.
+pub(super) enum Route {
+    /// It goes with its client's others.
+    Common,
+    /// It is QUIC with a flow of its own.
+    Quic,
+    /// It goes nowhere.
+    Blocked,
 }
 
 /// The way out of one flow.
-pub(super) struct FarFlow {
-    pub(super) socket: Socket,
-    /// For those that go through a server.
-    pub(super) codec: Option<Box<dyn PacketCodec>>,
+pub(super) enum FarFlow {
+    /// A socket of its own; with a codec where it goes through a server.
+    Socket(Socket, Option<Codec>),
+    /// A stream to a server.
+    Stream(Box<Link>),
+}
+
+/// What is done to datagrams on their way to a server and back.
+pub(super) enum Codec {
+    Sealed(Box<dyn PacketCodec>),
+    Quic(Box<QuicFlow>),
 }
 
 impl Far {
-    /// The way out over `outbound`, if it carries datagrams.
-    pub(crate) fn new(outbound: &model::Outbound) -> Option<Self> {
+    /// Whether `outbound` carries datagrams.
+    pub(crate) fn is_there(outbound: &model::Outbound) -> bool {
+        match &outbound.protocol {
+            OutboundProtocol::Direct => true,
+            OutboundProtocol::Shadowsocks(client) => carries_datagrams(client),
+            OutboundProtocol::Snell(client) => client.udp,
+            OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
+        }
+    }
+
+    /// The way out over `outbound`, if it carries datagrams; `running` is the same on this core.
+    pub(crate) fn new(outbound: &model::Outbound, running: &Rc<Outbound>, pool: &Pool) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
             OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
                 Kind::Shadowsocks { server: client.server.clone(), key: Arc::new(client.key.derive()) }
+            }
+            OutboundProtocol::Snell(client) if client.udp => {
+                let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));
+                let quic = match client.quic {
+                    Quic::Auto => way(true),
+                    Quic::On => way(false),
+                    Quic::Off => QuicMode::Stream,
+                    Quic::Block => QuicMode::Blocked,
+                };
+                let (server, outbound) = (client.server.clone(), running.clone());
+                Kind::Snell { server, outbound, pool: pool.clone(), quic }
             }
             OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
@@ -55,30 +105,56 @@ impl Far {
     pub(super) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
         match &self.kind {
             Kind::Direct => self.names.find(target, waker, now),
-            Kind::Shadowsocks { server, .. } => self.names.find(server, waker, now),
-        }
-    }
-
-    /// Whether every datagram of a flow is sent to one address.
-    pub(super) fn is_server(&self) -> bool {
-        matches!(self.kind, Kind::Shadowsocks { .. })
-    }
-
-    /// A socket for a new flow. Without the server's address it is one that may send anywhere.
-    pub(super) fn open(&self, server: Option<SocketAddr>) -> io::Result<FarFlow> {
-        let interface = self.interface.as_deref();
-        match &self.kind {
-            // Datagrams of the application's own size: what it sees is what it would see without us.
-            Kind::Direct => Ok(FarFlow { socket: Socket::open(interface)?, codec: None }),
-            Kind::Shadowsocks { key, .. } => {
-                let socket = match server {
-                    Some(server) => Socket::connect(server, interface)?,
-                    None => Socket::open(interface)?,
-                };
-                socket.set_fragmentation(Fragmentation::Forbid)?;
-                Ok(FarFlow { socket, codec: Some(client_packets(key, &mut OsRng)) })
+            Kind::Shadowsocks { server, .. } | Kind::Snell { server, .. } => {
+                self.names.find(server, waker, now)
             }
         }
+    }
+
+    /// Whether some datagrams have to be looked at for their way to be known.
+    pub(super) fn routes(&self) -> bool {
+        matches!(self.kind, Kind::Snell { quic: QuicMode::Raw(_) | QuicMode::Blocked, .. })
+    }
+
+    /// Which way a datagram takes that has no QUIC flow yet.
+    pub(super) fn route(&self, target: &Target, payload: &[u8], now: Tick) -> Route {
+        let Kind::Snell { quic, .. } = &self.kind else { return Route::Common };
+        match quic {
+            QuicMode::Blocked if is_quic_initial(payload) => Route::Blocked,
+            QuicMode::Raw(way) if way.takes(target, payload, now) => Route::Quic,
+            QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_) => Route::Common,
+        }
+    }
+
+    /// The way for a new flow whose first datagram is for `target`; `is_quic` if [`Far::route`] said so. As long as the
+    /// server's address is not known its socket may send anywhere.
+    pub(super) fn open(&self, target: &Target, is_quic: bool, now: Tick) -> io::Result<FarFlow> {
+        match &self.kind {
+            // Datagrams of the application's own size: what it sees is what it would see without us.
+            Kind::Direct => Ok(FarFlow::Socket(Socket::open(self.interface.as_deref())?, None)),
+            Kind::Shadowsocks { key, .. } => {
+                let codec = Codec::Sealed(client_packets(key, &mut OsRng));
+                Ok(FarFlow::Socket(self.socket(target, now)?, Some(codec)))
+            }
+            Kind::Snell { quic: QuicMode::Raw(way), .. } if is_quic => {
+                let codec = Codec::Quic(Box::new(way.begin(target.clone())));
+                Ok(FarFlow::Socket(self.socket(target, now)?, Some(codec)))
+            }
+            Kind::Snell { outbound, pool, .. } => {
+                Ok(FarFlow::Stream(Box::new(Link::new(outbound.clone(), pool.clone()))))
+            }
+        }
+    }
+
+    /// A socket towards the server.
+    fn socket(&self, target: &Target, now: Tick) -> io::Result<Socket> {
+        let interface = self.interface.as_deref();
+        let socket = match self.find(target, None, now) {
+            Known::Addr(server) => Socket::connect(server, interface)?,
+            Known::Pending | Known::Nothing => Socket::open(interface)?,
+        };
+        socket.set_fragmentation(Fragmentation::Forbid)?;
+        Ok(socket)
     }
 }
 
@@ -89,4 +165,14 @@ fn carries_datagrams(client: &ShadowsocksClient) -> bool {
         ClientCover::Obfs(_) => false,
     };
     client.transports.udp() && !by_plugin
+}
+
+impl FarFlow {
+    /// Whether this is a flow of QUIC that is to go over the stream, as `payload` shows.
+    pub(super) fn gives_up_quic(&self, payload: &[u8], now: Tick) -> bool {
+        match self {
+            Self::Socket(_, Some(Codec::Quic(quic))) => quic.gives_up(payload, now),
+            Self::Socket(..) | Self::Stream(_) => false,
+        }
+    }
 }

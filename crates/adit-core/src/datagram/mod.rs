@@ -9,10 +9,15 @@
 //!            ←─ send ─ near.seal ─────────────── far.open ─ batch ──────── (any source: full cone)
 //! ```
 
+mod association;
+mod drops;
 mod exchange;
 mod far;
+mod frames;
+mod link;
 mod names;
 mod near;
+mod quic;
 mod ready;
 mod relay;
 
@@ -26,10 +31,11 @@ use std::rc::Rc;
 use adit_net::udp::{Batch, Datagram, Outgoing};
 use adit_proto::wire::Room;
 
+pub(crate) use association::Association;
 pub(crate) use exchange::Exchange;
 pub(crate) use far::Far;
 pub(crate) use near::Near;
-pub(crate) use relay::{Ends, Relay};
+pub(crate) use relay::{Ends, QuicPort, Relay};
 
 /// Flows of one listener on one core. Each holds a descriptor.
 pub(crate) const MAX_FLOWS: usize = 4096;

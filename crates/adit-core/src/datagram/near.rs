@@ -9,6 +9,7 @@ use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
+use super::relay::QuicPort;
 use crate::rng::OsRng;
 
 /// Whose flow a datagram belongs to.
@@ -18,6 +19,8 @@ pub(super) enum Key {
     Peer(SocketAddr),
     /// That of a session, which may change its address.
     Session(u64),
+    /// That of a client's address and a target, by the target's hash.
+    Pair(SocketAddr, u64),
 }
 
 /// What clients speak.
@@ -33,6 +36,8 @@ pub(crate) enum Near {
     Packets(Box<dyn PacketCodec>),
     /// Shadowsocks 2022, where datagrams belong to sessions.
     Sessions(Box<ServerPackets>),
+    /// QUIC behind envelopes, for Snell.
+    Quic(QuicPort),
 }
 
 /// A client's datagram, as far as it can be opened without its flow.
@@ -54,14 +59,14 @@ impl Near {
 
     /// Whether datagrams carry their key, so that their size must not exceed the path's.
     pub(super) fn is_tunnel(&self) -> bool {
-        matches!(self, Self::Packets(_) | Self::Sessions(_))
+        matches!(self, Self::Packets(_) | Self::Sessions(_) | Self::Quic(_))
     }
 
     /// The only target of a tunnel.
     pub(super) fn fixed_target(&self) -> Option<&Target> {
         match self {
             Self::Tunnel(target) => Some(target),
-            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) => None,
+            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) | Self::Quic(_) => None,
         }
     }
 
@@ -73,7 +78,9 @@ impl Near {
         unix_s: u64,
     ) -> Result<(Key, Opened), WireError> {
         match self {
-            Self::Tunnel(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
+            Self::Tunnel(_) | Self::Quic(_) => {
+                Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len())))
+            }
             Self::Socks { client } => {
                 if from.ip() != *client {
                     return Err(WireError::Authentication { what: "address of an associated client" });
@@ -97,7 +104,7 @@ impl Near {
     pub(super) fn new_session(&self, header: &Header) -> Option<Box<Session>> {
         match self {
             Self::Sessions(packets) => Some(Box::new(packets.new_session(header, &mut OsRng))),
-            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) => None,
+            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) | Self::Quic(_) => None,
         }
     }
 
@@ -109,7 +116,7 @@ impl Near {
             (Self::Socks { .. }, None) => {
                 Room { head: socks::header_len(source), tail: 0, max_payload: usize::from(u16::MAX) }
             }
-            (Self::Tunnel(_) | Self::Sessions(_), None) => {
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Quic(_), None) => {
                 Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
             }
         }
@@ -132,7 +139,7 @@ impl Near {
                 socks::emit_header(source, &mut block[start..payload.start]);
                 Ok(start..payload.end)
             }
-            (Self::Tunnel(_) | Self::Sessions(_), None) => Ok(payload),
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Quic(_), None) => Ok(payload),
         }
     }
 }

@@ -1,30 +1,38 @@
+mod quic;
+mod streams;
+
+use std::collections::hash_map::RandomState;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, Fragmentation, HEADROOM, Outgoing, Sent, Socket};
+use adit_net::udp::{Datagram, Fragmentation, HEADROOM, Outgoing, Socket};
 use adit_proto::shadowsocks::NoFilter;
 use adit_proto::shadowsocks::aead2022::{Header, Session};
-use adit_proto::wire::{Target, WireError};
+use adit_proto::wire::Target;
 
+use super::drops::{Drop, Tally};
 use super::exchange::{Exchange, Moved};
-use super::far::{Far, FarFlow};
+use super::far::{Codec, Far, FarFlow};
 use super::names::Known;
 use super::near::{Key, Near, Opened};
 use super::ready::Ready;
 use super::{MAX_FLOWS, Payload, Scratch, SharedScratch};
 use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
-use crate::metrics::{Counter, Dropped, InboundMetrics};
+use crate::metrics::InboundMetrics;
 use crate::rng::OsRng;
+
+pub(crate) use quic::QuicPort;
 
 /// Seconds of silence after which a flow is forgotten: the recommendation of RFC 4787 (REQ-5), and the default of
 /// shadowsocks-rust. Never less than the minute for which SIP022 has packet numbers remembered.
-const IDLE: Tick = 300;
+pub(super) const IDLE: Tick = 300;
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
 /// Indices of the two in the table.
@@ -35,10 +43,10 @@ const BRIEF: usize = 1;
 const DNS: u16 = 53;
 
 /// Batches from one socket per turn: with 32 messages each, the 64 that one may have before others have theirs.
-const BATCHES: usize = 2;
+pub(super) const BATCHES: usize = 2;
 
 /// Datagrams of a flow that wait for the address of a name.
-const MAX_WAITING: usize = 8;
+pub(super) const MAX_WAITING: usize = 8;
 
 /// Datagrams from other cores that are taken in one turn.
 const MAX_MOVED: usize = 64;
@@ -67,7 +75,12 @@ pub(crate) struct Relay {
     scratch: SharedScratch,
     /// The other cores of this listener, and the number of this one.
     exchange: Option<(Arc<Exchange>, usize)>,
+    /// Flows whose streams have got something to send.
+    streams: Vec<FlowId>,
+    /// For the names of flows, keyed by a secret of this relay.
+    hasher: RandomState,
     now: Tick,
+    at: Instant,
     unix_s: u64,
     tally: Tally,
 }
@@ -90,34 +103,8 @@ struct Flow {
     is_resting: bool,
     is_too_big_logged: bool,
     waiting: Vec<(Target, Vec<u8>)>,
-}
-
-/// Counts of a turn, which go to the metrics at its end.
-#[derive(Default)]
-struct Tally {
-    up: u64,
-    up_bytes: u64,
-    down: u64,
-    down_bytes: u64,
-}
-
-/// Why a datagram goes no further.
-enum Drop {
-    Wire(WireError),
-    Unresolved,
-    TooBig,
-    /// No room in the batch: to be tried again when it has been sent.
-    NoPlace,
-    System(io::Error),
-    /// Its flow has just ended.
-    Gone,
-    Mailbox,
-}
-
-impl From<WireError> for Drop {
-    fn from(error: WireError) -> Self {
-        Self::Wire(error)
-    }
+    /// Where QUIC behind an envelope goes.
+    quic: Option<Box<quic::Served>>,
 }
 
 impl Relay {
@@ -152,7 +139,10 @@ impl Relay {
             todo: Vec::new(),
             scratch,
             exchange,
+            streams: Vec::new(),
+            hasher: RandomState::new(),
             now: 0,
+            at: rt::now(),
             unix_s: 0,
             tally: Tally::default(),
         })
@@ -185,7 +175,7 @@ impl Relay {
         let scratch = self.scratch.clone();
         let scratch = &mut *scratch.borrow_mut();
         self.ready.register(cx.waker());
-        self.unix_s = rt::unix_time();
+        (self.at, self.unix_s) = (rt::now(), rt::unix_time());
         let mut more = self.take_moved(cx, scratch);
         more |= self.receive_near(cx, scratch)?;
         let mut todo = std::mem::take(&mut self.todo);
@@ -221,14 +211,25 @@ impl Relay {
                 }
             }
             self.flush_far(scratch);
+            self.flush_streams();
         }
         Ok(true)
     }
 
     /// Opens a client's datagram, finds or makes its flow, and queues it for the far side.
     fn take_from_near(&mut self, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
+        if let Near::Quic(_) = self.near {
+            return self.take_quic(datagram, scratch);
+        }
         let bytes = &mut scratch.batch.block[datagram.range()];
-        let (key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        let (mut key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        if let Opened::Plain(target, payload) = &opened
+            && self.far.routes()
+        {
+            let at = datagram.start + payload.start..datagram.start + payload.end;
+            key = self.route(key, target.as_ref(), at, scratch)?;
+        }
+        let bytes = &mut scratch.batch.block[datagram.range()];
         let found = self.flows.find(&key);
         let (target, payload, session) = match opened {
             Opened::Plain(target, payload) => (target, payload, None),
@@ -266,11 +267,8 @@ impl Relay {
         // What is queued names flows by their slot, and one of them may have to make room.
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
-        let server = match self.far.find(target, None, self.now) {
-            Known::Addr(addr) if self.far.is_server() => Some(addr),
-            Known::Addr(_) | Known::Pending | Known::Nothing => None,
-        };
-        let far = self.far.open(server).map_err(Drop::System)?;
+        let is_quic = matches!(key, Key::Pair(..));
+        let far = self.far.open(target, is_quic, self.now).map_err(Drop::System)?;
         let flow = Flow {
             near: datagram.from,
             near_local: datagram.to,
@@ -283,6 +281,7 @@ impl Relay {
             is_resting: false,
             is_too_big_logged: false,
             waiting: Vec::new(),
+            quic: None,
         };
         let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
         let metrics = &self.metrics.datagrams;
@@ -329,6 +328,19 @@ impl Relay {
     ) -> Result<(), Drop> {
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
+        let codec = match &mut flow.far {
+            FarFlow::Socket(_, codec) => codec,
+            FarFlow::Stream(link) => {
+                let bytes = &scratch.batch.block[payload.range.clone()];
+                link.push(target, bytes, self.now, self.at)?;
+                if let Some(waker) = &flow.waker {
+                    link.flush_if_long(&mut Context::from_waker(waker), self.now);
+                }
+                flow.is_dns &= target.port == DNS;
+                self.queued_in_stream(id, bytes.len());
+                return Ok(());
+            }
+        };
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
             _ => match self.far.find(target, flow.waker.as_ref(), self.now) {
@@ -346,9 +358,10 @@ impl Relay {
                 Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
             },
         };
-        let range = match &mut flow.far.codec {
+        let range = match codec {
             None => payload.range.clone(),
-            Some(codec) => {
+            Some(Codec::Quic(quic)) => quic.seal(&mut scratch.batch, payload)?,
+            Some(Codec::Sealed(codec)) => {
                 let room = codec.room(target);
                 if payload.range.len() > room.max_payload {
                     return Err(Drop::TooBig);
@@ -384,7 +397,8 @@ impl Relay {
         for group in outgoing.chunk_by(|one, next| one.key == next.key) {
             let Some(id) = self.flows.at(group[0].key) else { continue };
             let Some(flow) = self.flows.get_mut(id) else { continue };
-            let sent = flow.far.socket.send(batch, group);
+            let FarFlow::Socket(socket, codec) = &flow.far else { continue };
+            let sent = socket.send(batch, group);
             self.metrics.datagrams.dropped.note(&sent);
             if let Some((to, len)) = sent.too_big_to
                 && !std::mem::replace(&mut flow.is_too_big_logged, true)
@@ -392,8 +406,9 @@ impl Relay {
                 log_too_big(&self.name, to, len);
             }
             // With one target alone the flow is of no use; its client's next datagram begins another one.
-            let is_only =
-                !flow.is_spread && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
+            let is_only = !flow.is_spread
+                && !matches!(codec, Some(Codec::Quic(_)))
+                && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
             if is_only && let Some((key, _)) = self.flows.remove(id) {
                 self.metrics.datagrams.unreachable.add(1);
                 self.ended(key);
@@ -409,10 +424,10 @@ impl Relay {
         for _ in 0..BATCHES {
             let Some(flow) = self.flows.get_mut(id) else { return false };
             let Some(waker) = &flow.waker else { return false };
+            let FarFlow::Socket(socket, _) = &flow.far else { return self.receive_stream(id, scratch) };
             let mut cx = Context::from_waker(waker);
             let mut lost = 0;
-            let Poll::Ready(result) = flow.far.socket.poll_receive(&mut cx, &mut scratch.batch, &mut lost)
-            else {
+            let Poll::Ready(result) = socket.poll_receive(&mut cx, &mut scratch.batch, &mut lost) else {
                 return false;
             };
             self.metrics.datagrams.dropped.kernel.add(lost);
@@ -445,6 +460,11 @@ impl Relay {
             }
         }
         self.flush_near(scratch);
+        self.answered(id);
+    }
+
+    /// Something has come for a flow.
+    fn answered(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         if flow.is_dns {
             flow.is_resting = true;
@@ -458,23 +478,37 @@ impl Relay {
     fn take_from_far(&mut self, id: FlowId, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
         let batch = &mut scratch.batch;
-        let (source, payload) = match &mut flow.far.codec {
-            None => (Target::from(datagram.from), 0..datagram.end - datagram.start),
-            Some(codec) => {
+        let FarFlow::Socket(_, codec) = &mut flow.far else { return Err(Drop::Gone) };
+        if matches!(self.near, Near::Quic(_)) || matches!(codec, Some(Codec::Quic(_))) {
+            quic::check_source(flow.last.as_ref(), datagram.from)?;
+        }
+        let whole = 0..datagram.end - datagram.start;
+        let owned;
+        let (source, payload) = match codec {
+            None => {
+                owned = Target::from(datagram.from);
+                (&owned, whole)
+            }
+            Some(Codec::Quic(quic)) => {
+                quic.answered();
+                (quic.target(), whole)
+            }
+            Some(Codec::Sealed(codec)) => {
                 let bytes = &mut batch.block[datagram.range()];
                 let packet = codec.open(bytes, self.unix_s, &mut NoFilter)?;
-                (packet.target, packet.payload)
+                owned = packet.target;
+                (&owned, packet.payload)
             }
         };
         let payload = Payload::of(datagram, payload);
         let session = flow.session.as_deref_mut();
-        let room = self.near.room(session.as_deref(), &source);
+        let room = self.near.room(session.as_deref(), source);
         if payload.range.len() > room.max_payload {
             return Err(Drop::TooBig);
         }
         let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
         let is_copy = place.start != payload.range.start;
-        let sealed = self.near.seal(session, &mut batch.block, place, &source, self.unix_s)?;
+        let sealed = self.near.seal(session, &mut batch.block, place, source, self.unix_s)?;
         if is_copy {
             batch.return_spare(sealed.end);
         }
@@ -520,6 +554,7 @@ impl Relay {
             }
             self.flush_far(scratch);
         }
+        self.flush_streams();
     }
 
     /// Which other core has the session of `header`.
@@ -543,6 +578,7 @@ impl Relay {
                 self.count(&reason);
             }
             self.flush_far(scratch);
+            self.flush_streams();
         }
         true
     }
@@ -572,25 +608,7 @@ impl Relay {
     }
 
     fn count(&self, reason: &Drop) {
-        let dropped = &self.metrics.datagrams.dropped;
-        let counter = match reason {
-            Drop::Wire(WireError::Authentication { .. }) => &dropped.authentication,
-            Drop::Wire(WireError::Replayed { .. }) => &dropped.replay,
-            Drop::Wire(WireError::Clock { .. }) => &dropped.clock,
-            Drop::Wire(_) => &dropped.malformed,
-            Drop::Unresolved => &dropped.unresolved,
-            Drop::TooBig | Drop::NoPlace => &dropped.too_big,
-            Drop::System(error) => {
-                tracing::debug!(inbound = &*self.name, %error, "no socket for a flow");
-                &dropped.system
-            }
-            Drop::Gone => &dropped.no_flow,
-            Drop::Mailbox => &dropped.full,
-        };
-        counter.add(1);
-        if let Drop::Wire(error) = reason {
-            tracing::trace!(inbound = &*self.name, %error, "datagram dropped");
-        }
+        reason.count(&self.name, &self.metrics.datagrams.dropped);
     }
 }
 
@@ -599,33 +617,6 @@ impl std::ops::Drop for Relay {
         let flows = i64::try_from(self.flows.len()).unwrap_or(0);
         self.metrics.datagrams.flows.add(-flows);
         self.flows.clear();
-    }
-}
-
-impl Tally {
-    fn report(&mut self, metrics: &InboundMetrics) {
-        let add = |counter: &Counter, count: u64| {
-            if count > 0 {
-                counter.add(count);
-            }
-        };
-        let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
-        add(&metrics.datagrams.up, up);
-        add(&metrics.traffic.up, up_bytes);
-        add(&metrics.datagrams.down, down);
-        add(&metrics.traffic.down, down_bytes);
-    }
-}
-
-impl Dropped {
-    fn note(&self, sent: &Sent) {
-        for (counter, count) in
-            [(&self.full, sent.full), (&self.too_big, sent.too_big), (&self.system, sent.failed)]
-        {
-            if count > 0 {
-                counter.add(count as u64);
-            }
-        }
     }
 }
 

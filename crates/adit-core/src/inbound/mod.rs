@@ -15,7 +15,7 @@ use adit_config::model::{self, ServerCover, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::rt::{self, Stop, Stream};
 
-use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
+use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::{InboundMetrics, UserMetrics};
 use crate::notice;
@@ -70,11 +70,15 @@ pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
             ServerCover::Plugin(plugin) => plugin.transports.udp(),
             ServerCover::Obfs(_) => false,
         },
-        model::InboundProtocol::Local(_)
-        | model::InboundProtocol::Snell(_)
-        | model::InboundProtocol::Tunnel { .. } => false,
+        model::InboundProtocol::Snell(server) => return server.quic,
+        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => false,
     };
     transports(inbound).udp() && !by_plugin
+}
+
+/// Whether it is of no use without datagrams.
+pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
+    takes_datagrams(inbound) && !matches!(inbound.protocol, model::InboundProtocol::Snell(_))
 }
 
 enum Kind {
@@ -184,7 +188,11 @@ impl Inbound {
         let near = match protocol {
             model::InboundProtocol::Shadowsocks(server) => Near::shadowsocks(&server.key.derive()),
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
-            model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => return,
+            model::InboundProtocol::Snell(_) => {
+                let Kind::Snell(shared) = &self.kind else { return };
+                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
+            }
+            model::InboundProtocol::Local(_) => return,
         };
         match self.relay(near, socket, Some(exchange)) {
             Some(Ok(relay)) => relay.run(stop.draining()).await,

@@ -3,6 +3,8 @@
 mod shadowsocks;
 mod snell;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,9 +12,11 @@ use adit_config::model;
 use adit_net::dial::{DialError, Dialer};
 use adit_net::plugin::Plugins;
 use adit_net::rt::{Pool, Stream};
+use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure, Target, WireError};
 
 use crate::datagram::Far;
+use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
 use crate::record::EndReason;
@@ -20,6 +24,9 @@ use crate::relay::{Endpoint, Outcome, Policy};
 
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
+
+/// A stream that is being dialled, and what is spoken on it.
+pub(crate) type DatagramStream = (Pin<Box<dyn Future<Output = Result<Stream, DialError>>>>, Box<Stack>);
 
 /// One way out, on one core.
 pub(crate) struct Outbound {
@@ -148,7 +155,7 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
         Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
-        if client.transports.udp() && Far::new(outbound).is_none() {
+        if client.transports.udp() && !Far::is_there(outbound) {
             warnings.push("datagrams through a plugin are not in this build".into());
         }
     }
@@ -208,6 +215,25 @@ impl Outbound {
                 let stream = self.dial(snell.server()).await?;
                 Ok(snell.start(stream, target))
             }
+        }
+    }
+
+    /// A stream that is to carry datagrams, being dialled, and what is spoken on it; `None` if there is no such thing.
+    pub(crate) fn dial_for_datagrams(self: &Rc<Self>) -> Option<DatagramStream> {
+        let Kind::Snell(snell) = &self.kind else { return None };
+        let (outbound, stack) = (self.clone(), snell.datagram_stack());
+        let dial = async move {
+            let Kind::Snell(snell) = &outbound.kind else { unreachable!("it is Snell") };
+            outbound.dial(snell.server()).await
+        };
+        Some((Box::pin(dial), stack))
+    }
+
+    /// A fresh key of our own for one datagram, where the protocol has such.
+    pub(crate) fn datagram_key(&self) -> Option<DirectionKey> {
+        match &self.kind {
+            Kind::Snell(snell) => Some(snell.take_key()),
+            Kind::Direct | Kind::Reject | Kind::Shadowsocks(_) => None,
         }
     }
 

@@ -1,0 +1,32 @@
+//! Datagrams over a client's stream (command 6).
+
+use std::net::SocketAddr;
+
+use adit_net::rt;
+
+use super::Inbound;
+use crate::conns::Entry;
+use crate::datagram::{Association, MAX_FLOWS};
+use crate::record::EndReason;
+use crate::relay::Endpoint;
+
+/// Whether one more association may begin here.
+pub(super) fn has_place(inbound: &Inbound) -> bool {
+    let open = usize::try_from(inbound.metrics.datagrams.flows.value()).unwrap_or(0);
+    inbound.datagrams.is_some() && open < MAX_FLOWS
+}
+
+/// Passes datagrams on until the client ends the stream, or nothing has moved for long.
+pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr, entry: &Entry) {
+    let Some(datagrams) = inbound.datagrams.clone() else { return };
+    inbound.metrics.requests.add(1);
+    let since = rt::now();
+    let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
+    let association = Association::new(name, metrics, pool, datagrams.far, datagrams.scratch);
+    let reason = association.run(near, entry).await;
+    let duration = rt::now().saturating_duration_since(since);
+    tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");
+    if !matches!(reason, EndReason::Finished | EndReason::Idle) {
+        near.stream.abort_on_close();
+    }
+}
