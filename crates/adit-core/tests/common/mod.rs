@@ -267,7 +267,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    fn config(
+    pub(crate) fn config(
         &self,
         inbound: InboundProtocol,
         listen: Vec<SocketAddr>,
