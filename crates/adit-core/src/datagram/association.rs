@@ -386,16 +386,11 @@ impl Association {
             return Ok(false);
         }
         let Poll::Ready(Ok(received)) = link.poll_receive(cx, self.tick) else { return Ok(false) };
-        let mut over = received.ended.then_some(EndReason::Finished);
         for range in &received.chunk.out {
             let frame = &received.chunk.buf.block()[range.clone()];
-            let result = match udp::parse_answer(frame) {
-                Ok((source, at)) => self.push(near, source, &frame[at..]),
-                Err(error) => {
-                    over = Some(EndReason::Wire(error));
-                    break;
-                }
-            };
+            let result = udp::parse_answer(frame)
+                .map_err(Drop::from)
+                .and_then(|(source, at)| self.push(near, source, &frame[at..]));
             if let Err(reason) = result {
                 self.count(&reason);
             }
@@ -403,8 +398,8 @@ impl Association {
                 let _ = self.poll_flush_near(cx, near)?;
             }
         }
-        if let (Some(reason), Some(FarFlow::Stream(link))) = (over, &mut self.flow) {
-            link.fail(reason, self.tick);
+        if let (true, Some(FarFlow::Stream(link))) = (received.ended, &mut self.flow) {
+            link.fail(EndReason::Finished, self.tick);
         }
         Ok(true)
     }

@@ -338,7 +338,7 @@ impl Setup {
         Proxy::start(&self.config(snell, vec![loopback()], self.snell_out(server)))
     }
 
-    fn local(&self) -> InboundProtocol {
+    pub(crate) fn local(&self) -> InboundProtocol {
         let accepts = LocalProtocols::Mixed;
         InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: self.reply })
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use adit_net::udp::Outgoing;
 use adit_proto::snell::udp;
-use adit_proto::wire::{Target, WireError};
+use adit_proto::wire::Target;
 
 use super::super::drops::Drop;
 use super::super::far::{FarFlow, Route};
@@ -80,17 +80,11 @@ impl Relay {
                 return false;
             }
             let Poll::Ready(Ok(received)) = link.poll_receive(&mut cx, self.now) else { return false };
-            let result = self.answer_frames(id, &received, scratch);
+            self.answer_frames(id, &received, scratch);
             self.flush_near(scratch);
             self.answered(id);
-            let over = match result {
-                Err(error) => Some(EndReason::Wire(error)),
-                Ok(()) if received.ended => Some(EndReason::Finished),
-                Ok(()) => None,
-            };
-            if let Some(reason) = over {
-                drop(received);
-                self.end_stream(id, reason);
+            if received.ended {
+                self.end_stream(id);
                 return false;
             }
         }
@@ -98,24 +92,25 @@ impl Relay {
         true
     }
 
-    fn end_stream(&mut self, id: FlowId, reason: EndReason) {
+    fn end_stream(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         if let FarFlow::Stream(link) = &mut flow.far {
-            link.fail(reason, self.now);
+            link.fail(EndReason::Finished, self.now);
         }
     }
 
-    /// Passes frames on to a flow's client, each a datagram.
-    fn answer_frames(
-        &mut self,
-        id: FlowId,
-        received: &Received,
-        scratch: &mut Scratch,
-    ) -> Result<(), WireError> {
+    /// Passes frames on to a flow's client, each a datagram. One that is none may be the rest of a datagram that the
+    /// server has cut (`docs/protocols/snell.md` 1.8): it goes nowhere, and the others are as good as before.
+    fn answer_frames(&mut self, id: FlowId, received: &Received, scratch: &mut Scratch) {
         for range in &received.chunk.out {
             let frame = &received.chunk.buf.block()[range.clone()];
-            let (source, at) = udp::parse_answer(frame)?;
-            let source = Target::from(source);
+            let (source, at) = match udp::parse_answer(frame) {
+                Ok((source, at)) => (Target::from(source), at),
+                Err(error) => {
+                    self.count(&Drop::Wire(error));
+                    continue;
+                }
+            };
             let result = match self.answer_frame(id, &source, &frame[at..], scratch) {
                 Err(Drop::NoPlace) => {
                     self.flush_near(scratch);
@@ -127,7 +122,6 @@ impl Relay {
                 self.count(&reason);
             }
         }
-        Ok(())
     }
 
     fn answer_frame(
