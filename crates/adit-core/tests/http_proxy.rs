@@ -101,7 +101,12 @@ fn direct(users: &[(&str, &str)]) -> Proxy {
 
 fn snell() -> Proxy {
     let psk = Secret::new("a key for tests");
-    let server = InboundProtocol::Snell(SnellServer { psk: psk.clone(), obfs: ObfsServer::Off, udp: true, quic: false });
+    let server = InboundProtocol::Snell(SnellServer {
+        psk: psk.clone(),
+        obfs: ObfsServer::Off,
+        udp: true,
+        quic: false,
+    });
     let (server, addr) = run(server, OutboundProtocol::Direct);
     let client = OutboundProtocol::Snell(SnellClient {
         server: addr.into(),

@@ -48,7 +48,8 @@ fn file(name: &str) -> Vec<u8> {
 
 fn server_config() -> ServerConfig {
     let certificate = CertificateDer::from(file("certificate.der"));
-    ServerConfig::with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(file("key.der")).into()).unwrap()
+    ServerConfig::with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(file("key.der")).into())
+        .unwrap()
 }
 
 fn client_config() -> ClientConfig {

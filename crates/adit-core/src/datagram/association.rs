@@ -170,11 +170,7 @@ impl Association {
     }
 
     /// What came with the request, which is answered in a frame of its own.
-    fn poll_first(
-        &mut self,
-        cx: &mut Context<'_>,
-        near: &mut Endpoint,
-    ) -> Poll<Result<Received, EndReason>> {
+    fn poll_first(&mut self, cx: &mut Context<'_>, near: &mut Endpoint) -> Poll<Result<Received, EndReason>> {
         let mut chunk = ready!(rt::poll_chunk(&self.pool, cx));
         self.has_begun = true;
         let Some(stack) = near.stack.as_deref_mut() else { return Poll::Pending };
@@ -330,11 +326,7 @@ impl Association {
         Ok(took)
     }
 
-    fn poll_flush_near(
-        &mut self,
-        cx: &mut Context<'_>,
-        near: &Endpoint,
-    ) -> Result<Poll<()>, EndReason> {
+    fn poll_flush_near(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<Poll<()>, EndReason> {
         match self.frames.poll_flush(&near.stream, &self.pool, cx) {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
@@ -376,11 +368,7 @@ impl Association {
         Ok(())
     }
 
-    fn take_stream_answers(
-        &mut self,
-        cx: &mut Context<'_>,
-        near: &mut Endpoint,
-    ) -> Result<bool, EndReason> {
+    fn take_stream_answers(&mut self, cx: &mut Context<'_>, near: &mut Endpoint) -> Result<bool, EndReason> {
         let Some(FarFlow::Stream(link)) = &mut self.flow else { return Ok(false) };
         if link.poll_flush(cx, self.tick) == Poll::Ready(Err(())) {
             return Ok(false);

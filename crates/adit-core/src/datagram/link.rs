@@ -98,9 +98,7 @@ impl Link {
         }
         let State::Open(end) = &mut self.state else { return Poll::Ready(Ok(())) };
         let sent = ready!(self.frames.poll_flush(&end.stream, &self.pool, cx));
-        Poll::Ready(
-            sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)),
-        )
+        Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
     }
 
     /// Sends when much waits, while more is on its way.

@@ -78,9 +78,7 @@ impl Near {
         unix_s: u64,
     ) -> Result<(Key, Opened), WireError> {
         match self {
-            Self::Tunnel(_) | Self::Quic(_) => {
-                Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len())))
-            }
+            Self::Tunnel(_) | Self::Quic(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
             Self::Socks { client } => {
                 if from.ip() != *client {
                     return Err(WireError::Authentication { what: "address of an associated client" });

@@ -295,7 +295,12 @@ impl Setup {
             Obfs::Http => ObfsServer::Http,
             Obfs::Tls => ObfsServer::Tls,
         };
-        let snell = InboundProtocol::Snell(SnellServer { psk: Secret::new(self.psk), obfs, udp: self.udp, quic: false });
+        let snell = InboundProtocol::Snell(SnellServer {
+            psk: Secret::new(self.psk),
+            obfs,
+            udp: self.udp,
+            quic: false,
+        });
         let mut listen = vec![loopback()];
         if has_ipv6() {
             listen.push("[::1]:0".parse().unwrap());

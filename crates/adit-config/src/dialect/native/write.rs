@@ -7,8 +7,8 @@ use crate::dialect::value::{duration_text, quote};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
     Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
-    Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    SnellClient, SocketOptions, Transports,
+    Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, SnellClient, SocketOptions, Transports,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[

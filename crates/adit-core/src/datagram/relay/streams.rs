@@ -8,10 +8,10 @@ use adit_net::udp::Outgoing;
 use adit_proto::snell::udp;
 use adit_proto::wire::Target;
 
+use super::super::Scratch;
 use super::super::drops::Drop;
 use super::super::far::{FarFlow, Route};
 use super::super::near::Key;
-use super::super::Scratch;
 use super::{BATCHES, NORMAL, Relay};
 use crate::flow::FlowId;
 use crate::io::Received;

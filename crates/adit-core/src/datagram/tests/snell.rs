@@ -393,7 +393,11 @@ fn envelopes_open_a_way_and_replays_and_strangers_meet_silence() {
     let other = socket();
     other.send_to(&first, at).unwrap();
     let status = eventually(&far, |status| status.dropped.contains_key("replay"));
-    assert_eq!((status.begun, status.up, status.dropped.get("authentication")), (1, 5, Some(&2)), "{status:?}");
+    assert_eq!(
+        (status.begun, status.up, status.dropped.get("authentication")),
+        (1, 5, Some(&2)),
+        "{status:?}"
+    );
     // A second envelope is unwrapped, and one for another target moves the way.
     assert_eq!(exchange(&client, at, &envelope_for(target, &initial(3))), initial(3));
     let moved = socket();

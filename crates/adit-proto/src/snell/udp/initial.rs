@@ -35,7 +35,8 @@ fn has_initial(datagram: &[u8]) -> Option<()> {
         return None;
     }
     let (len, rest) = rest.split_first()?;
-    let (_, rest) = rest.split_at_checked(usize::from(*len)).filter(|(id, _)| FIRST_ID.contains(&id.len()))?;
+    let (_, rest) =
+        rest.split_at_checked(usize::from(*len)).filter(|(id, _)| FIRST_ID.contains(&id.len()))?;
     let (len, rest) = rest.split_first()?;
     let (_, rest) = rest.split_at_checked(usize::from(*len)).filter(|(id, _)| id.len() <= MAX_ID)?;
     let (token_len, rest) = varint(rest)?;

@@ -227,7 +227,8 @@ fn envelopes_that_are_cut_or_changed_do_not_open() {
 
 /// RFC 9001, A.2: the first bytes of a client's Initial, with the length of the unprotected sample.
 fn initial() -> Vec<u8> {
-    let mut packet = vec![0xc0, 0, 0, 0, 1, 8, 0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08, 0, 0, 0x44, 0x9e];
+    let mut packet =
+        vec![0xc0, 0, 0, 0, 1, 8, 0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08, 0, 0, 0x44, 0x9e];
     packet.resize(1200, 0x5a);
     packet
 }
@@ -242,7 +243,13 @@ fn initials_are_told_from_the_rest() {
     };
     assert!(changed(|p| p[0] = 0xcf), "protected bits");
     assert!(changed(|p| p[1..5].copy_from_slice(&[0xff, 0, 0, 0x1d])), "draft 29");
-    assert!(changed(|p| { p[0] = 0xd3; p[1..5].copy_from_slice(&VERSION_2) }), "version 2");
+    assert!(
+        changed(|p| {
+            p[0] = 0xd3;
+            p[1..5].copy_from_slice(&VERSION_2)
+        }),
+        "version 2"
+    );
     assert!(changed(|p| p.resize(1452, 0)), "padded");
     assert!(!changed(|p| p.truncate(1199)), "too short");
     assert!(!changed(|p| p[0] = 0x40), "short header");
@@ -258,7 +265,9 @@ fn initials_are_told_from_the_rest() {
     assert!(!changed(|p| p[16..18].copy_from_slice(&[0x7f, 0xff])), "a length beyond the datagram");
     assert!(!changed(|p| p[16..18].copy_from_slice(&[0x40, 0])), "no packet");
     assert!(!is_quic_initial(&[]) && !is_quic_initial(&[0xc0; 1200]));
-    assert!(has_long_header(&initial()) && !has_long_header(&[0x40, 0, 0, 0, 1]) && !has_long_header(&[0xc0]));
+    assert!(
+        has_long_header(&initial()) && !has_long_header(&[0x40, 0, 0, 0, 1]) && !has_long_header(&[0xc0])
+    );
 }
 
 const VERSION_2: [u8; 4] = [0x6b, 0x33, 0x43, 0xcf];
