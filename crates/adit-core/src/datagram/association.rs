@@ -214,7 +214,6 @@ impl Association {
     }
 
     /// True if it is on its way, false if it waits for the address of a name.
-
     fn try_forward(
         &mut self,
         target: &Target,
@@ -322,8 +321,13 @@ impl Association {
                 }
             }
         };
-        let _ = self.poll_flush_near(cx, near)?;
+        self.flush_near(cx, near)?;
         Ok(took)
+    }
+
+    /// Sends what the stream takes; the rest goes when it takes more.
+    fn flush_near(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<(), EndReason> {
+        self.poll_flush_near(cx, near).map(|_| ())
     }
 
     fn poll_flush_near(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<Poll<()>, EndReason> {
@@ -362,7 +366,7 @@ impl Association {
                 self.count(&reason);
             }
             if self.frames.is_long() {
-                let _ = self.poll_flush_near(cx, near)?;
+                self.flush_near(cx, near)?;
             }
         }
         Ok(())
@@ -383,7 +387,7 @@ impl Association {
                 self.count(&reason);
             }
             if self.frames.is_long() {
-                let _ = self.poll_flush_near(cx, near)?;
+                self.flush_near(cx, near)?;
             }
         }
         if let (true, Some(FarFlow::Stream(link))) = (received.ended, &mut self.flow) {

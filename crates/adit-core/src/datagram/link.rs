@@ -105,7 +105,7 @@ impl Link {
     pub(super) fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
         if self.frames.is_long() && matches!(self.state, State::Open(_)) {
             // What is left is sent when the stream takes it.
-            let _ = self.poll_flush(cx, tick);
+            drop(self.poll_flush(cx, tick));
         }
     }
 

@@ -66,7 +66,7 @@ impl Relay {
             let Some(flow) = self.flows.get_mut(id) else { continue };
             let (FarFlow::Stream(link), Some(waker)) = (&mut flow.far, &flow.waker) else { continue };
             // What is left is sent when the stream takes it; a failure is the link's own affair.
-            let _ = link.poll_flush(&mut Context::from_waker(waker), self.now);
+            drop(link.poll_flush(&mut Context::from_waker(waker), self.now));
         }
     }
 
