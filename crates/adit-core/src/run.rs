@@ -342,7 +342,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         .outbounds
         .iter()
         .zip(&outbounds)
-        .map(|(outbound, running)| Far::new(outbound, running, &core.pool).map(Rc::new))
+        .map(|(outbound, running)| Far::new(outbound, &config.udp, running, &core.pool).map(Rc::new))
         .collect();
     let scratch = SharedScratch::default();
     let inbounds: Vec<_> = config

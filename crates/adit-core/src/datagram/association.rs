@@ -22,8 +22,9 @@ use adit_proto::wire::{Host, Opened, Target, WireError};
 use super::drops::{Drop, Tally};
 use super::far::{Codec, Far, FarFlow};
 use super::frames::Frames;
+use super::marks::Marks;
 use super::names::Known;
-use super::relay::{BATCHES, IDLE, MAX_WAITING};
+use super::relay::{BATCHES, MAX_WAITING};
 use super::{Scratch, SharedScratch};
 use crate::conns::{Entry, Tick};
 use crate::io::{Received, poll_recv};
@@ -38,6 +39,9 @@ pub(crate) struct Association {
     metrics: Arc<InboundMetrics>,
     pool: Pool,
     far: Rc<Far>,
+    marks: Marks,
+    /// Ticks of silence after which it ends.
+    idle: Tick,
     scratch: SharedScratch,
     /// Made for the first datagram.
     flow: Option<FarFlow>,
@@ -68,6 +72,8 @@ impl Association {
         far: Rc<Far>,
         scratch: SharedScratch,
     ) -> Self {
+        let marks = Marks::new(far.options());
+        let idle = Tick::try_from(far.options().idle.as_secs()).unwrap_or(Tick::MAX / 2);
         metrics.datagrams.flows.add(1);
         metrics.datagrams.begun.add(1);
         Self {
@@ -75,6 +81,8 @@ impl Association {
             metrics,
             pool,
             far,
+            marks,
+            idle,
             scratch,
             flow: None,
             frames: Frames::default(),
@@ -88,7 +96,7 @@ impl Association {
         }
     }
 
-    /// Passes datagrams on until the stream ends, or nothing has moved for five minutes.
+    /// Passes datagrams on until the stream ends, or nothing has moved for the time that flows have.
     pub(crate) async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
         // It has no end of its own that could be waited for.
         entry.set_resting(true);
@@ -117,7 +125,7 @@ impl Association {
         if let Some(reason) = entry.over() {
             return Err(reason);
         }
-        if entry.quiet_for() > IDLE {
+        if entry.quiet_for() > self.idle {
             return Err(EndReason::Idle);
         }
         (self.tick, self.at, self.unix_s) = (entry.tick(), rt::now(), rt::unix_time());
@@ -262,7 +270,13 @@ impl Association {
                 codec.seal(&mut batch.block, range, target, self.unix_s, &mut OsRng)?
             }
         };
-        outgoing.push(Outgoing { key: 0, to, from: None, class: 0, start: range.start, len: range.len() });
+        // A stream carries no marks of congestion.
+        let (is_sealed, start, len) = (codec.is_some(), range.start, range.len());
+        if is_sealed && self.marks.is_too_long(len, to) {
+            return Err(Drop::TooBig);
+        }
+        let class = self.marks.class(0, is_sealed);
+        outgoing.push(Outgoing { key: 0, to, from: None, class, start, len });
         Ok(true)
     }
 
@@ -277,8 +291,7 @@ impl Association {
                 };
                 self.metrics.datagrams.dropped.note(&sent);
             }
-            // What is left is sent when the stream takes it; a failure is the link's own affair.
-            Some(FarFlow::Stream(link)) => drop(link.poll_flush(cx, self.tick)),
+            Some(FarFlow::Stream(link)) => link.flush(cx, self.tick),
             Some(FarFlow::Socket(..)) | None => {}
         }
         outgoing.clear();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, OutboundProtocol, Quic, ShadowsocksClient};
+use adit_config::model::{self, ClientCover, OutboundProtocol, Quic, ShadowsocksClient, Udp};
 use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
 use adit_net::udp::{Fragmentation, Socket};
@@ -24,6 +24,7 @@ use crate::rng::OsRng;
 pub(crate) struct Far {
     names: Names,
     interface: Option<Box<str>>,
+    udp: Udp,
     kind: Kind,
 }
 
@@ -75,7 +76,12 @@ impl Far {
     }
 
     /// The way out over `outbound`, if it carries datagrams; `running` is the same on this core.
-    pub(crate) fn new(outbound: &model::Outbound, running: &Rc<Outbound>, pool: &Pool) -> Option<Self> {
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        udp: &Udp,
+        running: &Rc<Outbound>,
+        pool: &Pool,
+    ) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
             OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
@@ -98,7 +104,17 @@ impl Far {
             | OutboundProtocol::Group(_) => return None,
         };
         let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
-        Some(Self { names, interface: outbound.dial.interface.clone(), kind })
+        Some(Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind })
+    }
+
+    /// Flows that one listener may have on one core.
+    pub(crate) fn max_flows(&self) -> usize {
+        self.udp.flows
+    }
+
+    /// How datagrams are relayed, on both sides.
+    pub(super) fn options(&self) -> &Udp {
+        &self.udp
     }
 
     /// Where a datagram for `target` has to be sent.
@@ -131,7 +147,11 @@ impl Far {
     pub(super) fn open(&self, target: &Target, is_quic: bool, now: Tick) -> io::Result<FarFlow> {
         match &self.kind {
             // Datagrams of the application's own size: what it sees is what it would see without us.
-            Kind::Direct => Ok(FarFlow::Socket(Socket::open(self.interface.as_deref())?, None)),
+            Kind::Direct => {
+                let socket = Socket::open(self.interface.as_deref())?;
+                set_options(&socket, &self.udp, false)?;
+                Ok(FarFlow::Socket(socket, None))
+            }
             Kind::Shadowsocks { key, .. } => {
                 let codec = Codec::Sealed(client_packets(key, &mut OsRng));
                 Ok(FarFlow::Socket(self.socket(target, now)?, Some(codec)))
@@ -153,9 +173,20 @@ impl Far {
             Known::Addr(server) => Socket::connect(server, interface)?,
             Known::Pending | Known::Nothing => Socket::open(interface)?,
         };
-        socket.set_fragmentation(Fragmentation::Forbid)?;
+        set_options(&socket, &self.udp, true)?;
         Ok(socket)
     }
+}
+
+/// Prepares a socket of either side; `is_tunnel` if its datagrams are sealed.
+pub(super) fn set_options(socket: &Socket, udp: &Udp, is_tunnel: bool) -> io::Result<()> {
+    if is_tunnel && !udp.fragment {
+        socket.set_fragmentation(Fragmentation::Forbid)?;
+    }
+    if udp.ecn {
+        socket.report_class()?;
+    }
+    Ok(())
 }
 
 /// What a plugin should carry is not sent past it.

@@ -101,11 +101,17 @@ impl Link {
         Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
     }
 
+    /// Sends what the stream takes. What is left goes when it takes more; a failure is dealt with here.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
+        match self.poll_flush(cx, tick) {
+            Poll::Pending | Poll::Ready(_) => {}
+        }
+    }
+
     /// Sends when much waits, while more is on its way.
     pub(super) fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
         if self.frames.is_long() && matches!(self.state, State::Open(_)) {
-            // What is left is sent when the stream takes it.
-            drop(self.poll_flush(cx, tick));
+            self.flush(cx, tick);
         }
     }
 

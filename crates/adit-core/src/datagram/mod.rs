@@ -15,6 +15,7 @@ mod exchange;
 mod far;
 mod frames;
 mod link;
+mod marks;
 mod names;
 mod near;
 mod quic;
@@ -37,9 +38,6 @@ pub(crate) use far::Far;
 pub(crate) use near::Near;
 pub(crate) use relay::{Ends, QuicPort, Relay};
 
-/// Flows of one listener on one core. Each holds a descriptor.
-pub(crate) const MAX_FLOWS: usize = 4096;
-
 /// What the relays of one core share while they have their turn.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -56,6 +54,8 @@ struct Payload {
     range: Range<usize>,
     before: usize,
     after: usize,
+    /// Traffic class of the datagram that it came in.
+    class: u8,
 }
 
 impl Payload {
@@ -66,6 +66,7 @@ impl Payload {
             before: datagram.head + range.start,
             after: datagram.tail + (len - range.end),
             range: datagram.start + range.start..datagram.start + range.end,
+            class: datagram.class,
         }
     }
 

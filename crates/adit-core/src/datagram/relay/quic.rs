@@ -146,10 +146,12 @@ impl Relay {
             return self.forward(id, Some(&target), payload, scratch);
         };
         let (key, to, start, len) = (id.index(), *to, payload.range.start, payload.range.len());
-        scratch.outgoing.push(Outgoing { key, to, from: None, class: 0, start, len });
+        let class = self.marks.class(payload.class, false);
+        scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
-        self.flows.touch(id, self.now);
+        let is_demoted = std::mem::take(&mut flow.is_demoted);
+        self.touch(id, is_demoted);
         Ok(())
     }
 }

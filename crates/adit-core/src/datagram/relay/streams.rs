@@ -12,7 +12,7 @@ use super::super::Scratch;
 use super::super::drops::Drop;
 use super::super::far::{FarFlow, Route};
 use super::super::near::Key;
-use super::{BATCHES, NORMAL, Relay};
+use super::{BATCHES, Relay};
 use crate::flow::FlowId;
 use crate::io::Received;
 use crate::record::EndReason;
@@ -53,11 +53,8 @@ impl Relay {
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
         let Some(flow) = self.flows.get_mut(id) else { return };
-        if std::mem::take(&mut flow.is_resting) {
-            self.flows.set_class(id, NORMAL, self.now);
-        } else {
-            self.flows.touch(id, self.now);
-        }
+        let is_demoted = std::mem::take(&mut flow.is_demoted);
+        self.touch(id, is_demoted);
     }
 
     /// Sends the frames that the streams of this turn have got.
@@ -65,8 +62,7 @@ impl Relay {
         while let Some(id) = self.streams.pop() {
             let Some(flow) = self.flows.get_mut(id) else { continue };
             let (FarFlow::Stream(link), Some(waker)) = (&mut flow.far, &flow.waker) else { continue };
-            // What is left is sent when the stream takes it; a failure is the link's own affair.
-            drop(link.poll_flush(&mut Context::from_waker(waker), self.now));
+            link.flush(&mut Context::from_waker(waker), self.now);
         }
     }
 
@@ -146,7 +142,14 @@ impl Relay {
         batch.return_spare(sealed.end);
         let (key, start, len) = (id.index(), sealed.start, sealed.len());
         let (to, from) = (flow.near, flow.near_local);
-        scratch.outgoing.push(Outgoing { key, to, from, class: 0, start, len });
+        let is_sealed = self.near.is_tunnel();
+        if is_sealed && self.marks.is_too_long(len, to) {
+            flow.log_too_big(&self.name, to, len, &self.marks);
+            return Err(Drop::TooBig);
+        }
+        // A stream carries no marks of congestion.
+        let class = self.marks.class(0, is_sealed);
+        scratch.outgoing.push(Outgoing { key, to, from, class, start, len });
         self.tally.down += 1;
         self.tally.down_bytes += payload.len() as u64;
         Ok(())

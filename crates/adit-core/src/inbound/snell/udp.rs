@@ -6,14 +6,14 @@ use adit_net::rt;
 
 use super::Inbound;
 use crate::conns::Entry;
-use crate::datagram::{Association, MAX_FLOWS};
+use crate::datagram::Association;
 use crate::record::EndReason;
 use crate::relay::Endpoint;
 
 /// Whether one more association may begin here.
 pub(super) fn has_place(inbound: &Inbound) -> bool {
     let open = usize::try_from(inbound.metrics.datagrams.flows.value()).unwrap_or(0);
-    inbound.datagrams.is_some() && open < MAX_FLOWS
+    inbound.datagrams.as_ref().is_some_and(|datagrams| open < datagrams.far.max_flows())
 }
 
 /// Passes datagrams on until the client ends the stream, or nothing has moved for long.
