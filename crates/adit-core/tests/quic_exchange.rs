@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ const LEN: usize = 1 << 20;
 struct Peer {
     socket: UdpSocket,
     endpoint: Endpoint,
-    connections: HashMap<ConnectionHandle, Connection>,
+    connections: BTreeMap<ConnectionHandle, Connection>,
     events: Vec<(ConnectionHandle, Event)>,
     buf: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl Peer {
     fn new(server: Option<ServerConfig>) -> Self {
         let socket = UdpSocket::bind(loopback()).unwrap();
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server.map(Arc::new), true, None);
-        Self { socket, endpoint, connections: HashMap::new(), events: Vec::new(), buf: Vec::new() }
+        Self { socket, endpoint, connections: BTreeMap::new(), events: Vec::new(), buf: Vec::new() }
     }
 
     /// One turn: takes what has come or is due, and sends what is to be sent.
@@ -139,7 +139,8 @@ impl Talk {
             let mut stream = connection.recv_stream(id);
             let Ok(mut chunks) = stream.read(true) else { break };
             let next = chunks.next(usize::MAX);
-            let _ = chunks.finalize();
+            // Acknowledgements leave with the next turn.
+            let _transmits = chunks.finalize();
             match next {
                 Ok(Some(chunk)) => self.received.extend(&chunk.bytes),
                 Ok(None) => self.has_ended = true,
@@ -168,7 +169,7 @@ fn echo(stop: Arc<AtomicBool>) -> SocketAddr {
     let mut peer = Peer::new(Some(server_config()));
     let at = peer.socket.local_addr().unwrap();
     thread::spawn(move || {
-        let mut talks: HashMap<(ConnectionHandle, StreamId), Talk> = HashMap::new();
+        let mut talks: BTreeMap<(ConnectionHandle, StreamId), Talk> = BTreeMap::new();
         while !stop.load(Ordering::Relaxed) {
             peer.turn();
             for (handle, event) in std::mem::take(&mut peer.events) {
@@ -205,7 +206,10 @@ fn check(at: SocketAddr, seed: u64) {
                     id = peer.connections.get_mut(&handle).unwrap().streams().open(Dir::Bi);
                 }
                 Event::ConnectionLost { reason } => panic!("lost: {reason}"),
-                _ => {}
+                Event::HandshakeDataReady
+                | Event::Stream(_)
+                | Event::DatagramReceived
+                | Event::DatagramsUnblocked => {}
             }
         }
         if let Some(id) = id {
