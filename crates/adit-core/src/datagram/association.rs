@@ -183,6 +183,8 @@ impl Association {
         self.has_begun = true;
         let Some(stack) = near.stack.as_deref_mut() else { return Poll::Pending };
         self.frames.push_pending(stack, &self.pool, self.at).map_err(EndReason::Wire)?;
+        self.flush_near(cx, near)?;
+        let Some(stack) = near.stack.as_deref_mut() else { return Poll::Pending };
         chunk.buf.extend(&near.tail);
         let ended = loop {
             match stack.open(&mut chunk.buf, self.at).map_err(EndReason::Wire)? {

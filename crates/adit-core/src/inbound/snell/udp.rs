@@ -26,7 +26,8 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     let reason = association.run(near, entry).await;
     let duration = rt::now().saturating_duration_since(since);
     tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");
-    if !matches!(reason, EndReason::Finished | EndReason::Idle) {
-        near.stream.abort_on_close();
+    match reason {
+        EndReason::Stopped | EndReason::Socket(..) => near.stream.abort_on_close(),
+        EndReason::Finished | EndReason::Idle | EndReason::Wire(_) => {}
     }
 }
