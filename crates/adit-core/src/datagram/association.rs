@@ -26,6 +26,7 @@ use super::marks::Marks;
 use super::names::Known;
 use super::relay::{BATCHES, MAX_WAITING};
 use super::{Scratch, SharedScratch};
+use crate::access::Access;
 use crate::conns::{Entry, Tick};
 use crate::io::{Received, poll_recv};
 use crate::metrics::InboundMetrics;
@@ -39,6 +40,7 @@ pub(crate) struct Association {
     metrics: Arc<InboundMetrics>,
     pool: Pool,
     far: Rc<Far>,
+    access: Option<Rc<Access>>,
     marks: Marks,
     /// Ticks of silence after which it ends.
     idle: Tick,
@@ -69,7 +71,7 @@ impl Association {
         name: Arc<str>,
         metrics: Arc<InboundMetrics>,
         pool: Pool,
-        far: Rc<Far>,
+        (far, access): (Rc<Far>, Option<Rc<Access>>),
         scratch: SharedScratch,
     ) -> Self {
         let marks = Marks::new(far.options());
@@ -81,6 +83,7 @@ impl Association {
             metrics,
             pool,
             far,
+            access,
             marks,
             idle,
             scratch,
@@ -237,6 +240,9 @@ impl Association {
         };
         let codec = match flow {
             FarFlow::Stream(link) => {
+                if self.access.as_ref().is_some_and(|access| !access.may_reach(target)) {
+                    return Err(Drop::Rule);
+                }
                 link.push(target, &block[payload], self.tick, self.at)?;
                 link.flush_if_long(&mut Context::from_waker(turn.waker), self.tick);
                 return Ok(true);
@@ -247,6 +253,9 @@ impl Association {
             Some((last, addr)) if last == target => *addr,
             _ => match self.far.find(target, Some(turn.waker), self.tick) {
                 Known::Addr(addr) => {
+                    if self.access.as_ref().is_some_and(|access| !access.reaches(target, addr.ip())) {
+                        return Err(Drop::Rule);
+                    }
                     self.last = Some((target.clone(), addr));
                     addr
                 }

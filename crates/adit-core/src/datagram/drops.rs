@@ -31,8 +31,10 @@ pub(super) enum Drop {
     Backlog,
     /// The stream that would carry it has just failed.
     Down,
-    /// The configuration says no.
+    /// The configuration says no to QUIC.
     Blocked,
+    /// A rule says so.
+    Rule,
 }
 
 impl From<WireError> for Drop {
@@ -58,6 +60,7 @@ impl Drop {
             Self::Mailbox | Self::Backlog => &dropped.full,
             Self::Down => &dropped.no_server,
             Self::Blocked => &dropped.blocked,
+            Self::Rule => &dropped.rule,
         };
         counter.add(1);
         if let Self::Wire(error) = self {

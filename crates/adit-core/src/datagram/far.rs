@@ -76,35 +76,45 @@ impl Far {
     }
 
     /// The way out over `outbound`, if it carries datagrams; `running` is the same on this core.
-    pub(crate) fn new(
+    pub(crate) fn running(
         outbound: &model::Outbound,
         udp: &Udp,
         running: &Rc<Outbound>,
         pool: &Pool,
     ) -> Option<Self> {
+        let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
+        if !client.udp {
+            return None;
+        }
+        let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));
+        let quic = match client.quic {
+            Quic::Auto => way(true),
+            Quic::On => way(false),
+            Quic::Off => QuicMode::Stream,
+            Quic::Block => QuicMode::Blocked,
+        };
+        let (server, way) = (client.server.clone(), running.clone());
+        Some(Self::with(outbound, udp, Kind::Snell { server, outbound: way, pool: pool.clone(), quic }))
+    }
+
+    /// The way out over an `outbound` that needs nothing but sockets.
+    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
             OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
                 Kind::Shadowsocks { server: client.server.clone(), key: Arc::new(client.key.derive()) }
-            }
-            OutboundProtocol::Snell(client) if client.udp => {
-                let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));
-                let quic = match client.quic {
-                    Quic::Auto => way(true),
-                    Quic::On => way(false),
-                    Quic::Off => QuicMode::Stream,
-                    Quic::Block => QuicMode::Blocked,
-                };
-                let (server, outbound) = (client.server.clone(), running.clone());
-                Kind::Snell { server, outbound, pool: pool.clone(), quic }
             }
             OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
             | OutboundProtocol::Shadowsocks(_)
             | OutboundProtocol::Group(_) => return None,
         };
+        Some(Self::with(outbound, udp, kind))
+    }
+
+    fn with(outbound: &model::Outbound, udp: &Udp, kind: Kind) -> Self {
         let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
-        Some(Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind })
+        Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind }
     }
 
     /// Flows that one listener may have on one core.

@@ -131,7 +131,7 @@ impl Relay {
         datagram: &Datagram,
         scratch: &mut Scratch,
     ) -> Result<(), Drop> {
-        let id = self.begin(key, datagram, None, Some(&opened.target), scratch)?;
+        let id = self.begin(key, (datagram.from, datagram.to), None, Some(&opened.target), scratch)?;
         if let Some(flow) = self.flows.get_mut(id) {
             flow.quic = Some(Box::new(Served::new(opened.target, self.now)));
         }
