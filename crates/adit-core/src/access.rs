@@ -151,6 +151,14 @@ impl Access {
         }
     }
 
+    /// Whether a server passes a datagram for `target` on to another server, which looks names up itself.
+    pub(crate) fn may_reach(&self, target: &Target) -> bool {
+        match (&self.role, self.list.reaches(&target.host)) {
+            (Role::Client { .. }, _) | (Role::Server, Verdict::Yes | Verdict::Resolve) => true,
+            (Role::Server, Verdict::No) => false,
+        }
+    }
+
     /// Whether a server sends a datagram for `target` to this address.
     pub(crate) fn reaches(&self, target: &Target, ip: IpAddr) -> bool {
         match (&self.role, self.list.reaches(&target.host)) {

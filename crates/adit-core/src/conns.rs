@@ -134,6 +134,11 @@ impl Entry {
         self.conn.active_at.set(self.table.tick.get());
     }
 
+    /// The core's tick.
+    pub(crate) fn tick(&self) -> Tick {
+        self.table.tick.get()
+    }
+
     /// Ticks since bytes last moved.
     pub(crate) fn quiet_for(&self) -> Tick {
         self.table.tick.get().wrapping_sub(self.conn.active_at.get())

@@ -208,12 +208,16 @@ impl Stack {
         let inner = self.protocol.layer().plan(now);
         let Some(disguise) = &self.front.disguise else { return inner };
         let outer = disguise.plan(now);
-        let nest = |inner: Room, outer: Room| Room {
-            head: inner.head + outer.head,
-            tail: inner.tail + outer.tail,
-            max_payload: inner.max_payload.min(outer.max_payload.saturating_sub(inner.head + inner.tail)),
-        };
         Plan { first: nest(inner.first, outer.first), rest: nest(inner.rest, outer.rest) }
+    }
+
+    /// Room around a datagram, which is a frame of its own whatever the plan says of sizes. Nothing must be pending.
+    pub(crate) fn datagram_room(&self, now: Instant) -> Room {
+        let inner = Room { max_payload: snell::MAX_PAYLOAD, ..self.protocol.layer().plan(now).first };
+        match &self.front.disguise {
+            Some(disguise) => nest(inner, disguise.plan(now).first),
+            None => inner,
+        }
     }
 
     /// As [`Layer::seal`].
@@ -277,5 +281,14 @@ impl Stack {
             disguise.handle_transport_end(self.front.raw_len)?;
         }
         self.protocol.layer_mut().handle_transport_end(unread)
+    }
+}
+
+/// The room that two layers need together.
+fn nest(inner: Room, outer: Room) -> Room {
+    Room {
+        head: inner.head + outer.head,
+        tail: inner.tail + outer.tail,
+        max_payload: inner.max_payload.min(outer.max_payload.saturating_sub(inner.head + inner.tail)),
     }
 }

@@ -110,11 +110,15 @@ pub(crate) struct Dropped {
     pub(crate) no_flow: Counter,
     /// The kernel had no room to keep it until it was received.
     pub(crate) kernel: Counter,
+    /// The server that would carry it cannot be reached, or refuses datagrams.
+    pub(crate) no_server: Counter,
+    /// Refused by the configuration.
+    pub(crate) blocked: Counter,
 }
 
 impl Dropped {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 11] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 13] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -127,6 +131,8 @@ impl Dropped {
             ("rule", self.rule.value()),
             ("no-flow", self.no_flow.value()),
             ("kernel", self.kernel.value()),
+            ("no-server", self.no_server.value()),
+            ("blocked", self.blocked.value()),
         ]
     }
 }

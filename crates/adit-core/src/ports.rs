@@ -116,7 +116,8 @@ impl Ports {
         let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
         let (mut addresses, mut warnings) = (Vec::new(), inbound::warnings(&inbound));
         for addr in &inbound.listen {
-            let (addr, found) = open(&inbound, *addr, 0, &mut sockets, &mut plugins)?;
+            let (addr, found) =
+                open(&inbound, *addr, (0, inbound::takes_datagrams(&inbound)), &mut sockets, &mut plugins)?;
             addresses.push(addr);
             warnings.extend(found.iter().map(ToString::to_string));
         }

@@ -117,7 +117,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        if inbound::takes_datagrams(inbound) && !Far::carries_any(&config.outbounds, inbound.outbound) {
+        let carries = Far::carries_any(&config.outbounds, inbound.outbound);
+        if inbound::needs_datagrams(inbound) && !carries {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
         }
@@ -126,7 +127,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             if !transports.tcp() && !inbound::takes_datagrams(inbound) {
                 continue;
             }
-            let (addr, found) = open(inbound, *addr, index, &mut sockets, &mut plugins)?;
+            let takes = carries && inbound::takes_datagrams(inbound);
+            let (addr, found) = open(inbound, *addr, (index, takes), &mut sockets, &mut plugins)?;
             addresses[index].push(addr);
             warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
         }
@@ -184,14 +186,14 @@ impl Sockets {
     }
 }
 
-/// Listens on `addr` for what `inbound` carries, with a socket per core.
+/// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
 pub(crate) fn open(
     inbound: &model::Inbound,
     mut addr: SocketAddr,
-    index: usize,
+    (index, takes): (usize, bool),
     cores: &mut [Sockets],
     plugins: &mut Plugins,
-) -> Result<(SocketAddr, Vec<Warning>), StartError> {
+) -> Result<(SocketAddr, Vec<String>), StartError> {
     let options = ListenOptions {
         v6_only: listen::needs_v6_only(addr, &inbound.listen),
         ..ListenOptions::from(&inbound.socket)
@@ -204,15 +206,24 @@ pub(crate) fn open(
             None => listen::listen_many(addr, &options, cores.len()).map_err(failed)?,
         };
         addr = made.addr;
-        warnings.extend(made.warnings);
+        warnings.extend(made.warnings.iter().map(ToString::to_string));
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.listeners.push((index, socket));
         }
     }
-    if inbound::takes_datagrams(inbound) {
-        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+    if takes {
+        let made = match listen::listen_datagrams(addr, &options, cores.len()) {
+            Ok(made) => made,
+            // The rest works without them.
+            Err(error) if !inbound::needs_datagrams(inbound) => {
+                warnings.push(format!("no QUIC: {error}: {}", error.source));
+                return Ok((addr, warnings));
+            }
+            Err(error) => return Err(failed(error)),
+        };
         addr = made.addr;
-        warnings.extend(made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6));
+        let shown = made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6);
+        warnings.extend(shown.map(|warning| warning.to_string()));
         let exchange = Arc::new(Exchange::new(cores.len()));
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.datagrams.push((index, socket, exchange.clone()));
@@ -355,7 +366,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
-    let ways = ways_out(&config, &outbound_shared, &metrics);
+    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool);
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
@@ -387,12 +398,13 @@ fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
 }
 
 /// The ways out on one core, in the order of the configuration: groups behind what they are made of.
-fn ways_out(config: &Config, shared: &[outbound::Shared], metrics: &CoreMetrics) -> Vec<Leaf> {
+fn ways_out(config: &Config, shared: &[outbound::Shared], metrics: &CoreMetrics, pool: &Pool) -> Vec<Leaf> {
     let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds);
     let leaves: Rc<[Leaf]> = leaves
-        .map(|((outbound, shared), metrics)| Leaf {
-            outbound: Rc::new(Outbound::new(outbound, shared, metrics.clone())),
-            far: Far::new(outbound, &config.udp).map(Rc::new),
+        .map(|((outbound, shared), metrics)| {
+            let running = Rc::new(Outbound::new(outbound, shared, metrics.clone()));
+            let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
+            Leaf { outbound: running, far }
         })
         .collect();
     let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
-    Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
 };
 use adit_core::{Running, Status, start};
 use adit_testkit::unused_addr;
@@ -101,7 +101,12 @@ fn direct(users: &[(&str, &str)]) -> Proxy {
 
 fn snell() -> Proxy {
     let psk = Secret::new("a key for tests");
-    let server = InboundProtocol::Snell(SnellServer { psk: psk.clone(), obfs: ObfsServer::Off });
+    let server = InboundProtocol::Snell(SnellServer {
+        psk: psk.clone(),
+        obfs: ObfsServer::Off,
+        udp: true,
+        quic: false,
+    });
     let (server, addr) = run(server, OutboundProtocol::Direct);
     let client = OutboundProtocol::Snell(SnellClient {
         server: addr.into(),
@@ -109,6 +114,8 @@ fn snell() -> Proxy {
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: HalfClose::On,
+        udp: true,
+        quic: Quic::Off,
     });
     let (client, addr) = run(local(&[]), client);
     Proxy { addr, running: vec![server, client] }

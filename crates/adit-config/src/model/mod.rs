@@ -219,6 +219,10 @@ pub struct SnellServer {
     pub psk: Secret,
     /// Disguise around the Snell stream.
     pub obfs: ObfsServer,
+    /// Whether datagrams over streams (command 6) are served.
+    pub udp: bool,
+    /// Whether QUIC is taken on the UDP port of the same number.
+    pub quic: bool,
 }
 
 /// Disguise that a server expects.
@@ -272,6 +276,24 @@ pub struct SnellClient {
     pub reuse: bool,
     /// When the end of the local side's data is passed on.
     pub half_close: HalfClose,
+    /// Whether datagrams are carried.
+    pub udp: bool,
+    /// How QUIC is carried, if datagrams are.
+    pub quic: Quic,
+}
+
+/// How a Snell client carries QUIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Quic {
+    /// As [`Quic::On`], and over the stream for a while when the server does not answer.
+    #[default]
+    Auto,
+    /// As datagrams to the server's UDP port, which go on as they are.
+    On,
+    /// Over the stream, like all other datagrams.
+    Off,
+    /// Not at all: applications fall back to TCP.
+    Block,
 }
 
 /// Disguise that a client puts on, with the host that it names.

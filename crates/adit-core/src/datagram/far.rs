@@ -1,20 +1,23 @@
 //! The side of the targets.
 
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, OutboundProtocol, ShadowsocksClient, Udp};
+use adit_config::model::{self, ClientCover, OutboundProtocol, Quic, ShadowsocksClient, Udp};
 use adit_net::resolve::Resolver;
+use adit_net::rt::Pool;
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
+use adit_proto::snell::udp::is_quic_initial;
 use adit_proto::wire::Target;
 
+use super::link::Link;
 use super::names::{Known, Names};
+use super::quic::{QuicFlow, QuicWay};
 use crate::flow::Tick;
-use crate::outbound::{Group, Here};
+use crate::outbound::{Group, Here, Outbound};
 use crate::rng::OsRng;
 
 /// How the datagrams of one outbound leave, on one core.
@@ -28,16 +31,42 @@ pub(crate) struct Far {
 enum Kind {
     Direct,
     Shadowsocks { server: Target, key: Arc<Key> },
+    Snell { server: Target, outbound: Rc<Outbound>, pool: Pool, quic: QuicMode },
     Group(Rc<Group>),
 }
 
-/// The way out of one flow.
-pub(crate) struct FarFlow {
-    /// Where its datagrams leave.
-    pub(crate) socket: Socket,
-    /// For those that go through a server.
-    pub(crate) codec: Option<Box<dyn PacketCodec>>,
+enum QuicMode {
+    Stream,
+    Blocked,
+    Raw(Rc<QuicWay>),
 }
+
+/// What becomes of a datagram before its flow is known.
+pub(super) enum Route {
+    /// It goes with its client's others.
+    Common,
+    /// It is QUIC with a flow of its own.
+    Quic,
+    /// It goes nowhere.
+    Blocked,
+}
+
+/// The way out of one flow.
+pub(super) enum FarFlow {
+    /// A socket of its own; with a codec where it goes through a server.
+    Socket(Socket, Option<Codec>),
+    /// A stream to a server.
+    Stream(Box<Link>),
+}
+
+/// What is done to datagrams on their way to a server and back.
+pub(super) enum Codec {
+    Sealed(Box<dyn PacketCodec>),
+    Quic(Box<QuicFlow>),
+}
+
+/// A socket of its own, with what seals its datagrams: for checks of members.
+pub(crate) type Plain = (Socket, Option<Box<dyn PacketCodec>>);
 
 /// What a new flow goes over, for as long as it lasts.
 pub(super) struct Way {
@@ -47,7 +76,7 @@ pub(super) struct Way {
 }
 
 impl Far {
-    /// Whether `outbound` carries datagrams. Of a group, its members tell.
+    /// Whether a member of a group like `outbound` carries datagrams: over sockets, for streams are not compared.
     pub(crate) fn carries(outbound: &model::Outbound) -> bool {
         match &outbound.protocol {
             OutboundProtocol::Direct => true,
@@ -56,10 +85,18 @@ impl Far {
         }
     }
 
+    /// Whether `outbound`, which is no group, carries datagrams.
+    pub(crate) fn is_there(outbound: &model::Outbound) -> bool {
+        match &outbound.protocol {
+            OutboundProtocol::Snell(client) => client.udp,
+            _ => Self::carries(outbound),
+        }
+    }
+
     /// Whether the outbound of this number carries datagrams, or may come to.
     pub(crate) fn carries_any(outbounds: &[model::Outbound], index: usize) -> bool {
         let OutboundProtocol::Group(group) = &outbounds[index].protocol else {
-            return Self::carries(&outbounds[index]);
+            return Self::is_there(&outbounds[index]);
         };
         let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
         group.grows || members.any(|member| Self::carries(&outbounds[member.outbound]))
@@ -74,12 +111,45 @@ impl Far {
     /// What a new flow goes over; `None` if there is nothing at this time.
     pub(super) fn pick(self: &Rc<Self>) -> Option<Way> {
         match &self.kind {
-            Kind::Direct | Kind::Shadowsocks { .. } => Some(Way { far: self.clone(), member: None }),
+            Kind::Direct | Kind::Shadowsocks { .. } | Kind::Snell { .. } => {
+                Some(Way { far: self.clone(), member: None })
+            }
             Kind::Group(group) => group.pick().map(|(far, here)| Way { far, member: Some(here) }),
         }
     }
 
-    /// The way out over `outbound`, if it carries datagrams and is no group.
+    /// The way out over `outbound`, if it carries datagrams and is no group; `running` is the same on this core.
+    pub(crate) fn running(
+        outbound: &model::Outbound,
+        udp: &Udp,
+        running: &Rc<Outbound>,
+        pool: &Pool,
+    ) -> Option<Self> {
+        let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
+        if !client.udp {
+            return None;
+        }
+        let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));
+        let quic = match client.quic {
+            Quic::Auto => way(true),
+            Quic::On => way(false),
+            Quic::Off => QuicMode::Stream,
+            Quic::Block => QuicMode::Blocked,
+        };
+        let (server, way) = (client.server.clone(), running.clone());
+        Some(Self::with(outbound, udp, Kind::Snell { server, outbound: way, pool: pool.clone(), quic }))
+    }
+
+    /// A socket of its own for datagrams to `target`; `None` where they go over a stream.
+    pub(crate) fn open_plain(&self, target: &Target, now: Tick) -> io::Result<Option<Plain>> {
+        Ok(match self.open(target, false, now)? {
+            FarFlow::Socket(socket, None) => Some((socket, None)),
+            FarFlow::Socket(socket, Some(Codec::Sealed(codec))) => Some((socket, Some(codec))),
+            FarFlow::Socket(_, Some(Codec::Quic(_))) | FarFlow::Stream(_) => None,
+        })
+    }
+
+    /// The way out over an `outbound` that needs nothing but sockets.
     pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
@@ -91,8 +161,17 @@ impl Far {
             | OutboundProtocol::Shadowsocks(_)
             | OutboundProtocol::Group(_) => return None,
         };
+        Some(Self::with(outbound, udp, kind))
+    }
+
+    fn with(outbound: &model::Outbound, udp: &Udp, kind: Kind) -> Self {
         let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
-        Some(Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind })
+        Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind }
+    }
+
+    /// Flows that one listener may have on one core.
+    pub(crate) fn max_flows(&self) -> usize {
+        self.udp.flows
     }
 
     /// How datagrams are relayed, on both sides.
@@ -104,34 +183,60 @@ impl Far {
     pub(crate) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
         match &self.kind {
             Kind::Direct | Kind::Group(_) => self.names.find(target, waker, now),
-            Kind::Shadowsocks { server, .. } => self.names.find(server, waker, now),
+            Kind::Shadowsocks { server, .. } | Kind::Snell { server, .. } => {
+                self.names.find(server, waker, now)
+            }
         }
     }
 
-    /// Whether every datagram of a flow is sent to one address.
-    pub(crate) fn is_server(&self) -> bool {
-        matches!(self.kind, Kind::Shadowsocks { .. })
+    /// Whether some datagrams have to be looked at for their way to be known.
+    pub(super) fn routes(&self) -> bool {
+        matches!(self.kind, Kind::Snell { quic: QuicMode::Raw(_) | QuicMode::Blocked, .. })
     }
 
-    /// A socket for a new flow. Without the server's address it is one that may send anywhere.
-    pub(crate) fn open(&self, server: Option<SocketAddr>) -> io::Result<FarFlow> {
-        let interface = self.interface.as_deref();
+    /// Which way a datagram takes that has no QUIC flow yet.
+    pub(super) fn route(&self, target: &Target, payload: &[u8], now: Tick) -> Route {
+        let Kind::Snell { quic, .. } = &self.kind else { return Route::Common };
+        match quic {
+            QuicMode::Blocked if is_quic_initial(payload) => Route::Blocked,
+            QuicMode::Raw(way) if way.takes(target, payload, now) => Route::Quic,
+            QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_) => Route::Common,
+        }
+    }
+
+    /// The way for a new flow whose first datagram is for `target`; `is_quic` if [`Far::route`] said so. As long as the
+    /// server's address is not known its socket may send anywhere.
+    pub(super) fn open(&self, target: &Target, is_quic: bool, now: Tick) -> io::Result<FarFlow> {
         match &self.kind {
             // Datagrams of the application's own size: what it sees is what it would see without us.
             Kind::Direct | Kind::Group(_) => {
-                let socket = Socket::open(interface)?;
+                let socket = Socket::open(self.interface.as_deref())?;
                 set_options(&socket, &self.udp, false)?;
-                Ok(FarFlow { socket, codec: None })
+                Ok(FarFlow::Socket(socket, None))
             }
             Kind::Shadowsocks { key, .. } => {
-                let socket = match server {
-                    Some(server) => Socket::connect(server, interface)?,
-                    None => Socket::open(interface)?,
-                };
-                set_options(&socket, &self.udp, true)?;
-                Ok(FarFlow { socket, codec: Some(client_packets(key, &mut OsRng)) })
+                let codec = Codec::Sealed(client_packets(key, &mut OsRng));
+                Ok(FarFlow::Socket(self.socket(target, now)?, Some(codec)))
+            }
+            Kind::Snell { quic: QuicMode::Raw(way), .. } if is_quic => {
+                let codec = Codec::Quic(Box::new(way.begin(target.clone())));
+                Ok(FarFlow::Socket(self.socket(target, now)?, Some(codec)))
+            }
+            Kind::Snell { outbound, pool, .. } => {
+                Ok(FarFlow::Stream(Box::new(Link::new(outbound.clone(), pool.clone()))))
             }
         }
+    }
+
+    /// A socket towards the server.
+    fn socket(&self, target: &Target, now: Tick) -> io::Result<Socket> {
+        let interface = self.interface.as_deref();
+        let socket = match self.find(target, None, now) {
+            Known::Addr(server) => Socket::connect(server, interface)?,
+            Known::Pending | Known::Nothing => Socket::open(interface)?,
+        };
+        set_options(&socket, &self.udp, true)?;
+        Ok(socket)
     }
 }
 
@@ -153,4 +258,14 @@ fn carries_datagrams(client: &ShadowsocksClient) -> bool {
         ClientCover::Obfs(_) => false,
     };
     client.transports.udp() && !by_plugin
+}
+
+impl FarFlow {
+    /// Whether this is a flow of QUIC that is to go over the stream, as `payload` shows.
+    pub(super) fn gives_up_quic(&self, payload: &[u8], now: Tick) -> bool {
+        match self {
+            Self::Socket(_, Some(Codec::Quic(quic))) => quic.gives_up(payload, now),
+            Self::Socket(..) | Self::Stream(_) => false,
+        }
+    }
 }

@@ -9,11 +9,16 @@
 //!            ←─ send ─ near.seal ─────────────── far.open ─ batch ──────── (any source: full cone)
 //! ```
 
+mod association;
+mod drops;
 mod exchange;
 mod far;
+mod frames;
+mod link;
 mod marks;
 mod names;
 mod near;
+mod quic;
 mod ready;
 mod relay;
 
@@ -27,11 +32,12 @@ use std::rc::Rc;
 use adit_net::udp::{Batch, Datagram, Outgoing};
 use adit_proto::wire::Room;
 
+pub(crate) use association::Association;
 pub(crate) use exchange::Exchange;
-pub(crate) use far::{Far, FarFlow};
+pub(crate) use far::Far;
 pub(crate) use names::Known;
 pub(crate) use near::Near;
-pub(crate) use relay::{Ends, Relay};
+pub(crate) use relay::{Ends, QuicPort, Relay};
 
 /// What the relays of one core share while they have their turn.
 #[derive(Debug, Default)]

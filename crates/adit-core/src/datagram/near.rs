@@ -10,6 +10,7 @@ use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
+use super::relay::QuicPort;
 use crate::rng::OsRng;
 
 /// Whose flow a datagram belongs to.
@@ -19,6 +20,8 @@ pub(super) enum Key {
     Peer(SocketAddr),
     /// That of a session, which may change its address.
     Session(u64),
+    /// That of a client's address and a target, by the target's hash.
+    Pair(SocketAddr, u64),
     /// That of a client's address, past the tunnel.
     Past(SocketAddr),
 }
@@ -36,6 +39,8 @@ pub(crate) enum Near {
     Packets(Box<dyn PacketCodec>),
     /// Shadowsocks 2022, where datagrams belong to sessions.
     Sessions(Box<ServerPackets>),
+    /// QUIC behind envelopes, for Snell.
+    Quic(QuicPort),
     /// The same, passed on unread to the server that it names.
     Relay(Relay, Arc<[Target]>),
 }
@@ -64,14 +69,16 @@ impl Near {
 
     /// Whether datagrams carry their key, so that their size must not exceed the path's.
     pub(super) fn is_tunnel(&self) -> bool {
-        matches!(self, Self::Packets(_) | Self::Sessions(_) | Self::Relay(..))
+        matches!(self, Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_))
     }
 
     /// The only target of a tunnel.
     pub(super) fn fixed_target(&self) -> Option<&Target> {
         match self {
             Self::Tunnel(target) => Some(target),
-            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) => None,
+            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_) => {
+                None
+            }
         }
     }
 
@@ -83,7 +90,7 @@ impl Near {
         unix_s: u64,
     ) -> Result<(Key, Opened), WireError> {
         match self {
-            Self::Tunnel(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
+            Self::Tunnel(_) | Self::Quic(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
             Self::Socks { client } => {
                 if from.ip() != *client {
                     return Err(WireError::Authentication { what: "address of an associated client" });
@@ -111,7 +118,7 @@ impl Near {
     pub(super) fn new_session(&self, header: &Header) -> Option<Box<Session>> {
         match self {
             Self::Sessions(packets) => Some(Box::new(packets.new_session(header, &mut OsRng))),
-            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) | Self::Relay(..) => None,
+            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) | Self::Relay(..) | Self::Quic(_) => None,
         }
     }
 
@@ -123,7 +130,7 @@ impl Near {
             (Self::Socks { .. }, None) => {
                 Room { head: socks::header_len(source), tail: 0, max_payload: usize::from(u16::MAX) }
             }
-            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..), None) => {
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_), None) => {
                 Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
             }
         }
@@ -146,7 +153,7 @@ impl Near {
                 socks::emit_header(source, &mut block[start..payload.start]);
                 Ok(start..payload.end)
             }
-            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..), None) => Ok(payload),
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_), None) => Ok(payload),
         }
     }
 }

@@ -1,18 +1,24 @@
+mod quic;
+mod streams;
+
+use std::collections::hash_map::RandomState;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, HEADROOM, Outgoing, Sent, Socket};
+use adit_net::udp::{Datagram, HEADROOM, Outgoing, Socket};
 use adit_proto::shadowsocks::NoFilter;
 use adit_proto::shadowsocks::aead2022::{Header, Session};
-use adit_proto::wire::{Target, WireError};
+use adit_proto::wire::Target;
 
+use super::drops::{Drop, Tally};
 use super::exchange::{Exchange, Moved};
-use super::far::{Far, FarFlow, Way, set_options};
+use super::far::{Codec, Far, FarFlow, Way, set_options};
 use super::marks::Marks;
 use super::names::Known;
 use super::near::{Key, Near, Opened};
@@ -21,8 +27,10 @@ use super::{Payload, Scratch, SharedScratch};
 use crate::access::{Access, Side};
 use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
-use crate::metrics::{Counter, Dropped, InboundMetrics};
+use crate::metrics::InboundMetrics;
 use crate::rng::OsRng;
+
+pub(crate) use quic::QuicPort;
 
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
@@ -37,10 +45,10 @@ const RESTING: usize = 2;
 const DNS: u16 = 53;
 
 /// Batches from one socket per turn: with 32 messages each, the 64 that one may have before others have theirs.
-const BATCHES: usize = 2;
+pub(super) const BATCHES: usize = 2;
 
 /// Datagrams of a flow that wait for the address of a name.
-const MAX_WAITING: usize = 8;
+pub(super) const MAX_WAITING: usize = 8;
 
 /// Datagrams from other cores that are taken in one turn.
 const MAX_MOVED: usize = 64;
@@ -73,7 +81,12 @@ pub(crate) struct Relay {
     scratch: SharedScratch,
     /// The other cores of this listener, and the number of this one.
     exchange: Option<(Arc<Exchange>, usize)>,
+    /// Flows whose streams have got something to send.
+    streams: Vec<FlowId>,
+    /// For the names of flows, keyed by a secret of this relay.
+    hasher: RandomState,
     now: Tick,
+    at: Instant,
     unix_s: u64,
     tally: Tally,
 }
@@ -99,6 +112,8 @@ struct Flow {
     is_demoted: bool,
     is_too_big_logged: bool,
     waiting: Vec<(Target, Vec<u8>, u8)>,
+    /// Where QUIC behind an envelope goes.
+    quic: Option<Box<quic::Served>>,
 }
 
 impl Flow {
@@ -116,39 +131,9 @@ impl Flow {
         if let Some(session) = &mut self.session {
             session.rest();
         }
-        if let Some(codec) = &mut self.far.codec {
+        if let FarFlow::Socket(_, Some(Codec::Sealed(codec))) = &mut self.far {
             codec.rest();
         }
-    }
-}
-
-/// Counts of a turn, which go to the metrics at its end.
-#[derive(Default)]
-struct Tally {
-    up: u64,
-    up_bytes: u64,
-    down: u64,
-    down_bytes: u64,
-}
-
-/// Why a datagram goes no further.
-enum Drop {
-    Wire(WireError),
-    Unresolved,
-    TooBig,
-    /// No room in the batch: to be tried again when it has been sent.
-    NoPlace,
-    System(io::Error),
-    /// Its flow has just ended.
-    Gone,
-    Mailbox,
-    /// A rule says so.
-    Rule,
-}
-
-impl From<WireError> for Drop {
-    fn from(error: WireError) -> Self {
-        Self::Wire(error)
     }
 }
 
@@ -188,7 +173,10 @@ impl Relay {
             todo: Vec::new(),
             scratch,
             exchange,
+            streams: Vec::new(),
+            hasher: RandomState::new(),
             now: 0,
+            at: rt::now(),
             unix_s: 0,
             tally: Tally::default(),
         })
@@ -221,7 +209,7 @@ impl Relay {
         let scratch = self.scratch.clone();
         let scratch = &mut *scratch.borrow_mut();
         self.ready.register(cx.waker());
-        self.unix_s = rt::unix_time();
+        (self.at, self.unix_s) = (rt::now(), rt::unix_time());
         let mut more = self.take_moved(cx, scratch);
         more |= self.receive_near(cx, scratch)?;
         let mut todo = std::mem::take(&mut self.todo);
@@ -263,6 +251,7 @@ impl Relay {
                 }
             }
             self.flush_far(scratch);
+            self.flush_streams();
         }
         Ok(true)
     }
@@ -272,11 +261,21 @@ impl Relay {
         if self.access.as_ref().is_some_and(|access| !access.accepts(datagram.from.ip().to_canonical())) {
             return Err(Drop::Rule);
         }
+        if let Near::Quic(_) = self.near {
+            return self.take_quic(datagram, scratch);
+        }
         let bytes = &mut scratch.batch.block[datagram.range()];
         let (mut key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
         if let (Opened::Plain(target, _), Some(_)) = (&opened, &self.access) {
             key = self.sided(key, target.as_ref());
         }
+        if let Opened::Plain(target, payload) = &opened
+            && self.far.routes()
+        {
+            let at = datagram.start + payload.start..datagram.start + payload.end;
+            key = self.route(key, target.as_ref(), at, scratch)?;
+        }
+        let bytes = &mut scratch.batch.block[datagram.range()];
         let found = self.flows.find(&key);
         let (target, payload, session) = match opened {
             Opened::Plain(target, payload) => (target, payload, None),
@@ -314,7 +313,7 @@ impl Relay {
         // What is queued names flows by their slot, and one of them may have to make room.
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
-        let is_past = matches!(key, Key::Past(_));
+        let (is_past, is_quic) = (matches!(key, Key::Past(_)), matches!(key, Key::Pair(..)));
         let way = if is_past {
             let past = self.access.as_deref().and_then(Access::past);
             past.map(|far| Way { far: far.clone(), member: None })
@@ -322,11 +321,7 @@ impl Relay {
             self.far.pick()
         };
         let way = way.ok_or(Drop::Unresolved)?;
-        let server = match way.far.find(target, None, self.now) {
-            Known::Addr(addr) if way.far.is_server() => Some(addr),
-            Known::Addr(_) | Known::Pending | Known::Nothing => None,
-        };
-        let far = way.far.open(server).map_err(Drop::System)?;
+        let far = way.far.open(target, is_quic, self.now).map_err(Drop::System)?;
         let flow = Flow {
             near,
             near_local,
@@ -341,6 +336,7 @@ impl Relay {
             is_demoted: false,
             is_too_big_logged: false,
             waiting: Vec::new(),
+            quic: None,
         };
         let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
         let metrics = &self.metrics.datagrams;
@@ -387,9 +383,26 @@ impl Relay {
     ) -> Result<(), Drop> {
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
+        let way = (flow.waker.as_ref(), flow.is_past);
+        let codec = match &mut flow.far {
+            FarFlow::Socket(_, codec) => codec,
+            FarFlow::Stream(link) => {
+                if self.access.as_ref().is_some_and(|access| !access.may_reach(target)) {
+                    return Err(Drop::Rule);
+                }
+                let bytes = &scratch.batch.block[payload.range.clone()];
+                link.push(target, bytes, self.now, self.at)?;
+                if let Some(waker) = &flow.waker {
+                    link.flush_if_long(&mut Context::from_waker(waker), self.now);
+                }
+                flow.is_dns &= target.port == DNS;
+                self.queued_in_stream(id, bytes.len());
+                return Ok(());
+            }
+        };
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match find(self.access.as_deref(), flow, target, self.now)? {
+            _ => match find(&flow.way.far, self.access.as_deref(), way, target, self.now)? {
                 Known::Addr(addr) => {
                     flow.is_spread |= flow.last.is_some();
                     flow.is_dns &= target.port == DNS;
@@ -404,9 +417,10 @@ impl Relay {
                 Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
             },
         };
-        let range = match &mut flow.far.codec {
+        let range = match codec {
             None => payload.range.clone(),
-            Some(codec) => {
+            Some(Codec::Quic(quic)) => quic.seal(&mut scratch.batch, payload)?,
+            Some(Codec::Sealed(codec)) => {
                 let room = codec.room(target);
                 if payload.range.len() > room.max_payload {
                     return Err(Drop::TooBig);
@@ -421,7 +435,7 @@ impl Relay {
             }
         };
         let (key, start, len) = (id.index(), range.start, range.len());
-        let is_sealed = flow.far.codec.is_some();
+        let is_sealed = codec.is_some();
         if is_sealed && self.marks.is_too_long(len, to) {
             flow.log_too_big(&self.name, to, len, &self.marks);
             return Err(Drop::TooBig);
@@ -444,14 +458,17 @@ impl Relay {
         for group in outgoing.chunk_by(|one, next| one.key == next.key) {
             let Some(id) = self.flows.at(group[0].key) else { continue };
             let Some(flow) = self.flows.get_mut(id) else { continue };
-            let sent = flow.far.socket.send(batch, group);
+            let FarFlow::Socket(socket, codec) = &flow.far else { continue };
+            let is_quic = matches!(codec, Some(Codec::Quic(_)));
+            let sent = socket.send(batch, group);
             self.metrics.datagrams.dropped.note(&sent);
             if let Some((to, len)) = sent.too_big_to {
                 flow.log_too_big(&self.name, to, len, &self.marks);
             }
             // With one target alone the flow is of no use; its client's next datagram begins another one.
-            let is_only =
-                !flow.is_spread && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
+            let is_only = !flow.is_spread
+                && !is_quic
+                && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
             if is_only && let Some((key, _)) = self.flows.remove(id) {
                 self.metrics.datagrams.unreachable.add(1);
                 self.ended(key);
@@ -467,10 +484,10 @@ impl Relay {
         for _ in 0..BATCHES {
             let Some(flow) = self.flows.get_mut(id) else { return false };
             let Some(waker) = &flow.waker else { return false };
+            let FarFlow::Socket(socket, _) = &flow.far else { return self.receive_stream(id, scratch) };
             let mut cx = Context::from_waker(waker);
             let mut lost = 0;
-            let Poll::Ready(result) = flow.far.socket.poll_receive(&mut cx, &mut scratch.batch, &mut lost)
-            else {
+            let Poll::Ready(result) = socket.poll_receive(&mut cx, &mut scratch.batch, &mut lost) else {
                 return false;
             };
             self.metrics.datagrams.dropped.kernel.add(lost);
@@ -503,6 +520,11 @@ impl Relay {
             }
         }
         self.flush_near(scratch);
+        self.answered(id);
+    }
+
+    /// Something has come for a flow.
+    fn answered(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         if let Some(member) = &flow.way.member {
             member.note_datagram();
@@ -529,23 +551,37 @@ impl Relay {
     fn take_from_far(&mut self, id: FlowId, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
         let batch = &mut scratch.batch;
-        let (source, payload) = match &mut flow.far.codec {
-            None => (Target::from(datagram.from), 0..datagram.end - datagram.start),
-            Some(codec) => {
+        let FarFlow::Socket(_, codec) = &mut flow.far else { return Err(Drop::Gone) };
+        if matches!(self.near, Near::Quic(_)) || matches!(codec, Some(Codec::Quic(_))) {
+            quic::check_source(flow.last.as_ref(), datagram.from)?;
+        }
+        let whole = 0..datagram.end - datagram.start;
+        let owned;
+        let (source, payload) = match codec {
+            None => {
+                owned = Target::from(datagram.from);
+                (&owned, whole)
+            }
+            Some(Codec::Quic(quic)) => {
+                quic.answered();
+                (quic.target(), whole)
+            }
+            Some(Codec::Sealed(codec)) => {
                 let bytes = &mut batch.block[datagram.range()];
                 let packet = codec.open(bytes, self.unix_s, &mut NoFilter)?;
-                (packet.target, packet.payload)
+                owned = packet.target;
+                (&owned, packet.payload)
             }
         };
         let payload = Payload::of(datagram, payload);
         let session = flow.session.as_deref_mut();
-        let room = self.near.room(session.as_deref(), &source);
+        let room = self.near.room(session.as_deref(), source);
         if payload.range.len() > room.max_payload {
             return Err(Drop::TooBig);
         }
         let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
         let is_copy = place.start != payload.range.start;
-        let sealed = self.near.seal(session, &mut batch.block, place, &source, self.unix_s)?;
+        let sealed = self.near.seal(session, &mut batch.block, place, source, self.unix_s)?;
         if is_copy {
             batch.return_spare(sealed.end);
         }
@@ -596,6 +632,7 @@ impl Relay {
             }
             self.flush_far(scratch);
         }
+        self.flush_streams();
     }
 
     /// The rules may by now send what has waited another way than its flow's.
@@ -619,7 +656,9 @@ impl Relay {
                 };
                 self.forward(id, Some(target), payload, scratch)
             }
-            Key::Peer(_) | Key::Session(_) => self.forward(id, Some(target), payload, scratch),
+            Key::Peer(_) | Key::Session(_) | Key::Pair(..) => {
+                self.forward(id, Some(target), payload, scratch)
+            }
         }
     }
 
@@ -668,6 +707,7 @@ impl Relay {
                 self.count(&reason);
             }
             self.flush_far(scratch);
+            self.flush_streams();
         }
         true
     }
@@ -698,26 +738,7 @@ impl Relay {
     }
 
     fn count(&self, reason: &Drop) {
-        let dropped = &self.metrics.datagrams.dropped;
-        let counter = match reason {
-            Drop::Wire(WireError::Authentication { .. }) => &dropped.authentication,
-            Drop::Wire(WireError::Replayed { .. }) => &dropped.replay,
-            Drop::Wire(WireError::Clock { .. }) => &dropped.clock,
-            Drop::Wire(_) => &dropped.malformed,
-            Drop::Unresolved => &dropped.unresolved,
-            Drop::TooBig | Drop::NoPlace => &dropped.too_big,
-            Drop::System(error) => {
-                tracing::debug!(inbound = &*self.name, %error, "no socket for a flow");
-                &dropped.system
-            }
-            Drop::Gone => &dropped.no_flow,
-            Drop::Mailbox => &dropped.full,
-            Drop::Rule => &dropped.rule,
-        };
-        counter.add(1);
-        if let Drop::Wire(error) = reason {
-            tracing::trace!(inbound = &*self.name, %error, "datagram dropped");
-        }
+        reason.count(&self.name, &self.metrics.datagrams.dropped);
     }
 }
 
@@ -729,38 +750,16 @@ impl std::ops::Drop for Relay {
     }
 }
 
-impl Tally {
-    fn report(&mut self, metrics: &InboundMetrics) {
-        let add = |counter: &Counter, count: u64| {
-            if count > 0 {
-                counter.add(count);
-            }
-        };
-        let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
-        add(&metrics.datagrams.up, up);
-        add(&metrics.traffic.up, up_bytes);
-        add(&metrics.datagrams.down, down);
-        add(&metrics.traffic.down, down_bytes);
-    }
-}
-
-impl Dropped {
-    fn note(&self, sent: &Sent) {
-        for (counter, count) in
-            [(&self.full, sent.full), (&self.too_big, sent.too_big), (&self.system, sent.failed)]
-        {
-            if count > 0 {
-                counter.add(count as u64);
-            }
-        }
-    }
-}
-
-/// Where a flow's datagram for `target` has to be sent, if the rules allow it.
-fn find(access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Result<Known, Drop> {
-    let waker = flow.waker.as_ref();
+/// Where a flow's datagram for `target` has to be sent over `far`, if the rules allow it.
+fn find(
+    far: &Far,
+    access: Option<&Access>,
+    (waker, is_past): (Option<&Waker>, bool),
+    target: &Target,
+    now: Tick,
+) -> Result<Known, Drop> {
     if let Some(access) = access
-        && !flow.is_past
+        && !is_past
     {
         let mut known = None;
         let address = |past: &Far| match known.insert(past.find(target, waker, now)) {
@@ -771,7 +770,7 @@ fn find(access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Res
             return Ok(Known::Pending);
         }
     }
-    let known = flow.way.far.find(target, waker, now);
+    let known = far.find(target, waker, now);
     match (access, known) {
         (Some(access), Known::Addr(addr)) if !access.reaches(target, addr.ip()) => Err(Drop::Rule),
         _ => Ok(known),

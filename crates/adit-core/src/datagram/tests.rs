@@ -5,6 +5,7 @@ mod measure;
 mod overhead;
 mod pairs;
 mod sessions;
+mod snell;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -26,7 +27,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 #[expect(clippy::disallowed_methods, reason = "clients and targets of the tests are plain sockets")]
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket
 }
 

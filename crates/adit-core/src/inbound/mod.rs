@@ -17,7 +17,7 @@ use adit_net::rt::{self, Stop, Stream};
 use adit_proto::wire::Target;
 
 use crate::access::{Access, Route};
-use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
+use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::{InboundMetrics, UserMetrics};
 use crate::notice;
@@ -74,11 +74,15 @@ pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
             ServerCover::Plugin(plugin) => plugin.transports.udp(),
             ServerCover::Obfs(_) => false,
         },
-        model::InboundProtocol::Local(_)
-        | model::InboundProtocol::Snell(_)
-        | model::InboundProtocol::Tunnel { .. } => false,
+        model::InboundProtocol::Snell(server) => return server.quic,
+        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => false,
     };
     transports(inbound).udp() && !by_plugin
+}
+
+/// Whether it is of no use without datagrams.
+pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
+    takes_datagrams(inbound) && !matches!(inbound.protocol, model::InboundProtocol::Snell(_))
 }
 
 enum Kind {
@@ -193,7 +197,11 @@ impl Inbound {
                 None => Near::shadowsocks(&server.key.derive()),
             },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
-            model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => return,
+            model::InboundProtocol::Snell(_) => {
+                let Kind::Snell(shared) = &self.kind else { return };
+                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
+            }
+            model::InboundProtocol::Local(_) => return,
         };
         match self.relay(near, socket, Some(exchange)) {
             Some(Ok(relay)) => relay.run(stop.draining()).await,

@@ -2,6 +2,8 @@
 //!
 //! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
 
+mod udp;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::{self, ObfsServer};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
+use adit_proto::snell::udp::envelope::{self, Envelope};
 use adit_proto::snell::{Command, ErrorReply, MAX_FRAME_LEN, OPENING_LEN, Progress, Psk, Request, Server};
 use adit_proto::wire::{Layer, WireError};
 
@@ -42,6 +45,7 @@ pub(crate) struct SnellServerShared {
     keys: Arc<KeySupply>,
     salts: SaltFilter,
     obfs: ObfsServer,
+    udp: bool,
     deadline: Duration,
 }
 
@@ -52,8 +56,18 @@ impl SnellServerShared {
             keys,
             salts: SaltFilter::default(),
             obfs: config.obfs,
+            udp: config.udp,
             deadline: draw_deadline(),
         }))
+    }
+
+    /// Opens an envelope, once.
+    pub(crate) fn open_envelope(&self, datagram: &mut [u8]) -> Result<Envelope, WireError> {
+        let opened = envelope::open(self.keys.psk(), datagram)?;
+        if !self.salts.insert(&opened.salt) {
+            return Err(WireError::Replayed { what: "salt" });
+        }
+        Ok(opened)
     }
 
     fn stack(&self) -> Stack {
@@ -67,11 +81,12 @@ pub(super) async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream:
     let Some((mut near, mut next)) = Box::pin(meet(inbound, shared, stream, peer)).await else { return };
     let entry = inbound.core.conns.enter();
     loop {
-        let goes_on = match Box::pin(prepare(inbound, &mut near, peer, next)).await {
+        let goes_on = match Box::pin(prepare(inbound, shared, &mut near, peer, next)).await {
             Step::Relay(prepared) => {
                 let reason = prepared.run(inbound, peer, &mut near, &entry).await;
                 Box::pin(settle(inbound, &mut near, reason)).await
             }
+            Step::Datagrams => return Box::pin(udp::serve(inbound, &mut near, peer, &entry)).await,
             Step::Done { goes_on } => goes_on,
         };
         if !goes_on {
@@ -132,6 +147,8 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
 enum Step {
     /// Bytes to relay.
     Relay(Box<Prepared>),
+    /// Datagrams, until the connection ends.
+    Datagrams,
     /// It has had its answer.
     Done { goes_on: bool },
 }
@@ -159,7 +176,7 @@ async fn admit(
     // A recording of our own answers is no request either.
     shared.salts.insert(own.salt());
     server.set_own_key(&own, &mut OsRng);
-    let early = take_early(near, &mut wire).map_err(Refusal::Wire)?;
+    let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
     Ok((request, early))
 }
 
@@ -193,8 +210,12 @@ async fn read_request(
     }
 }
 
-/// What came with the request.
-fn take_early(near: &mut Endpoint, wire: &mut RecvBuf) -> Result<Early, WireError> {
+/// What came with the request. Datagrams stay in their frames, which tell one from the next.
+fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Result<Early, WireError> {
+    if request.command == Command::Udp {
+        near.tail = wire.unread().to_vec();
+        return Ok(Early::default());
+    }
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
     let mut early = Early::default();
     near.tail = stranger::take_early(stack, wire, &mut early)?;
@@ -223,7 +244,7 @@ async fn next_request(near: &mut Endpoint, entry: &Entry) -> Option<(Request, Ea
         // What was read together with the end of the exchange before may be long.
         let mut wire = RecvBuf::with_len(FIRST_READ.max(near.tail.len()));
         let request = read_request(near, &mut wire, None).await?;
-        let early = take_early(near, &mut wire).map_err(Refusal::Wire)?;
+        let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
         Ok::<_, Refusal>((request, early))
     };
     match rt::timeout(DISCARD_EXCHANGE, Box::pin(read)).await {
@@ -235,6 +256,7 @@ async fn next_request(near: &mut Endpoint, entry: &Entry) -> Option<(Request, Ea
 /// Does what a request asks for, up to the relay.
 async fn prepare(
     inbound: &Inbound,
+    shared: &SnellServerShared,
     near: &mut Endpoint,
     peer: SocketAddr,
     next: Box<(Request, Early)>,
@@ -245,6 +267,10 @@ async fn prepare(
         Command::Ping => {
             server(near).pong();
             return Step::Done { goes_on: last_word(inbound, near).await };
+        }
+        Command::Udp if shared.udp && udp::has_place(inbound) => {
+            server(near).accept();
+            return Step::Datagrams;
         }
         Command::Udp => {
             inbound.metrics.refused.unsupported.add(1);

@@ -4,7 +4,9 @@ mod group;
 mod shadowsocks;
 mod snell;
 
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +16,11 @@ use adit_net::dial::{DialError, Dialer};
 use adit_net::plugin::Plugins;
 use adit_net::resolve::ResolveError;
 use adit_net::rt::{self, Pool, Stream};
+use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
 use crate::datagram::Far;
+use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
 use crate::record::EndReason;
@@ -26,6 +30,9 @@ pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
+
+/// A stream that is being dialled, and what is spoken on it.
+pub(crate) type DatagramStream = (Pin<Box<dyn Future<Output = Result<Stream, DialError>>>>, Box<Stack>);
 
 /// One way out, on one core.
 pub(crate) struct Outbound {
@@ -190,7 +197,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// A connection that goes over no group.
-    fn new(far: Endpoint, policy: Policy) -> Self {
+    pub(crate) fn new(far: Endpoint, policy: Policy) -> Self {
         Self { far, policy, passage: None }
     }
 }
@@ -209,7 +216,7 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
         Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
-        if client.transports.udp() && !Far::carries(outbound) {
+        if client.transports.udp() && !Far::is_there(outbound) {
             warnings.push("datagrams through a plugin are not in this build".into());
         }
     }
@@ -293,6 +300,25 @@ impl Outbound {
                 Ok(snell.start(stream, target))
             }
             Kind::Group(group) => Box::pin(group.open(target, fresh)).await,
+        }
+    }
+
+    /// A stream that is to carry datagrams, being dialled, and what is spoken on it; `None` if there is no such thing.
+    pub(crate) fn dial_for_datagrams(self: &Rc<Self>) -> Option<DatagramStream> {
+        let Kind::Snell(snell) = &self.kind else { return None };
+        let (outbound, stack) = (self.clone(), snell.datagram_stack());
+        let dial = async move {
+            let Kind::Snell(snell) = &outbound.kind else { unreachable!("it is Snell") };
+            outbound.dial(snell.server()).await
+        };
+        Some((Box::pin(dial), stack))
+    }
+
+    /// A fresh key of our own for one datagram, where the protocol has such.
+    pub(crate) fn datagram_key(&self) -> Option<DirectionKey> {
+        match &self.kind {
+            Kind::Snell(snell) => Some(snell.take_key()),
+            Kind::Direct | Kind::Reject | Kind::Shadowsocks(_) | Kind::Group(_) => None,
         }
     }
 

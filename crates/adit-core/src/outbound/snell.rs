@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{self, SnellClient};
 use adit_net::rt::{self, Pool, Stream};
-use adit_proto::snell::{Client, Psk, Request};
+use adit_proto::snell::{Client, Command, DirectionKey, Psk, Request};
 use adit_proto::wire::Target;
 
 use super::{Opened, end_of_cut};
@@ -146,6 +146,19 @@ impl SnellOutbound {
         let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, self.policy(false))
+    }
+
+    /// What is spoken on a stream that carries datagrams.
+    pub(super) fn datagram_stack(&self) -> Box<Stack> {
+        let keys = &self.shared.keys;
+        let mut client = Client::new(keys.psk().clone(), &keys.take(), &mut OsRng);
+        client.start(&Request { command: Command::Udp, client_id: Vec::new() });
+        Box::new(Stack::new(Protocol::SnellClient(client), self.shared.disguise.front()))
+    }
+
+    /// A fresh key of our own.
+    pub(super) fn take_key(&self) -> DirectionKey {
+        self.shared.keys.take()
     }
 
     fn policy(&self, keep_for_replay: bool) -> Policy {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
-    Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
 };
 use adit_core::{OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
@@ -247,6 +247,7 @@ pub(crate) struct Setup {
     pub(crate) half_close: HalfClose,
     pub(crate) reply: Reply,
     pub(crate) cores: usize,
+    pub(crate) udp: bool,
     pub(crate) limits: Limits,
 }
 
@@ -259,13 +260,14 @@ impl Default for Setup {
             half_close: HalfClose::Late,
             reply: Reply::Early,
             cores: 1,
+            udp: true,
             limits: Limits { drain: Duration::from_millis(200), ..Limits::default() },
         }
     }
 }
 
 impl Setup {
-    fn config(
+    pub(crate) fn config(
         &self,
         inbound: InboundProtocol,
         listen: Vec<SocketAddr>,
@@ -293,7 +295,12 @@ impl Setup {
             Obfs::Http => ObfsServer::Http,
             Obfs::Tls => ObfsServer::Tls,
         };
-        let snell = InboundProtocol::Snell(SnellServer { psk: Secret::new(self.psk), obfs });
+        let snell = InboundProtocol::Snell(SnellServer {
+            psk: Secret::new(self.psk),
+            obfs,
+            udp: self.udp,
+            quic: false,
+        });
         let mut listen = vec![loopback()];
         if has_ipv6() {
             listen.push("[::1]:0".parse().unwrap());
@@ -313,6 +320,8 @@ impl Setup {
             obfs,
             reuse: self.reuse,
             half_close: self.half_close,
+            udp: self.udp,
+            quic: Quic::Off,
         })
     }
 
@@ -328,11 +337,13 @@ impl Setup {
 
     /// A Snell server that passes everything on to another one.
     pub(crate) fn chained(&self, server: SocketAddr) -> Proxy {
-        let snell = InboundProtocol::Snell(SnellServer { psk: Secret::new(self.psk), obfs: ObfsServer::Off });
+        let psk = Secret::new(self.psk);
+        let snell =
+            InboundProtocol::Snell(SnellServer { psk, obfs: ObfsServer::Off, udp: self.udp, quic: false });
         Proxy::start(&self.config(snell, vec![loopback()], self.snell_out(server)))
     }
 
-    fn local(&self) -> InboundProtocol {
+    pub(crate) fn local(&self) -> InboundProtocol {
         let accepts = LocalProtocols::Mixed;
         InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: self.reply })
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
-use adit_sys::udp::{self as sys, Fragmentation, Head};
+use adit_sys::udp::{self as sys, Fragmentation, Head, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -260,6 +260,15 @@ impl Socket {
     /// Sends `datagrams`, which lie in the block of `batch`, in order and without waiting: grouped as far as they
     /// may be, else many per call, else one by one.
     pub fn send(&self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+        self.send_parts(&mut batch.sender, &batch.block, datagrams)
+    }
+
+    /// As [`Socket::send`], for datagrams that lie in another block; `batch` lends what the call needs.
+    pub fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+        self.send_parts(&mut batch.sender, block, datagrams)
+    }
+
+    fn send_parts(&self, sender: &mut Sender, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         let mut report = Sent::default();
         let mut rest = datagrams;
         // Datagrams at the front that are to leave one by one, after a message of them was refused.
@@ -270,7 +279,7 @@ impl Socket {
         while !rest.is_empty() {
             let max_segment = if alone > 0 { 0 } else { self.max_segment.get() };
             let part = if alone > 0 { &rest[..alone] } else { rest };
-            match self.send_messages(batch, part, max_segment) {
+            match self.send_messages(sender, block, part, max_segment) {
                 Ok(count) => {
                     errors = 0;
                     let mut taken = 0;
@@ -322,11 +331,11 @@ impl Socket {
 
     fn send_messages(
         &self,
-        batch: &mut Batch,
+        sender: &mut Sender,
+        block: &[u8],
         datagrams: &[Outgoing],
         max_segment: usize,
     ) -> io::Result<usize> {
-        let block = &*batch.block;
         let mut rest = datagrams;
         let messages = std::iter::from_fn(|| {
             let first = rest.first()?;
@@ -341,9 +350,9 @@ impl Socket {
             Some((head, group.iter().map(|datagram| datagram.bytes(block))))
         });
         if self.ability.get() == Ability::Single {
-            batch.sender.send_one(&self.fd, messages)
+            sender.send_one(&self.fd, messages)
         } else {
-            batch.sender.send(&self.fd, messages)
+            sender.send(&self.fd, messages)
         }
     }
 

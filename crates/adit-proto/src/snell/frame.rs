@@ -9,10 +9,10 @@ use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Opened, Plan, Rng, Room, WireError};
 
-const HEADER_LEN: usize = 7;
-const SEALED_HEADER_LEN: usize = HEADER_LEN + TAG_LEN;
+pub(super) const HEADER_LEN: usize = 7;
+pub(super) const SEALED_HEADER_LEN: usize = HEADER_LEN + TAG_LEN;
 /// First byte of every frame header.
-const FRAME_TYPE: u8 = 4;
+pub(super) const FRAME_TYPE: u8 = 4;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 0x3FFF;

@@ -28,6 +28,7 @@ mod request;
 mod server;
 #[cfg(test)]
 mod tests;
+pub mod udp;
 
 pub use client::Client;
 pub use frame::{MAX_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};

@@ -10,9 +10,9 @@
 use crate::wire::{Host, Target, TargetError, WireError};
 
 /// First byte of every request, in v1 to v5.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 const PING: u8 = 0;
-const CONNECT: u8 = 1;
+pub(super) const CONNECT: u8 = 1;
 const CONNECT_REUSABLE: u8 = 5;
 const UDP: u8 = 6;
 
@@ -110,7 +110,7 @@ impl Request {
     }
 }
 
-fn parse_host(host: &[u8]) -> Result<Host, WireError> {
+pub(super) fn parse_host(host: &[u8]) -> Result<Host, WireError> {
     Host::parse(host).map_err(|error| WireError::Malformed {
         what: match error {
             TargetError::EmptyHost => "empty host",
@@ -122,7 +122,7 @@ fn parse_host(host: &[u8]) -> Result<Host, WireError> {
 }
 
 /// A length byte and that many bytes; the counted bytes and what follows.
-fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let [len, rest @ ..] = bytes else { return None };
     rest.split_at_checked(usize::from(*len))
 }

@@ -8,7 +8,7 @@ use adit_config::dialect::native;
 use adit_config::dialect::share::{Deployment, Form, Host, Target, Version, generate_key};
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, Log, LogFormat, ObfsClient,
-    ObfsServer, Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
 };
 use adit_lab::demo::{Bulk, Demo, Figures, Load, Plan};
 use adit_net::rt::{self, Cores, Signal, Signals};
@@ -94,7 +94,7 @@ fn inbound(name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound
 }
 
 fn server(psk: &Secret, listen: SocketAddr) -> Config {
-    let server = SnellServer { psk: psk.clone(), obfs: ObfsServer::Off };
+    let server = SnellServer { psk: psk.clone(), obfs: ObfsServer::Off, udp: false, quic: false };
     let direct =
         Outbound { name: "direct".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
     config(inbound("server", listen, InboundProtocol::Snell(server)), direct)
@@ -108,6 +108,8 @@ fn client(psk: &Secret, listen: SocketAddr, server: SocketAddr) -> Config {
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: HalfClose::On,
+        udp: false,
+        quic: Quic::Off,
     };
     let snell =
         Outbound { name: "snell".into(), dial: Dial::default(), protocol: OutboundProtocol::Snell(client) };
@@ -124,6 +126,8 @@ fn deployment() -> anyhow::Result<Deployment> {
         reuse: true,
         version: Version::V5,
         fast_open: false,
+        udp: true,
+        quic: true,
     })
 }
 

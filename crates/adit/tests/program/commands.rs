@@ -117,7 +117,7 @@ fn shared_lines() {
     assert_eq!(status, 1);
     assert!(err.contains("inbound home listens on every address") && err.contains("hint: --host"), "{err}");
     let (status, out, _) = dir.run(&["share", "--host", "a.example", "--form", "surge"]);
-    let want = "home = snell, a.example, 6160, psk=\"a key\", version=5, reuse=true\n";
+    let want = "home = snell, a.example, 6160, psk=\"a key\", version=5, reuse=true, udp-relay=true, block-quic=off\n";
     assert_eq!((status, &*out), (0, want));
     let (status, out, _) = dir.run(&["share", "--host", "a.example", "--qr"]);
     assert_eq!(status, 0);
@@ -139,10 +139,10 @@ fn examples_and_conversion_are_valid() {
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &example).0, 0);
     let (_, docs, _) = dir.run(&["config", "docs"]);
     assert!(docs.starts_with("### top of the file\n"), "{docs}");
-    dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\nudp = true\n");
+    dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\nbrutal = true\n");
     let (status, toml, err) = dir.run(&["convert", "s.conf"]);
     assert_eq!(status, 0);
-    assert!(err.starts_with("s.conf:4:1: warning: udp: not in this build yet"), "{err}");
+    assert!(err.starts_with("s.conf:4:1: warning: brutal: not in this build yet"), "{err}");
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &toml).0, 0, "{toml}");
     dir.file("both.conf", "[snell-server]\npsk = k\n[snell-client]\npsk = k\nserver = a:1\n");
     assert_eq!(dir.run(&["convert", "both.conf"]).0, 1);

@@ -5,7 +5,7 @@ fn opensnell_files_move_bytes_under_the_old_names() {
     let dir = Dir::new();
     let server = format!(
         "; the file as the package ships it\n[snell-server]\nlisten = 127.0.0.1:0\npsk = {PSK}\nobfs = http\n\
-         udp = true\nipv6 = true\ndns = 127.0.0.1\ncolour = red\n"
+         brutal = true\nipv6 = true\ndns = 127.0.0.1\ncolour = red\n"
     );
     let path = dir.file("snell-server.conf", &server);
     let server =

@@ -164,5 +164,7 @@ fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
 fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellServer> {
     let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, value::psk));
     let obfs = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
-    Some(SnellServer { psk: psk?.value, obfs })
+    let udp = fields.flag(report, "udp").unwrap_or(true);
+    let quic = fields.flag(report, "quic").unwrap_or(true);
+    Some(SnellServer { psk: psk?.value, obfs, udp, quic })
 }

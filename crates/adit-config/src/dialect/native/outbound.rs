@@ -5,9 +5,9 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::{group, name, obfs_server, shadowsocks};
+use super::{group, name, obfs_server, shadowsocks, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
-use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, SnellClient};
+use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient};
 
 /// An outbound as it is written.
 pub(super) struct RawOutbound {
@@ -132,7 +132,36 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
     let reuse = fields.flag(report, "reuse").unwrap_or(false);
     let half_close = fields.one_of(report, "half-close", HALF_CLOSES).unwrap_or_default();
     fields.integer(report, "version", 4..=5);
-    Some(SnellClient { server: server?.value, psk: psk?.value, obfs, reuse, half_close })
+    let udp = alias(fields, report, "udp", "udp-relay").unwrap_or(true);
+    let quic = quic(fields, report);
+    Some(SnellClient { server: server?.value, psk: psk?.value, obfs, reuse, half_close, udp, quic })
+}
+
+/// A switch with two names, of which one may be given.
+fn alias(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    name: &'static str,
+    other: &'static str,
+) -> Option<bool> {
+    refuse_both(fields, report, name, other);
+    let own = fields.flag(report, name);
+    fields.flag(report, other).or(own)
+}
+
+fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, name: &str, other: &str) {
+    if fields.has(name) && fields.has(other) {
+        let problem = Problem::new(format!("{name} says it already"));
+        report.error(&fields.place(other), fields.path(other), problem.hint("keep one of them"));
+    }
+}
+
+/// `quic`, or what Surge calls `block-quic`.
+fn quic(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Quic {
+    const BLOCK: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)];
+    refuse_both(fields, report, "quic", "block-quic");
+    let own = fields.one_of(report, "quic", write::QUIC);
+    fields.one_of(report, "block-quic", BLOCK).or(own).unwrap_or_default()
 }
 
 pub(super) fn obfs_client(

@@ -6,7 +6,7 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Family, HalfClose, InboundProtocol, KeyForm, Level, Local, LocalProtocols, ObfsClient,
-    Plugin, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    Plugin, Quic, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
     ShadowsocksServerKey, SnellClient, SnellServer, SocketOptions,
 };
 
@@ -376,8 +376,10 @@ fn client_strategy() -> impl Strategy<Value = SnellClient> {
         host().prop_map(ObfsClient::Tls)
     ];
     let half_close = prop_oneof![Just(HalfClose::Auto), Just(HalfClose::On), Just(HalfClose::Late)];
-    (target(), words(), obfs, any::<bool>(), half_close).prop_map(|(server, psk, obfs, reuse, half_close)| {
-        SnellClient { server, psk: Secret::new(psk), obfs, reuse, half_close }
+    let quic = prop_oneof![Just(Quic::Auto), Just(Quic::On), Just(Quic::Off), Just(Quic::Block)];
+    let switches = (any::<bool>(), any::<bool>(), half_close, quic);
+    (target(), words(), obfs, switches).prop_map(|(server, psk, obfs, (reuse, udp, half_close, quic))| {
+        SnellClient { server, psk: Secret::new(psk), obfs, reuse, half_close, udp, quic }
     })
 }
 
@@ -460,8 +462,9 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
     let protocol = prop_oneof![
         local_strategy().prop_map(InboundProtocol::Local),
-        (words(), obfs)
-            .prop_map(|(psk, obfs)| InboundProtocol::Snell(SnellServer { psk: Secret::new(psk), obfs })),
+        (words(), obfs, any::<bool>(), any::<bool>()).prop_map(|(psk, obfs, udp, quic)| {
+            InboundProtocol::Snell(SnellServer { psk: Secret::new(psk), obfs, udp, quic })
+        }),
         shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
         (target(), transports)
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
@@ -590,4 +593,31 @@ proptest! {
     fn nearly_right_files(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..24)) {
         fuzz_native(pieces.concat().as_bytes());
     }
+}
+
+#[test]
+fn datagrams_of_snell() {
+    let out = |keys: &str| {
+        let config = load(&format!("{HEAD}{SNELL_OUT}{keys}"));
+        let OutboundProtocol::Snell(client) = &config.outbounds[0].protocol else { panic!("{keys}") };
+        (client.udp, client.quic)
+    };
+    for (keys, want) in [
+        ("", (true, Quic::Auto)),
+        ("udp = false\n", (false, Quic::Auto)),
+        ("udp-relay = false\nquic = \"on\"\n", (false, Quic::On)),
+        ("quic = \"off\"\n", (true, Quic::Off)),
+        ("block-quic = \"on\"\n", (true, Quic::Block)),
+        ("block-quic = \"off\"\n", (true, Quic::On)),
+        ("block-quic = \"auto\"\n", (true, Quic::Auto)),
+    ] {
+        assert_eq!(out(keys), want, "{keys}");
+    }
+    let text = rejected(&format!("{HEAD}{SNELL_OUT}udp = true\nudp-relay = true\n"));
+    assert!(text.contains("udp-relay: udp says it already"), "{text}");
+    let text = rejected(&format!("{HEAD}{SNELL_OUT}quic = \"on\"\nblock-quic = \"on\"\n"));
+    assert!(text.contains("block-quic: quic says it already"), "{text}");
+    let config = load(&format!("{SNELL_IN}quic = false\n"));
+    let InboundProtocol::Snell(server) = &config.inbounds[0].protocol else { panic!() };
+    assert_eq!((server.udp, server.quic), (true, false));
 }

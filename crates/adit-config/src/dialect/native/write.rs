@@ -7,8 +7,8 @@ use crate::dialect::value::{duration_text, quote};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
     Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
-    Plugin, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SnellClient, SocketOptions, Transports, Udp,
+    Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SocketOptions, Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -23,6 +23,8 @@ pub(super) const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("
 
 pub(super) const OBFS: &[(&str, ObfsServer)] =
     &[("off", ObfsServer::Off), ("http", ObfsServer::Http), ("tls", ObfsServer::Tls)];
+
+pub(super) const QUIC: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::On), ("off", Quic::Off)];
 
 pub(super) const TRANSPORTS: &[(&str, Transports)] =
     &[("tcp", Transports::Tcp), ("udp", Transports::Udp), ("tcp-and-udp", Transports::Both)];
@@ -158,6 +160,8 @@ impl Writer {
             InboundProtocol::Snell(server) => {
                 self.text("psk", server.psk.expose());
                 self.choice("obfs", OBFS, &server.obfs);
+                self.raw("udp", server.udp);
+                self.raw("quic", server.quic);
             }
             InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
             InboundProtocol::Tunnel { target, transports } => {
@@ -306,6 +310,11 @@ impl Writer {
             HalfClose::Late => "late",
         };
         self.text("half-close", half_close);
+        self.raw("udp", client.udp);
+        match client.quic {
+            Quic::Block => self.text("block-quic", "on"),
+            Quic::Auto | Quic::On | Quic::Off => self.choice("quic", QUIC, &client.quic),
+        }
     }
 
     fn dial(&mut self, dial: &Dial) {

@@ -9,6 +9,8 @@
 //! | `listen` | `0.0.0.0:2333` | addresses of the inbound; a list with commas, as the official version 6 has it |
 //! | `psk` | required | its key |
 //! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
+//! | `udp` | `true` | datagrams over streams |
+//! | `quic` | `true` | QUIC on the UDP port of the same number |
 //! | `ipv6` | `true` | `false` uses IPv4 targets alone |
 //! | `dns-ip-preference` | `default` | order of address families: `prefer-ipv4`, `ipv4-only` and so on |
 //! | `egress-interface` | none | interface of outgoing connections **and of the listener** |
@@ -23,6 +25,8 @@
 //! | `psk` | required | its key |
 //! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
 //! | `obfs-host` | host of `server` | the host that the disguise names |
+//! | `udp` | `true` | carries datagrams; a key of adit's own |
+//! | `quic` | `off` | how QUIC is carried: `auto`, `on` or `off`; a key of adit's own |
 //! | `reuse` | `false` | keeps connections for further requests |
 //! | `version` | `5` | nothing, but must be 4 or 5 |
 //! | `tfo` | `false` | TCP Fast Open to the server |

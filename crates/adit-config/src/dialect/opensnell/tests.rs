@@ -124,9 +124,10 @@ fn warnings_name_key_and_line() {
             "3:1: warning: pks: unknown key, so it has no effect\n  hint: did you mean `psk`?",
         ),
         (Program::Server, "colour = red\n", "3:1: warning: colour: unknown key"),
-        (Program::Server, "udp = true\n", LATER),
+        (Program::Server, "udp = maybe\n", "udp: neither true nor false, so true is used"),
         (Program::Server, "udp = false\nquic = no\nbrutal = 0\nbrutal-mbps = 5\nmode =\n", ""),
-        (Program::Server, "quic = 1\n", LATER),
+        (Program::Server, "quic = 1\n", ""),
+        (Program::Client, "server = b:1\nudp = 0\nquic = auto\n", ""),
         (Program::Server, "brutal = on\nbrutal-mbps = 100\n", LATER),
         (
             Program::Server,

@@ -14,7 +14,7 @@ use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
 use crate::model::{
     Config, Dial, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols, Log,
-    ObfsClient, ObfsServer, Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer,
+    ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer,
     SocketOptions,
 };
 use crate::source::Source;
@@ -80,8 +80,9 @@ fn server(keys: &mut Keys<'_>) -> Config {
         fast_open,
         timeout: SERVER_TIMEOUT,
     };
+    let (udp, quic) = (keys.flag("udp", true), keys.flag("quic", true));
     keys.server_version();
-    keys.later_switches(&["udp", "quic", "brutal"]);
+    keys.later_switches(&["brutal"]);
     keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
     keys.no_mode();
     keys.check_distinct(&listen);
@@ -92,7 +93,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
             listen: if listen.is_empty() { vec![SERVER_LISTEN] } else { listen },
             socket: SocketOptions { fast_open, interface },
             outbound: 0,
-            protocol: InboundProtocol::Snell(SnellServer { psk, obfs }),
+            protocol: InboundProtocol::Snell(SnellServer { psk, obfs, udp, quic }),
         }],
         outbounds: vec![Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }],
         ..Config::default()
@@ -106,12 +107,13 @@ fn client(keys: &mut Keys<'_>) -> Config {
     let obfs = keys.client_obfs(&server);
     let reuse = keys.flag("reuse", false);
     let dial = Dial { fast_open: keys.flag("tfo", false), timeout: CLIENT_TIMEOUT, ..Dial::default() };
+    let (udp, quic) = (keys.flag("udp", true), keys.client_quic());
     keys.client_version();
-    keys.later_switches(&["udp", "quic", "brutal"]);
+    keys.later_switches(&["brutal"]);
     keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
     keys.no_mode();
     keys.tun();
-    let client = SnellClient { server, psk, obfs, reuse, half_close: HalfClose::Auto };
+    let client = SnellClient { server, psk, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     Config {
@@ -281,6 +283,18 @@ impl<'a> Keys<'a> {
         self.parsed("version", |text| {
             if is_version(text) { Ok(()) } else { Err(Problem::new("neither 4 nor 5").hint("write 4 or 5")) }
         });
+    }
+
+    /// OpenSnell's client sends no QUIC past its stream; adit's does when it is told to.
+    fn client_quic(&mut self) -> Quic {
+        let quic = self.parsed("quic", |text| match (text, boolean(text)) {
+            ("auto", _) => Ok(Quic::Auto),
+            (_, Some(true)) => Ok(Quic::On),
+            (_, Some(false)) => Ok(Quic::Off),
+            (_, None) => Err(Problem::new(format!("unknown value: {}", value::excerpt(text)))
+                .hint("write one of auto, on, off")),
+        });
+        quic.unwrap_or(Quic::Off)
     }
 
     /// Switches of features to come.

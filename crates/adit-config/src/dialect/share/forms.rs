@@ -13,7 +13,7 @@ use crate::dialect::native;
 use crate::dialect::value::{self, quote};
 use crate::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, ObfsClient, Outbound,
-    OutboundProtocol, Reply, SnellClient, SocketOptions,
+    OutboundProtocol, Quic, Reply, SnellClient, SocketOptions,
 };
 
 type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
@@ -105,6 +105,13 @@ pub(super) fn surge(deployment: &Deployment) -> Result<Shared> {
     if deployment.fast_open {
         text.push_str(", tfo=true");
     }
+    if deployment.udp {
+        text.push_str(", udp-relay=true");
+        // Version 5 alone has a way for QUIC that is better than none.
+        if deployment.quic && deployment.version == Version::V5 {
+            text.push_str(", block-quic=off");
+        }
+    }
     text.push('\n');
     Ok(complete(text))
 }
@@ -140,6 +147,9 @@ pub(super) fn mihomo(deployment: &Deployment) -> Result<Shared> {
     }
     if deployment.fast_open {
         line("tfo", "true");
+    }
+    if deployment.udp {
+        line("udp", "true");
     }
     Ok(complete(text))
 }
@@ -264,6 +274,8 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
         obfs: deployment.obfs.clone(),
         reuse: deployment.reuse,
         half_close: HalfClose::On,
+        udp: deployment.udp,
+        quic: if deployment.quic { Quic::On } else { Quic::Off },
     };
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     let config = Config {

@@ -58,6 +58,8 @@ fn deployment(data: &[u8]) -> Option<Deployment> {
         reuse: switches & 4 != 0,
         version: if switches & 8 != 0 { Version::V4 } else { Version::V5 },
         fast_open: switches & 16 != 0,
+        udp: switches & 32 != 0,
+        quic: switches & 64 != 0,
     })
 }
 

@@ -42,6 +42,10 @@ pub struct Deployment {
     pub version: Version,
     /// TCP Fast Open.
     pub fast_open: bool,
+    /// Whether it serves datagrams.
+    pub udp: bool,
+    /// Whether it takes QUIC on its UDP port.
+    pub quic: bool,
 }
 
 /// A version of Snell; both speak alike as far as TCP goes.
@@ -73,6 +77,8 @@ impl Deployment {
             reuse: true,
             version: Version::V5,
             fast_open: inbound.socket.fast_open,
+            udp: server.udp,
+            quic: server.quic,
         })
     }
 }

@@ -15,6 +15,8 @@ fn deployment(psk: &str) -> Deployment {
         reuse: true,
         version: Version::V5,
         fast_open: false,
+        udp: false,
+        quic: false,
     }
 }
 

@@ -88,7 +88,7 @@ fn an_inbound_whose_outbound_carries_no_datagrams_is_refused() {
 }
 
 /// Asks for an association and returns the connection that keeps it, and its port.
-fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
+pub(super) fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
     #[expect(clippy::disallowed_methods, reason = "an application of the test")]
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -102,7 +102,7 @@ fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
     (stream, SocketAddr::from((ip, u16::from_be_bytes([reply[8], reply[9]]))))
 }
 
-fn socks_datagram(target: SocketAddr, payload: &[u8]) -> Vec<u8> {
+pub(super) fn socks_datagram(target: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let target = Target::from(target);
     let mut bytes = vec![0; adit_proto::socks::header_len(&target)];
     adit_proto::socks::emit_header(&target, &mut bytes);

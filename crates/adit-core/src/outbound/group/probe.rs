@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use adit_config::model::{self, HttpUrl};
 use adit_net::rt::{self, Pool};
 use adit_net::udp::{Batch, Outgoing};
-use adit_proto::shadowsocks::NoFilter;
+use adit_proto::shadowsocks::{NoFilter, PacketCodec};
 use adit_proto::wire::{Rng, Target};
 
 use super::shared::{Due, Transport, wait};
@@ -131,13 +131,14 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
     let way = here.leaf.far.as_ref().ok_or(Failure::NoConnection)?;
     let dns = Target::from(check.dns);
     let to = address(way, &dns).await.ok_or(Failure::NoConnection)?;
-    let mut flow = way.open(way.is_server().then_some(to)).map_err(|_| Failure::NoConnection)?;
+    let opened = way.open_plain(&dns, 0).map_err(|_| Failure::NoConnection)?;
+    let (socket, mut codec) = opened.ok_or(Failure::NoConnection)?;
     let mut batch = Batch::default();
     let mut id = [0; 2];
     OsRng.fill(&mut id);
-    let range = place_question(&mut flow, &mut batch, &dns, id).ok_or(Failure::NoConnection)?;
+    let range = place_question(&mut codec, &mut batch, &dns, id).ok_or(Failure::NoConnection)?;
     let outgoing = Outgoing { key: 0, to, from: None, class: 0, start: range.start, len: range.len() };
-    let sent = flow.socket.send(&mut batch, &[outgoing]);
+    let sent = socket.send(&mut batch, &[outgoing]);
     if sent.sent == 0 {
         return Err(Failure::NoConnection);
     }
@@ -145,11 +146,11 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
     is_connected.set(true);
     poll_fn(|cx| {
         loop {
-            ready!(flow.socket.poll_receive(cx, &mut batch, &mut 0)).map_err(|_| Failure::NoAnswer)?;
+            ready!(socket.poll_receive(cx, &mut batch, &mut 0)).map_err(|_| Failure::NoAnswer)?;
             for at in 0..batch.len() {
                 let Some(datagram) = batch.get(at) else { break };
                 let bytes = &mut batch.block[datagram.range()];
-                let payload = match &mut flow.codec {
+                let payload = match &mut codec {
                     None => Ok(0..bytes.len()),
                     Some(codec) => {
                         codec.open(bytes, rt::unix_time(), &mut NoFilter).map(|packet| packet.payload)
@@ -177,17 +178,17 @@ async fn address(way: &Far, target: &Target) -> Option<SocketAddr> {
 
 /// Puts the sealed question into the block.
 fn place_question(
-    flow: &mut crate::datagram::FarFlow,
+    codec: &mut Option<Box<dyn PacketCodec>>,
     batch: &mut Batch,
     dns: &Target,
     id: [u8; 2],
 ) -> Option<std::ops::Range<usize>> {
-    let room = flow.codec.as_ref().map(|codec| codec.room(dns));
+    let room = codec.as_ref().map(|codec| codec.room(dns));
     let (head, tail) = room.map_or((0, 0), |room| (room.head, room.tail));
     let place = batch.take_spare(head + QUESTION_LEN + tail)?;
     let payload = place.start + head..place.start + head + QUESTION_LEN;
     batch.block[payload.clone()].copy_from_slice(&question(id));
-    match &mut flow.codec {
+    match codec {
         None => Some(payload),
         Some(codec) => codec.seal(&mut batch.block, payload, dns, rt::unix_time(), &mut OsRng).ok(),
     }

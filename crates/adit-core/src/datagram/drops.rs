@@ -1,0 +1,97 @@
+//! What becomes of datagrams, counted.
+
+use std::io;
+
+use adit_net::udp::Sent;
+use adit_proto::wire::WireError;
+
+use crate::metrics::{Counter, Dropped, InboundMetrics};
+
+/// Counts of a turn, which go to the metrics at its end.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) up: u64,
+    pub(super) up_bytes: u64,
+    pub(super) down: u64,
+    pub(super) down_bytes: u64,
+}
+
+/// Why a datagram goes no further.
+pub(super) enum Drop {
+    Wire(WireError),
+    Unresolved,
+    TooBig,
+    /// No room in the batch: to be tried again when it has been sent.
+    NoPlace,
+    System(io::Error),
+    /// Its flow has just ended.
+    Gone,
+    Mailbox,
+    /// Too much waits for the stream that would carry it.
+    Backlog,
+    /// The stream that would carry it has just failed.
+    Down,
+    /// The configuration says no to QUIC.
+    Blocked,
+    /// A rule says so.
+    Rule,
+}
+
+impl From<WireError> for Drop {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
+impl Drop {
+    pub(super) fn count(&self, inbound: &str, dropped: &Dropped) {
+        let counter = match self {
+            Self::Wire(WireError::Authentication { .. }) => &dropped.authentication,
+            Self::Wire(WireError::Replayed { .. }) => &dropped.replay,
+            Self::Wire(WireError::Clock { .. }) => &dropped.clock,
+            Self::Wire(_) => &dropped.malformed,
+            Self::Unresolved => &dropped.unresolved,
+            Self::TooBig | Self::NoPlace => &dropped.too_big,
+            Self::System(error) => {
+                tracing::debug!(inbound, %error, "no socket for a flow");
+                &dropped.system
+            }
+            Self::Gone => &dropped.no_flow,
+            Self::Mailbox | Self::Backlog => &dropped.full,
+            Self::Down => &dropped.no_server,
+            Self::Blocked => &dropped.blocked,
+            Self::Rule => &dropped.rule,
+        };
+        counter.add(1);
+        if let Self::Wire(error) = self {
+            tracing::trace!(inbound, %error, "datagram dropped");
+        }
+    }
+}
+
+impl Tally {
+    pub(super) fn report(&mut self, metrics: &InboundMetrics) {
+        let add = |counter: &Counter, count: u64| {
+            if count > 0 {
+                counter.add(count);
+            }
+        };
+        let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
+        add(&metrics.datagrams.up, up);
+        add(&metrics.traffic.up, up_bytes);
+        add(&metrics.datagrams.down, down);
+        add(&metrics.traffic.down, down_bytes);
+    }
+}
+
+impl Dropped {
+    pub(super) fn note(&self, sent: &Sent) {
+        for (counter, count) in
+            [(&self.full, sent.full), (&self.too_big, sent.too_big), (&self.system, sent.failed)]
+        {
+            if count > 0 {
+                counter.add(count as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A stream to a server that carries the datagrams of one flow (Snell's command 6).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use adit_net::dial::DialError;
+use adit_net::rt::{Pool, Stream};
+use adit_proto::snell::udp;
+use adit_proto::wire::Target;
+
+use super::drops::Drop;
+use super::frames::Frames;
+use crate::flow::Tick;
+use crate::io::{Received, poll_recv};
+use crate::layer::Stack;
+use crate::outbound::{Opened, Outbound};
+use crate::record::{EndReason, Side};
+use crate::relay::{Endpoint, Outcome, Policy};
+
+/// Seconds before a server that could not be reached, or refused, is asked again.
+const RETRY_AFTER: Tick = 5;
+
+/// A stream, from the first datagram to its end, and the next one after that.
+pub(super) struct Link {
+    outbound: Rc<Outbound>,
+    pool: Pool,
+    state: State,
+    frames: Frames,
+    /// Whether the server has accepted the datagrams.
+    is_answered: bool,
+}
+
+type Dial = Pin<Box<dyn Future<Output = Result<Stream, DialError>>>>;
+
+enum State {
+    /// Nothing has been sent yet, or the last stream has ended.
+    Idle,
+    /// Frames are sealed meanwhile.
+    Dialling(Dial, Box<Stack>),
+    Open(Box<Endpoint>),
+    /// It did not come to anything.
+    Failed(Tick),
+}
+
+impl Link {
+    /// A link over `outbound`, which carries datagrams in streams.
+    pub(super) fn new(outbound: Rc<Outbound>, pool: Pool) -> Self {
+        Self { outbound, pool, state: State::Idle, frames: Frames::default(), is_answered: false }
+    }
+
+    /// Queues a datagram; the first one asks for the stream, which goes on with [`Link::poll`].
+    pub(super) fn push(
+        &mut self,
+        target: &Target,
+        payload: &[u8],
+        tick: Tick,
+        now: Instant,
+    ) -> Result<(), Drop> {
+        if matches!(self.state, State::Failed(at) if tick.wrapping_sub(at) >= RETRY_AFTER) {
+            self.state = State::Idle;
+        }
+        if let State::Idle = self.state {
+            let (dial, stack) = self.outbound.dial_for_datagrams().ok_or(Drop::Down)?;
+            self.state = State::Dialling(dial, stack);
+            self.is_answered = false;
+        }
+        let stack = match &mut self.state {
+            State::Idle | State::Failed(_) => return Err(Drop::Down),
+            State::Dialling(_, stack) => stack,
+            State::Open(end) => end.stack.as_mut().ok_or(Drop::Down)?,
+        };
+        let header = (udp::request_len(target), |out: &mut [u8]| {
+            udp::emit_request(target, out);
+        });
+        self.frames.push(stack, &self.pool, now, header, payload)
+    }
+
+    /// Dials and sends. Ready once nothing waits; an error has ended the stream.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
+        if let State::Dialling(dial, _) = &mut self.state {
+            match ready!(dial.as_mut().poll(cx)) {
+                Ok(stream) => {
+                    let dialled = std::mem::replace(&mut self.state, State::Idle);
+                    let State::Dialling(_, stack) = dialled else { unreachable!("it is being dialled") };
+                    let end = Endpoint { stream, stack: Some(stack), tail: Vec::new() };
+                    self.state = State::Open(Box::new(end));
+                }
+                Err(error) => {
+                    tracing::debug!(outbound = &*self.outbound.name, %error, "no stream for datagrams");
+                    self.frames = Frames::default();
+                    self.state = State::Failed(tick);
+                    return Poll::Ready(Err(()));
+                }
+            }
+        }
+        let State::Open(end) = &mut self.state else { return Poll::Ready(Ok(())) };
+        let sent = ready!(self.frames.poll_flush(&end.stream, &self.pool, cx));
+        Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
+    }
+
+    /// Sends what the stream takes. What is left goes when it takes more; a failure is dealt with here.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
+        match self.poll_flush(cx, tick) {
+            Poll::Pending | Poll::Ready(_) => {}
+        }
+    }
+
+    /// Sends when much waits, while more is on its way.
+    pub(super) fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
+        if self.frames.is_long() && matches!(self.state, State::Open(_)) {
+            self.flush(cx, tick);
+        }
+    }
+
+    /// What has come from the server: frames, each a datagram. Pending while there is no stream; an error has ended it.
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
+        let State::Open(end) = &mut self.state else { return Poll::Pending };
+        match ready!(poll_recv(end, Side::Far, &self.pool, cx)) {
+            Ok(received) => {
+                let client = end.stack.as_mut().and_then(|stack| stack.snell_client());
+                self.is_answered |= client.is_some_and(|client| client.is_answered());
+                Poll::Ready(Ok(received))
+            }
+            Err(reason) => {
+                self.fail(reason, tick);
+                Poll::Ready(Err(()))
+            }
+        }
+    }
+
+    /// The stream is over; after one that was good the next datagram may begin another at once.
+    pub(super) fn fail(&mut self, reason: EndReason, tick: Tick) {
+        let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
+        let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
+        self.frames = Frames::default();
+        tracing::debug!(outbound = &*self.outbound.name, reason = reason.name(), %reason, "stream of datagrams ended");
+        close(&self.outbound, *end, reason, &self.pool);
+    }
+}
+
+impl std::ops::Drop for Link {
+    fn drop(&mut self) {
+        if let State::Open(end) = std::mem::replace(&mut self.state, State::Idle) {
+            close(&self.outbound, *end, EndReason::Idle, &self.pool);
+        }
+    }
+}
+
+fn close(outbound: &Outbound, end: Endpoint, reason: EndReason, pool: &Pool) {
+    let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
+    outbound.close(Opened::new(end, Policy::default()), &outcome, pool);
+}

@@ -1,0 +1,248 @@
+//! Datagrams against real peers, over loopback: sing-box's Snell 5 server and Snell 4 client, and OpenSnell's server,
+//! which takes QUIC too.
+//!
+//! The programs are `$ADIT_SING_BOX` (or `sing-box` in the path) and `$ADIT_SNELL_SERVER`; where there is none these
+//! tests say so and pass.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+#![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+#![allow(dead_code, reason = "the helpers serve several tests")]
+
+mod common;
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use adit_config::model::{ObfsClient, OutboundProtocol, Quic, Secret, SnellClient};
+use adit_proto::socks;
+use adit_proto::wire::Target;
+use adit_sys::process::end_with_parent;
+use adit_testkit::unused_addr;
+use common::{PSK, Proxy, Setup, connect, loopback, wait_for, within};
+
+/// A peer that runs; killed when dropped.
+struct Peer {
+    child: Child,
+    config: PathBuf,
+}
+
+impl Peer {
+    fn start(program: &OsString, args: &[&str], config: &str, listens: SocketAddr) -> Self {
+        let name = format!("adit-interop-udp-{}-{}.conf", std::process::id(), listens.ip());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, config).unwrap();
+        let mut command = Command::new(program);
+        command.args(args).arg(&path).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+        let child = end_with_parent(&mut command).spawn().unwrap();
+        let peer = Self { child, config: path };
+        wait_for("the peer listens", || TcpStream::connect(listens).is_ok());
+        peer
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_file(&self.config));
+    }
+}
+
+fn sing_box() -> Option<OsString> {
+    let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
+    let found = Command::new(&program).arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(program);
+    }
+    eprintln!("skipped: no sing-box in the path, and ADIT_SING_BOX names none");
+    None
+}
+
+fn open_snell() -> Option<OsString> {
+    let program = std::env::var_os("ADIT_SNELL_SERVER");
+    if program.is_none() {
+        eprintln!("skipped: ADIT_SNELL_SERVER names no snell-server");
+    }
+    program
+}
+
+fn sing_box_server(program: &OsString) -> (Peer, SocketAddr) {
+    let at = unused_addr();
+    let config = format!(
+        r#"{{"log":{{"level":"fatal"}},
+        "inbounds":[{{"type":"snell","listen":"{}","listen_port":{},"version":5,"psk":"{PSK}"}}],
+        "outbounds":[{{"type":"direct"}}]}}"#,
+        at.ip(),
+        at.port()
+    );
+    (Peer::start(program, &["run", "-c"], &config, at), at)
+}
+
+fn sing_box_client(program: &OsString, server: SocketAddr) -> (Peer, SocketAddr) {
+    let at = unused_addr();
+    let config = format!(
+        r#"{{"log":{{"level":"fatal"}},
+        "inbounds":[{{"type":"mixed","listen":"{}","listen_port":{}}}],
+        "outbounds":[{{"type":"snell","server":"{}","server_port":{},"version":4,"psk":"{PSK}"}}]}}"#,
+        at.ip(),
+        at.port(),
+        server.ip(),
+        server.port()
+    );
+    (Peer::start(program, &["run", "-c"], &config, at), at)
+}
+
+fn open_snell_server(program: &OsString) -> (Peer, SocketAddr) {
+    let at = unused_addr();
+    let config = format!("[snell-server]\nlisten = {at}\npsk = {PSK}\nudp = true\nquic = true\n");
+    (Peer::start(program, &["-c"], &config, at), at)
+}
+
+fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
+    let setup = Setup::default();
+    let snell = OutboundProtocol::Snell(SnellClient {
+        server: server.into(),
+        psk: Secret::new(PSK),
+        obfs: ObfsClient::Off,
+        reuse: true,
+        half_close: adit_config::model::HalfClose::Late,
+        udp: true,
+        quic,
+    });
+    Proxy::start(&setup.config(setup.local(), vec![loopback()], snell))
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind(loopback()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket
+}
+
+fn echo() -> SocketAddr {
+    let socket = UdpSocket::bind(loopback()).unwrap();
+    let at = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut bytes = vec![0; 65_536];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&bytes[..len], from).unwrap();
+        }
+    });
+    at
+}
+
+fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
+    let mut stream = connect(at);
+    stream.write_all(&[5, 1, 0]).unwrap();
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply[..2]).unwrap();
+    stream.write_all(&[5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], [5, 0, 0, 1]);
+    let ip = Ipv4Addr::new(reply[4], reply[5], reply[6], reply[7]);
+    (stream, SocketAddr::from((ip, u16::from_be_bytes([reply[8], reply[9]]))))
+}
+
+/// Datagrams of many lengths to several targets, by address and by name, and an answer from a stranger.
+fn check(local: SocketAddr, lens: &[usize]) {
+    let (_stream, port) = associate(local);
+    let client = socket();
+    let mut bytes = vec![0; 65_536];
+    let targets = [echo(), echo()];
+    for (n, len) in lens.iter().enumerate() {
+        let target = targets[n % 2];
+        let payload = vec![u8::try_from(n % 256).unwrap(); *len];
+        client.send_to(&datagram(&target.into(), &payload), port).unwrap();
+        let got = client.recv(&mut bytes).unwrap();
+        let (source, start) = socks::parse_datagram(&bytes[..got]).unwrap();
+        assert_eq!((source, got - start), (target.into(), *len));
+        assert!(bytes[start..got] == payload, "{len}");
+    }
+    let name = Target::new(b"localhost", targets[0].port()).unwrap();
+    client.send_to(&datagram(&name, b"by name"), port).unwrap();
+    let got = client.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[got - 7..got], b"by name");
+    let (target, stranger) = (socket(), socket());
+    client.send_to(&datagram(&target.local_addr().unwrap().into(), b"knock"), port).unwrap();
+    let (_, outside) = target.recv_from(&mut bytes).unwrap();
+    stranger.send_to(b"hello", outside).unwrap();
+    let got = client.recv(&mut bytes).unwrap();
+    let (source, start) = socks::parse_datagram(&bytes[..got]).unwrap();
+    assert_eq!((source, &bytes[start..got]), (stranger.local_addr().unwrap().into(), &b"hello"[..]));
+}
+
+fn datagram(target: &Target, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; socks::header_len(target)];
+    socks::emit_header(target, &mut bytes);
+    bytes.extend(payload);
+    bytes
+}
+
+/// All lengths that fit a frame.
+fn lens() -> Vec<usize> {
+    [0, 9000, 16_374].into_iter().chain(modest_lens()).collect()
+}
+
+/// sing-box 1.14 cuts answers off behind 1402 bytes and passes no empty ones on, between two of its own as well.
+fn modest_lens() -> Vec<usize> {
+    (0..200).map(|n| 1 + n * 7).collect()
+}
+
+#[test]
+#[ignore = "needs sing-box"]
+fn interop_adit_client_sing_box_server() {
+    let Some(program) = sing_box() else { return };
+    within(100, move || {
+        let (_peer, at) = sing_box_server(&program);
+        check(adit_client(at, Quic::Off).addr, &modest_lens());
+    });
+}
+
+#[test]
+#[ignore = "needs sing-box"]
+fn interop_sing_box_client_adit_server() {
+    let Some(program) = sing_box() else { return };
+    within(100, move || {
+        let server = Setup::default().server();
+        let (_peer, at) = sing_box_client(&program, server.addr);
+        check(at, &modest_lens());
+    });
+}
+
+#[test]
+#[ignore = "needs OpenSnell"]
+fn interop_adit_client_open_snell_server() {
+    let Some(program) = open_snell() else { return };
+    within(100, move || {
+        let (_peer, at) = open_snell_server(&program);
+        check(adit_client(at, Quic::Off).addr, &lens());
+    });
+}
+
+#[test]
+#[ignore = "needs OpenSnell"]
+fn interop_quic_adit_client_open_snell_server() {
+    let Some(program) = open_snell() else { return };
+    within(100, move || {
+        let (_peer, at) = open_snell_server(&program);
+        let client = adit_client(at, Quic::On);
+        let (_stream, port) = associate(client.addr);
+        let (app, target) = (socket(), echo());
+        let mut initial = vec![0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e];
+        initial.resize(1200, 7);
+        let mut bytes = vec![0; 2000];
+        for payload in [&initial[..], b"\x43short header", &initial, b""] {
+            app.send_to(&datagram(&target.into(), payload), port).unwrap();
+            let got = app.recv(&mut bytes).unwrap();
+            let (source, start) = socks::parse_datagram(&bytes[..got]).unwrap();
+            assert_eq!((source, &bytes[start..got]), (target.into(), payload));
+        }
+        assert_eq!(client.out().dialled, 0, "no stream was needed");
+    });
+}
