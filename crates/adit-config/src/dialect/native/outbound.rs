@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::{group, name, obfs_server, shadowsocks};
+use super::{group, name, obfs_server, shadowsocks, snell as versions};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, SnellClient};
 
@@ -128,11 +128,13 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
         &[("auto", HalfClose::Auto), ("on", HalfClose::On), ("late", HalfClose::Late)];
     let server = fields.require(report, "server").and_then(|f| f.parsed(report, value::target));
     let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, psk));
+    let version = versions::client_version(fields, report);
+    versions::check_psk(fields, report, psk.as_ref(), &version.psk_lens());
     let obfs = obfs_client(fields, report, server.as_ref().map(|s| &s.value));
-    let reuse = fields.flag(report, "reuse").unwrap_or(false);
+    versions::check_obfs(fields, report, obfs != ObfsClient::Off, version.has_obfs());
+    let reuse = versions::reuse(fields, report, version);
     let half_close = fields.one_of(report, "half-close", HALF_CLOSES).unwrap_or_default();
-    fields.integer(report, "version", 4..=5);
-    Some(SnellClient { server: server?.value, psk: psk?.value, obfs, reuse, half_close })
+    Some(SnellClient { server: server?.value, psk: psk?.value, version, obfs, reuse, half_close })
 }
 
 pub(super) fn obfs_client(
