@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
-    Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    Outbound, OutboundProtocol, Reply, Secret, SnellClient, SnellServer, SnellVersion, SnellVersions,
+    SocketOptions,
 };
 use adit_core::{Running, Status, start};
 use adit_testkit::unused_addr;
@@ -101,11 +102,16 @@ fn direct(users: &[(&str, &str)]) -> Proxy {
 
 fn snell() -> Proxy {
     let psk = Secret::new("a key for tests");
-    let server = InboundProtocol::Snell(SnellServer { psk: psk.clone(), obfs: ObfsServer::Off });
+    let server = InboundProtocol::Snell(SnellServer {
+        psk: psk.clone(),
+        versions: SnellVersions::default(),
+        obfs: ObfsServer::Off,
+    });
     let (server, addr) = run(server, OutboundProtocol::Direct);
     let client = OutboundProtocol::Snell(SnellClient {
         server: addr.into(),
         psk,
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: HalfClose::On,
