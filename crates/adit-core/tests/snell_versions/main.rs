@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod interop;
+mod interop_old;
 mod pairs;
 mod strangers;
 
