@@ -116,7 +116,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        if inbound::takes_datagrams(inbound) && Far::new(&config.outbounds[inbound.outbound]).is_none() {
+        if inbound::takes_datagrams(inbound)
+            && Far::new(&config.outbounds[inbound.outbound], &config.udp).is_none()
+        {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
         }
@@ -327,7 +329,8 @@ async fn run_core(plan: Plan, stop: Stop) {
         .zip(&metrics.outbounds)
         .map(|((outbound, shared), metrics)| Rc::new(Outbound::new(outbound, shared, metrics.clone())))
         .collect();
-    let fars: Vec<_> = config.outbounds.iter().map(|outbound| Far::new(outbound).map(Rc::new)).collect();
+    let fars: Vec<_> =
+        config.outbounds.iter().map(|outbound| Far::new(outbound, &config.udp).map(Rc::new)).collect();
     let scratch = SharedScratch::default();
     let inbounds: Vec<_> = config
         .inbounds

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, OutboundProtocol, ShadowsocksClient};
+use adit_config::model::{self, ClientCover, OutboundProtocol, ShadowsocksClient, Udp};
 use adit_net::resolve::Resolver;
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
@@ -19,6 +19,7 @@ use crate::rng::OsRng;
 pub(crate) struct Far {
     names: Names,
     interface: Option<Box<str>>,
+    udp: Udp,
     kind: Kind,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct FarFlow {
 
 impl Far {
     /// The way out over `outbound`, if it carries datagrams.
-    pub(crate) fn new(outbound: &model::Outbound) -> Option<Self> {
+    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
             OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
@@ -48,7 +49,12 @@ impl Far {
             | OutboundProtocol::Group(_) => return None,
         };
         let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
-        Some(Self { names, interface: outbound.dial.interface.clone(), kind })
+        Some(Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind })
+    }
+
+    /// How datagrams are relayed, on both sides.
+    pub(super) fn options(&self) -> &Udp {
+        &self.udp
     }
 
     /// Where a datagram for `target` has to be sent.
@@ -69,17 +75,32 @@ impl Far {
         let interface = self.interface.as_deref();
         match &self.kind {
             // Datagrams of the application's own size: what it sees is what it would see without us.
-            Kind::Direct => Ok(FarFlow { socket: Socket::open(interface)?, codec: None }),
+            Kind::Direct => {
+                let socket = Socket::open(interface)?;
+                set_options(&socket, &self.udp, false)?;
+                Ok(FarFlow { socket, codec: None })
+            }
             Kind::Shadowsocks { key, .. } => {
                 let socket = match server {
                     Some(server) => Socket::connect(server, interface)?,
                     None => Socket::open(interface)?,
                 };
-                socket.set_fragmentation(Fragmentation::Forbid)?;
+                set_options(&socket, &self.udp, true)?;
                 Ok(FarFlow { socket, codec: Some(client_packets(key, &mut OsRng)) })
             }
         }
     }
+}
+
+/// Prepares a socket of either side; `is_tunnel` if its datagrams are sealed.
+pub(super) fn set_options(socket: &Socket, udp: &Udp, is_tunnel: bool) -> io::Result<()> {
+    if is_tunnel && !udp.fragment {
+        socket.set_fragmentation(Fragmentation::Forbid)?;
+    }
+    if udp.ecn {
+        socket.report_class()?;
+    }
+    Ok(())
 }
 
 /// What a plugin should carry is not sent past it.

@@ -148,7 +148,7 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
         Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
-        if client.transports.udp() && Far::new(outbound).is_none() {
+        if client.transports.udp() && Far::new(outbound, &model::Udp::default()).is_none() {
             warnings.push("datagrams through a plugin are not in this build".into());
         }
     }

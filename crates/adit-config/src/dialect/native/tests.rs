@@ -380,6 +380,20 @@ fn limits_strategy() -> impl Strategy<Value = Limits> {
     })
 }
 
+fn udp_strategy() -> impl Strategy<Value = Udp> {
+    let mtu = proptest::option::of(576_u16..);
+    (60_000_u64..10_000_000, 1_usize..10_000, any::<(bool, bool)>(), 0_u8..64, mtu).prop_map(
+        |(idle, flows, (ecn, fragment), dscp, mtu)| Udp {
+            idle: Duration::from_millis(idle),
+            flows,
+            ecn,
+            dscp,
+            fragment,
+            mtu,
+        },
+    )
+}
+
 fn dial_strategy() -> impl Strategy<Value = Dial> {
     let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
@@ -529,12 +543,14 @@ fn config_strategy() -> impl Strategy<Value = Config> {
     let inbounds = proptest::collection::vec(inbound_strategy(), 1..4);
     let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
     let admin = proptest::option::of("/[a-z ]{1,9}");
-    (log_strategy(), admin, proptest::option::of(1_usize..1000), limits_strategy(), inbounds, outbounds)
-        .prop_map(|(log, admin, cores, limits, inbounds, outbounds)| Config {
+    let cores = proptest::option::of(1_usize..1000);
+    (log_strategy(), admin, cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
+        .prop_map(|(log, admin, cores, limits, udp, inbounds, outbounds)| Config {
             log,
             admin: admin.map(PathBuf::from),
             cores,
             limits,
+            udp,
             inbounds,
             outbounds,
         })

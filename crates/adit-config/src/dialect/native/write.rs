@@ -8,7 +8,7 @@ use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
     Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
     Plugin, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    SnellClient, SnellVersion, SnellVersions, SocketOptions, Transports,
+    SnellClient, SnellVersion, SnellVersions, SocketOptions, Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -45,6 +45,9 @@ pub fn to_toml(config: &Config) -> String {
         out.text("socket", &socket.to_string_lossy());
     }
     out.limits(&config.limits);
+    if config.udp != Udp::default() {
+        out.udp(&config.udp);
+    }
     for inbound in &config.inbounds {
         out.inbound(inbound, &config.outbounds);
     }
@@ -131,6 +134,18 @@ impl Writer {
         self.text("drain", &duration_text(limits.drain));
         self.raw("unauthenticated", limits.unauthenticated);
         self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
+    }
+
+    fn udp(&mut self, udp: &Udp) {
+        self.header("[udp]");
+        self.text("idle", &duration_text(udp.idle));
+        self.raw("flows", udp.flows);
+        self.switch("ecn", udp.ecn);
+        self.raw("dscp", udp.dscp);
+        self.switch("fragment", udp.fragment);
+        if let Some(mtu) = udp.mtu {
+            self.raw("mtu", mtu);
+        }
     }
 
     fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {

@@ -33,8 +33,6 @@ pub struct Setup {
     pub config: Config,
     /// What the process itself does.
     pub process: Process,
-    /// How datagrams are relayed.
-    pub datagrams: Datagrams,
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
     /// Managers.
@@ -72,17 +70,6 @@ pub struct Process {
     pub open_files: Option<u64>,
     /// Writes its log to the system's.
     pub syslog: bool,
-}
-
-/// How datagrams are relayed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Datagrams {
-    /// An association without a datagram for this long is forgotten.
-    pub idle: Option<Duration>,
-    /// Most associations at a time.
-    pub associations: Option<usize>,
-    /// Largest packet of the network.
-    pub mtu: Option<usize>,
 }
 
 /// Where a manager is.
