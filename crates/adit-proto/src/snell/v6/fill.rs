@@ -126,38 +126,52 @@ impl Profile {
 fn fill_text(g: &[u64; 7], out: &mut [u8]) {
     let sum = low_u16(g[1] + g[2] + g[3]);
     let (ascii, low) = (low_u16(g[1]), low_u16(g[1] + g[2]));
-    for (byte, i) in out.iter_mut().zip(0_u64..) {
-        let (v, i) = (*byte, low_byte(i));
-        let class = u16::from(v) % sum;
+    // A number below 256, modulo a sum of at least 56, without a division.
+    let reduce = |v: u16| (0..4).fold(v, |v, _| if v >= sum { v - sum } else { v });
+    let mut i = 0_u8;
+    for byte in out {
+        let v = *byte;
+        let class = reduce(v.into());
+        let text = 0x20 + v.wrapping_add(i) % 95;
+        let tail = 0x80 + (v ^ i) % 64;
+        let lead = 0xC0 + v.wrapping_add(i.wrapping_mul(7)) % 64;
         *byte = if class < ascii {
-            0x20 + v.wrapping_add(i) % 95
+            text
         } else if class < low {
-            0x80 + (v ^ i) % 64
+            tail
         } else {
-            0xC0 + v.wrapping_add(i.wrapping_mul(7)) % 64
+            lead
         };
+        i = i.wrapping_add(1);
     }
 }
 
 /// Low halves of 0 to 9.
 fn fill_digits(g: &[u64; 7], out: &mut [u8]) {
     let step = low_byte(g[4]);
-    for (byte, i) in out.iter_mut().zip(0_u64..) {
-        let (v, i) = (*byte, low_byte(i));
+    let mut i = 0_u8;
+    for byte in out {
+        let v = *byte;
         let high = v.wrapping_add((i & 3) << 4).wrapping_add(0x30) & 0xF0;
         *byte = high | (((v & 15) + step + (i & 1)) % 10);
+        i = i.wrapping_add(1);
     }
 }
 
-/// A motif that repeats, with a digit or two and a free byte after each.
+/// A motif that repeats, with two digits and a free byte after each.
 fn fill_motif(g: &[u64; 7], motif: &[u8; MOTIF_LEN], out: &mut [u8]) {
-    let (factor, period, len) = (low_byte(g[5] + 3), len(g[6]), len(4 * g[5]));
-    for (i, byte) in out.iter_mut().enumerate() {
-        let (v, place) = (*byte, i % period);
-        if place < period - 3 {
-            *byte = factor.wrapping_mul(low_byte(i as u64)) ^ motif[i % len];
-        } else if place < period - 1 {
-            *byte = 0x30 + v % 10;
+    let (factor, period, motif) = (low_byte(g[5] + 3), len(g[6]), &motif[..len(4 * g[5])]);
+    // The motif goes on below the bytes between, and `product` is that of the factor and the offset.
+    let (mut product, mut at) = (0_u8, 0);
+    for piece in out.chunks_mut(period) {
+        for (place, byte) in piece.iter_mut().enumerate() {
+            if place < period - 3 {
+                *byte = product ^ motif[at];
+            } else if place < period - 1 {
+                *byte = 0x30 + *byte % 10;
+            }
+            product = product.wrapping_add(factor);
+            at = if at + 1 == motif.len() { 0 } else { at + 1 };
         }
     }
 }
