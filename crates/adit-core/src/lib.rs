@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod admin;
 mod conns;
 mod datagram;
@@ -19,6 +20,7 @@ mod layer;
 mod metrics;
 mod notice;
 mod outbound;
+mod ports;
 mod record;
 mod relay;
 mod rng;
@@ -29,5 +31,6 @@ mod snell;
 mod status;
 
 pub use admin::ask_status;
+pub use ports::{Meter, Port, Ports};
 pub use run::{Running, StartError, start};
 pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};

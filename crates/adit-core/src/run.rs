@@ -1,6 +1,6 @@
 //! From a configuration to running event loops, and back to rest.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,19 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::{self, Config};
-use adit_net::accept::Acceptor;
 use adit_net::listen::{self, ListenError, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::plugin::{Plugins, Role};
-use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper};
+use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
 
+use crate::access::Past;
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
-use crate::inbound::{self, Inbound, Surroundings};
+use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
 use crate::outbound::{self, Outbound};
+use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
 
@@ -70,6 +71,7 @@ pub struct Running {
     cores: Cores,
     stopper: Stopper,
     directory: Arc<Directory>,
+    ports: Ports,
     warnings: Vec<String>,
     drain: Duration,
     /// Last, so that connections may use them until all have ended.
@@ -81,9 +83,8 @@ struct Plan {
     config: Arc<Config>,
     inbound_shared: Arc<[inbound::Shared]>,
     outbound_shared: Arc<[outbound::Shared]>,
-    listeners: Vec<(usize, std::net::TcpListener)>,
-    /// With the number of the inbound, and what the cores of one address share.
-    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    sockets: Sockets,
+    orders: Orders<Order>,
     index: usize,
     metrics: Arc<CoreMetrics>,
     count: usize,
@@ -141,13 +142,16 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     let config = Arc::new(config.clone());
+    let mut order_senders = Vec::new();
     for (index, (sockets, metrics)) in sockets.into_iter().zip(metrics).enumerate() {
+        let (sender, orders) = rt::orders();
+        order_senders.push(sender);
         let plan = Plan {
             config: config.clone(),
             inbound_shared: inbound_shared.clone(),
             outbound_shared: outbound_shared.clone(),
-            listeners: sockets.listeners,
-            datagrams: sockets.datagrams,
+            sockets,
+            orders,
             index,
             metrics,
             count,
@@ -155,22 +159,34 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let stop = stop.clone();
         cores.start(format!("adit-{index}"), move || run_core(plan, stop)).map_err(StartError::Core)?;
     }
+    let ports = Ports::new(config.clone(), order_senders, stop.clone());
     if let Some(path) = &config.admin {
         crate::admin::start(&mut cores, path, directory.clone(), stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })?;
     }
-    Ok(Running { cores, stopper, directory, warnings, drain: config.limits.drain, plugins })
+    Ok(Running { cores, stopper, directory, ports, warnings, drain: config.limits.drain, plugins })
 }
 
 /// The listening sockets of one core, with the numbers of their inbounds.
 #[derive(Default)]
-struct Sockets {
-    listeners: Vec<(usize, std::net::TcpListener)>,
-    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+pub(crate) struct Sockets {
+    pub(crate) listeners: Vec<(usize, std::net::TcpListener)>,
+    /// With what the cores of one address share.
+    pub(crate) datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+}
+
+impl Sockets {
+    /// Those of one inbound.
+    fn take(&mut self, index: usize) -> Self {
+        Self {
+            listeners: self.listeners.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+            datagrams: self.datagrams.extract_if(.., |(inbound, ..)| *inbound == index).collect(),
+        }
+    }
 }
 
 /// Listens on `addr` for what `inbound` carries, with a socket per core.
-fn open(
+pub(crate) fn open(
     inbound: &model::Inbound,
     mut addr: SocketAddr,
     index: usize,
@@ -243,6 +259,16 @@ impl Running {
         self.directory.addresses()
     }
 
+    /// Opens more ports while this runs.
+    pub fn ports(&self) -> Ports {
+        self.ports.clone()
+    }
+
+    /// Measures the traffic of the configuration's own ports.
+    pub fn meter(&self) -> Meter {
+        Meter::new(self.directory.clone())
+    }
+
     /// The present state.
     pub fn status(&self) -> Status {
         self.directory.status(rt::now())
@@ -300,22 +326,9 @@ impl Running {
 }
 
 async fn run_core(plan: Plan, stop: Stop) {
-    let Plan {
-        config,
-        inbound_shared,
-        outbound_shared,
-        listeners,
-        datagrams,
-        index: core_index,
-        metrics,
-        count,
-    } = plan;
+    let Plan { config, inbound_shared, outbound_shared, mut sockets, orders, index, metrics, count } = plan;
     let conns = Rc::new(Conns::default());
-    let core = Rc::new(CoreContext {
-        pool: Pool::new(),
-        conns: conns.clone(),
-        log_destinations: config.log.destinations,
-    });
+    let core = Rc::new(CoreContext { pool: Pool::new(), conns, log_destinations: config.log.destinations });
     let limits = &config.limits;
     let per_core = |limit: usize| limit.div_ceil(count);
     let guard =
@@ -331,46 +344,27 @@ async fn run_core(plan: Plan, stop: Stop) {
         .collect();
     let fars: Vec<_> =
         config.outbounds.iter().map(|outbound| Far::new(outbound, &config.udp).map(Rc::new)).collect();
+    let past = Past::new(&config);
     let scratch = SharedScratch::default();
-    let inbounds: Vec<_> = config
-        .inbounds
-        .iter()
-        .zip(inbound_shared.iter())
-        .zip(&metrics.inbounds)
-        .map(|((inbound, shared), metrics)| {
-            let around = Surroundings {
-                metrics: metrics.clone(),
-                outbound: outbounds[inbound.outbound].clone(),
-                core: core.clone(),
-                guard: guard.clone(),
-                active: active.clone(),
-                datagrams: fars[inbound.outbound]
-                    .clone()
-                    .map(|far| inbound::Datagrams { far, scratch: scratch.clone() }),
-            };
-            Rc::new(Inbound::new(inbound, shared, around))
-        })
-        .collect();
-    for (index, listener) in listeners {
-        match Acceptor::from_std(listener) {
-            Ok(acceptor) => rt::spawn_local(inbounds[index].clone().run(acceptor, stop.clone())),
-            Err(error) => tracing::error!(inbound = &*inbounds[index].name, %error, "listener lost"),
-        }
+    let open = RefCell::default();
+    let site = Rc::new(Site { config, index, core, guard, active, outbounds, fars, past, scratch, open });
+    let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
+    for (index, ((model, shared), metrics)) in inbounds.enumerate() {
+        let inbound = Rc::new(Inbound::new(model, shared, site.around(model, metrics.clone())));
+        site.serve(&inbound, &model.protocol, sockets.take(index), &stop, None);
     }
-    for (index, socket, exchange) in datagrams {
-        let (inbound, protocol) = (inbounds[index].clone(), config.inbounds[index].protocol.clone());
-        let exchange = (exchange, core_index);
-        rt::spawn_local(inbound.run_datagrams(protocol, socket, exchange, stop.clone()));
-    }
-    rt::spawn_local(keep_house(core.clone(), guard.clone(), limits.idle));
-    Box::pin(wait_for_end(&conns, &guard, &active, stop, limits.drain)).await;
+    rt::spawn_local(site.clone().follow(orders, stop.clone()));
+    rt::spawn_local(keep_house(site.clone()));
+    Box::pin(wait_for_end(&site, stop)).await;
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
-async fn wait_for_end(conns: &Conns, guard: &Guard, active: &Cell<usize>, stop: Stop, limit: Duration) {
+async fn wait_for_end(site: &Site, stop: Stop) {
+    let Site { guard, active, .. } = site;
+    let limit = site.config.limits.drain;
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
-    conns.end_resting();
+    site.each_table(Conns::end_resting);
     let strangers = async {
         rt::sleep(limit.min(STRANGERS)).await;
         guard.dismiss();
@@ -383,7 +377,7 @@ async fn wait_for_end(conns: &Conns, guard: &Guard, active: &Cell<usize>, stop: 
     if active.get() > 0 {
         tracing::info!(connections = active.get(), "ending connections that are still open");
         // Closing without a word would pass off what has come so far as the whole.
-        conns.cut();
+        site.each_table(Conns::cut);
         rt::timeout(CUT, finished(active)).await.ok();
     }
 }
@@ -396,19 +390,24 @@ async fn finished(active: &Cell<usize>) {
 }
 
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(core: Rc<CoreContext>, guard: Rc<Guard>, idle: Option<Duration>) {
+async fn keep_house(site: Rc<Site>) {
+    let idle = site.config.limits.idle;
     loop {
         rt::sleep(TICK).await;
-        core.conns.sweep(idle);
-        core.pool.trim();
-        for (source, count) in guard.take_report(rt::now()) {
+        let mut is_worth_trimming = false;
+        site.each_table(|conns| {
+            conns.sweep(idle);
+            is_worth_trimming |= conns.take_worth_trimming();
+        });
+        site.core.pool.trim();
+        for (source, count) in site.guard.take_report(rt::now()) {
             tracing::info!(
                 %source,
                 count,
                 "authentication failed: wrong key, another protocol or version, or a probe"
             );
         }
-        if core.conns.take_worth_trimming() {
+        if is_worth_trimming {
             adit_net::trim_heap();
         }
     }

@@ -150,6 +150,16 @@ impl Directory {
         all.flat_map(|(name, _, listen, _)| listen.iter().map(|addr| (name.clone(), *addr))).collect()
     }
 
+    /// Port and payload bytes, both ways together, of every inbound.
+    pub(crate) fn bytes(&self) -> Vec<(u16, u64)> {
+        let bytes = |(index, (_, _, listen, _)): (usize, &(_, _, Vec<SocketAddr>, _))| {
+            let cores = self.cores.iter().map(|core| &core.inbounds[index].traffic);
+            let sum = cores.map(|traffic| traffic.up.value() + traffic.down.value()).sum();
+            Some((listen.first()?.port(), sum))
+        };
+        self.inbounds.iter().enumerate().filter_map(bytes).collect()
+    }
+
     pub(crate) fn status(&self, now: Instant) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),

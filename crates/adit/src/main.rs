@@ -30,8 +30,10 @@ const NAMES: &[(&str, Main)] = &[
     ("ss-local", |args| shadowsocks::libev::main(libev::Program::Local, args)),
     ("ss-server", |args| shadowsocks::libev::main(libev::Program::Server, args)),
     ("ss-tunnel", |args| shadowsocks::libev::main(libev::Program::Tunnel, args)),
+    ("ss-manager", |args| shadowsocks::libev::main(libev::Program::Manager, args)),
     ("sslocal", |args| shadowsocks::rust::main(rust::Program::Local, args)),
     ("ssserver", |args| shadowsocks::rust::main(rust::Program::Server, args)),
+    ("ssmanager", |args| shadowsocks::rust::main(rust::Program::Manager, args)),
     ("ssservice", shadowsocks::rust::service),
     ("ssurl", shadowsocks::url::main),
 ];

@@ -12,7 +12,7 @@ use adit_core::Running;
 /// # Errors
 /// When it cannot start.
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
-    run_holding(config, || Ok(()))
+    run_holding(config, |_| Ok(()))
 }
 
 /// The same, with something that is made once the ports are open, and dropped at the end.
@@ -21,7 +21,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
     config: &Config,
-    hold: impl FnOnce() -> anyhow::Result<T>,
+    hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
@@ -29,7 +29,7 @@ pub(crate) fn run_holding<T>(
         Err(error) => tracing::warn!(%error, "descriptor limit not raised"),
     }
     let running = adit_core::start(config)?;
-    let held = match hold() {
+    let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {
             running.end();
@@ -37,7 +37,10 @@ pub(crate) fn run_holding<T>(
         }
     };
     let lines = Start::new(config, &running);
-    let result = running.run_until_signal(|| lines.write());
+    let result = running.run_until_signal(|| {
+        lines.write();
+        adit_net::forget_start();
+    });
     drop(held);
     result?;
     tracing::info!("stopped");

@@ -33,6 +33,8 @@ pub struct Config {
     pub cores: Option<usize>,
     /// Limits that hold for the whole process.
     pub limits: Limits,
+    /// Access control for all inbounds.
+    pub acl: Option<acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
     /// Where connections come in; never two with one name.

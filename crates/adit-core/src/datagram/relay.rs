@@ -18,6 +18,7 @@ use super::names::Known;
 use super::near::{Key, Near, Opened};
 use super::ready::Ready;
 use super::{Payload, Scratch, SharedScratch};
+use crate::access::{Access, Side};
 use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
 use crate::metrics::{Counter, Dropped, InboundMetrics};
@@ -53,6 +54,8 @@ pub(crate) struct Ends {
     pub(crate) near: Near,
     /// How the targets are reached.
     pub(crate) far: Rc<Far>,
+    /// Whom to take datagrams from, and where to send them.
+    pub(crate) access: Option<Rc<Access>>,
 }
 
 /// A listening socket on one core, with its flows.
@@ -62,6 +65,7 @@ pub(crate) struct Relay {
     listener: Socket,
     near: Near,
     far: Rc<Far>,
+    access: Option<Rc<Access>>,
     flows: FlowTable<Key, Flow, 3>,
     marks: Marks,
     ready: Ready,
@@ -88,6 +92,8 @@ struct Flow {
     is_spread: bool,
     /// All of them were name servers.
     is_dns: bool,
+    /// It goes past the tunnel.
+    is_past: bool,
     /// It is of another class than [`NORMAL`]; its next datagram takes it back.
     is_demoted: bool,
     is_too_big_logged: bool,
@@ -135,6 +141,8 @@ enum Drop {
     /// Its flow has just ended.
     Gone,
     Mailbox,
+    /// A rule says so.
+    Rule,
 }
 
 impl From<WireError> for Drop {
@@ -160,7 +168,7 @@ impl Relay {
         if listener.local_addr()?.ip().is_unspecified() {
             listener.report_destination()?;
         }
-        let Ends { near, far } = ends;
+        let Ends { near, far, access } = ends;
         let udp = far.options();
         set_options(&listener, udp, near.is_tunnel())?;
         let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
@@ -172,6 +180,7 @@ impl Relay {
             listener,
             near,
             far,
+            access,
             flows,
             marks,
             ready: Ready::default(),
@@ -259,8 +268,14 @@ impl Relay {
 
     /// Opens a client's datagram, finds or makes its flow, and queues it for the far side.
     fn take_from_near(&mut self, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
+        if self.access.as_ref().is_some_and(|access| !access.accepts(datagram.from.ip().to_canonical())) {
+            return Err(Drop::Rule);
+        }
         let bytes = &mut scratch.batch.block[datagram.range()];
-        let (key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        let (mut key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        if let (Opened::Plain(target, _), Some(_)) = (&opened, &self.access) {
+            key = self.sided(key, target.as_ref());
+        }
         let found = self.flows.find(&key);
         let (target, payload, session) = match opened {
             Opened::Plain(target, payload) => (target, payload, None),
@@ -282,7 +297,7 @@ impl Relay {
         };
         let id = match found {
             Some(id) => id,
-            None => self.begin(key, datagram, session, target.as_ref(), scratch)?,
+            None => self.begin(key, (datagram.from, datagram.to), session, target.as_ref(), scratch)?,
         };
         self.forward(id, target.as_ref(), &Payload::of(datagram, payload), scratch)
     }
@@ -290,7 +305,7 @@ impl Relay {
     fn begin(
         &mut self,
         key: Key,
-        datagram: &Datagram,
+        (near, near_local): (SocketAddr, Option<IpAddr>),
         session: Option<Box<Session>>,
         target: Option<&Target>,
         scratch: &mut Scratch,
@@ -298,20 +313,23 @@ impl Relay {
         // What is queued names flows by their slot, and one of them may have to make room.
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
-        let server = match self.far.find(target, None, self.now) {
-            Known::Addr(addr) if self.far.is_server() => Some(addr),
+        let is_past = matches!(key, Key::Past(_));
+        let far = far_of(&self.far, self.access.as_deref(), is_past).ok_or(Drop::Gone)?;
+        let server = match far.find(target, None, self.now) {
+            Known::Addr(addr) if far.is_server() => Some(addr),
             Known::Addr(_) | Known::Pending | Known::Nothing => None,
         };
-        let far = self.far.open(server).map_err(Drop::System)?;
+        let far = far.open(server).map_err(Drop::System)?;
         let flow = Flow {
-            near: datagram.from,
-            near_local: datagram.to,
+            near,
+            near_local,
             session,
             far,
             waker: None,
             last: None,
             is_spread: false,
             is_dns: true,
+            is_past,
             is_demoted: false,
             is_too_big_logged: false,
             waiting: Vec::new(),
@@ -363,7 +381,7 @@ impl Relay {
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match self.far.find(target, flow.waker.as_ref(), self.now) {
+            _ => match find(&self.far, self.access.as_deref(), flow, target, self.now)? {
                 Known::Addr(addr) => {
                     flow.is_spread |= flow.last.is_some();
                     flow.is_dns &= target.port == DNS;
@@ -559,13 +577,61 @@ impl Relay {
         }
         for (target, bytes, class) in std::mem::take(&mut flow.waiting) {
             let result = match place_copy(scratch, &bytes, class) {
-                Some(payload) => self.forward(id, Some(&target), &payload, scratch),
+                Some(payload) => self.forward_waiting(id, &target, &payload, scratch),
                 None => Err(Drop::TooBig),
             };
             if let Err(reason) = result {
                 self.count(&reason);
             }
             self.flush_far(scratch);
+        }
+    }
+
+    /// The rules may by now send what has waited another way than its flow's.
+    fn forward_waiting(
+        &mut self,
+        id: FlowId,
+        target: &Target,
+        payload: &Payload,
+        scratch: &mut Scratch,
+    ) -> Result<(), Drop> {
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let (near, is_past) = ((flow.near, flow.near_local), flow.is_past);
+        let (true, false) = (self.access.is_some(), is_past) else {
+            return self.forward(id, Some(target), payload, scratch);
+        };
+        match self.sided(Key::Peer(near.0), Some(target)) {
+            key @ Key::Past(_) => {
+                let id = match self.flows.find(&key) {
+                    Some(id) => id,
+                    None => self.begin(key, near, None, Some(target), scratch)?,
+                };
+                self.forward(id, Some(target), payload, scratch)
+            }
+            Key::Peer(_) | Key::Session(_) => self.forward(id, Some(target), payload, scratch),
+        }
+    }
+
+    /// The flow of a client that the rules give `target`: `key`'s own, as long as they cannot tell.
+    fn sided(&mut self, key: Key, target: Option<&Target>) -> Key {
+        let (Key::Peer(from), Some(access), Some(target)) =
+            (key, &self.access, target.or_else(|| self.near.fixed_target()))
+        else {
+            return key;
+        };
+        for key in [key, Key::Past(from)] {
+            let flow = self.flows.find(&key).and_then(|id| self.flows.get_mut(id));
+            if flow.and_then(|flow| flow.last.as_ref()).is_some_and(|(last, _)| last == target) {
+                return key;
+            }
+        }
+        let address = |far: &Far| match far.find(target, None, self.now) {
+            Known::Addr(addr) => Some(addr.ip()),
+            Known::Pending | Known::Nothing => None,
+        };
+        match access.side(target, address) {
+            Some(Side::Past) => Key::Past(from),
+            Some(Side::Through) | None => key,
         }
     }
 
@@ -635,6 +701,7 @@ impl Relay {
             }
             Drop::Gone => &dropped.no_flow,
             Drop::Mailbox => &dropped.full,
+            Drop::Rule => &dropped.rule,
         };
         counter.add(1);
         if let Drop::Wire(error) = reason {
@@ -675,6 +742,33 @@ impl Dropped {
                 counter.add(count as u64);
             }
         }
+    }
+}
+
+/// The way out of flows that go past the tunnel, or of the others.
+fn far_of<'a>(far: &'a Far, access: Option<&'a Access>, is_past: bool) -> Option<&'a Far> {
+    if is_past { access?.past().map(|far| &**far) } else { Some(far) }
+}
+
+/// Where a flow's datagram for `target` has to be sent, if the rules allow it.
+fn find(far: &Far, access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Result<Known, Drop> {
+    let waker = flow.waker.as_ref();
+    if let Some(access) = access
+        && !flow.is_past
+    {
+        let mut known = None;
+        let address = |past: &Far| match known.insert(past.find(target, waker, now)) {
+            Known::Addr(addr) => Some(addr.ip()),
+            Known::Pending | Known::Nothing => None,
+        };
+        if access.side(target, address).is_none() && known == Some(Known::Pending) {
+            return Ok(Known::Pending);
+        }
+    }
+    let known = far_of(far, access, flow.is_past).ok_or(Drop::Gone)?.find(target, waker, now);
+    match (access, known) {
+        (Some(access), Known::Addr(addr)) if !access.reaches(target, addr.ip()) => Err(Drop::Rule),
+        _ => Ok(known),
     }
 }
 

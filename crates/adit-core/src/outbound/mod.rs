@@ -3,12 +3,14 @@
 mod shadowsocks;
 mod snell;
 
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model;
 use adit_net::dial::{DialError, Dialer};
 use adit_net::plugin::Plugins;
+use adit_net::resolve::ResolveError;
 use adit_net::rt::{Pool, Stream};
 use adit_proto::wire::{Failure, Target, WireError};
 
@@ -72,6 +74,9 @@ pub(crate) enum OpenError {
     /// The configuration says no.
     #[error("refused by a rule")]
     Rejected,
+    /// The access control list refuses the target.
+    #[error("refused by the access control list")]
+    Blocked,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -81,7 +86,7 @@ impl OpenError {
     /// What a local client is told.
     pub(crate) fn failure(&self) -> Failure {
         match self {
-            Self::Rejected => Failure::NotAllowed,
+            Self::Rejected | Self::Blocked => Failure::NotAllowed,
             Self::Dial(DialError::Refused { .. }) => Failure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => Failure::TimedOut,
             Self::Dial(DialError::Resolve(_) | DialError::Port) => Failure::HostUnreachable,
@@ -108,7 +113,7 @@ impl OpenError {
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
         match self {
-            Self::Rejected => EACCES,
+            Self::Rejected | Self::Blocked => EACCES,
             Self::Dial(DialError::Timeout { .. }) => ETIMEDOUT,
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
@@ -211,6 +216,21 @@ impl Outbound {
         }
     }
 
+    /// The same to these addresses of `target` alone, where the addresses are up to this end.
+    pub(crate) async fn open_at(&self, ips: &[IpAddr], target: &Target) -> Result<Opened, OpenError> {
+        if !matches!(self.kind, Kind::Direct) {
+            return self.open(target, false).await;
+        }
+        let addrs: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
+        let stream = self.count(Box::pin(self.dialer.dial_addrs(&addrs)).await)?;
+        Ok(Opened { far: Endpoint::plain(stream), policy: Policy::default() })
+    }
+
+    /// The addresses of a name that a direct connection would try.
+    pub(crate) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        self.dialer.lookup(name).await
+    }
+
     /// The relay is done with a far end: takes and keeps its stream for the next request where that is possible.
     pub(crate) fn close(&self, far: Endpoint, outcome: &Outcome, pool: &Pool) {
         match &self.kind {
@@ -240,7 +260,11 @@ impl Outbound {
     }
 
     async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, DialError> {
-        match Box::pin(dialer.dial(target)).await {
+        self.count(Box::pin(dialer.dial(target)).await)
+    }
+
+    fn count(&self, dialled: Result<impl Into<Stream>, DialError>) -> Result<Stream, DialError> {
+        match dialled {
             Ok(stream) => {
                 self.metrics.dialled.add(1);
                 Ok(stream.into())

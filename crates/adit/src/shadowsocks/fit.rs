@@ -1,10 +1,17 @@
 //! From what is asked for to what this build runs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::{Control, Setup};
-use adit_config::model::{ClientCover, Config, InboundProtocol, Outbound, OutboundProtocol, Transports};
+use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
+use adit_config::model::acl::AccessList;
+use adit_config::model::{
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, ServerCover, Transports,
+};
+
+use adit_config::source;
+use adit_net::User;
 
 use super::process;
 
@@ -12,17 +19,10 @@ use super::process;
 ///
 /// # Errors
 /// What is not in this build and cannot be missed, behind the warnings.
-pub(super) fn fit(program: &str, mut setup: Setup) -> Result<Setup, Diagnostics> {
+pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
     let mut fitter = Fitter { program: program.into(), found: std::mem::take(&mut setup.diagnostics) };
-    if setup.acl.is_some() {
-        fitter.error(
-            "acl",
-            "access control lists are not in this build",
-            "without the list, nothing would be blocked and nothing would go past the server",
-        );
-    }
-    if setup.control != Control::None {
-        fitter.error("manager_address", "managers are not in this build", "start the server without one");
+    if let Some(path) = setup.acl.take() {
+        setup.config.acl = fitter.access(family, &path);
     }
     if !setup.online.is_empty() {
         let problem = "lists of servers that are fetched are not in this build";
@@ -31,11 +31,15 @@ pub(super) fn fit(program: &str, mut setup: Setup) -> Result<Setup, Diagnostics>
     if let Some(user) = setup.process.user.as_deref()
         && !process::is_user(user)
     {
-        let problem = format!("becoming user {user} is not in this build");
-        fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
+        if let Err(error) = User::find(user) {
+            fitter.error("user", format!("no such user: {user}: {error}"), "name one of this machine");
+        } else if has_plugin(&setup) {
+            let problem = "a plugin that was started before could not be ended by another user";
+            fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
+        }
     }
     fitter.first_server(&mut setup.config);
-    fitter.datagrams(&mut setup.config);
+    fitter.datagrams(&mut setup.config, matches!(setup.control, Control::Manage(_)));
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
@@ -54,6 +58,27 @@ impl Fitter {
 
     fn warning(&mut self, key: &str, problem: impl Into<String>) {
         self.found.push(Diagnostic::warning(&self.program, key, problem));
+    }
+
+    /// The rules of a file.
+    fn access(&mut self, family: Family, path: &Path) -> Option<AccessList> {
+        let text = match source::read_up_to(path, acl::MAX_LEN) {
+            Ok(text) => text,
+            Err(error) => {
+                self.found.push(error);
+                return None;
+            }
+        };
+        match acl::parse(family, &path.to_string_lossy(), &text) {
+            Ok((acl, found)) => {
+                self.found.append(found);
+                Some(AccessList::new(acl))
+            }
+            Err(found) => {
+                self.found.append(found);
+                None
+            }
+        }
     }
 
     /// Of several servers of a client, the first that carries streams.
@@ -79,7 +104,7 @@ impl Fitter {
     }
 
     /// A tunnel carries the datagrams that its way out carries.
-    fn datagrams(&mut self, config: &mut Config) {
+    fn datagrams(&mut self, config: &mut Config, is_manager: bool) {
         for inbound in &mut config.inbounds {
             let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
             if !transports.udp() || config.outbounds.get(inbound.outbound).is_some_and(carries_datagrams) {
@@ -93,7 +118,7 @@ impl Fitter {
                 self.error("mode", problem, "give both the same mode, and plugins tcp_only");
             }
         }
-        if config.inbounds.is_empty() {
+        if config.inbounds.is_empty() && !is_manager {
             self.error("local_port", "nothing is left to listen for", "give a port of protocol socks");
         }
     }
@@ -108,4 +133,11 @@ fn carries_datagrams(outbound: &Outbound) -> bool {
         }
         OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
     }
+}
+
+/// Whether a plugin is started, at once or for a server that is added.
+fn has_plugin(setup: &Setup) -> bool {
+    let of_outbound = |outbound: &Outbound| matches!(&outbound.protocol, OutboundProtocol::Shadowsocks(client) if matches!(client.cover, ClientCover::Plugin(_)));
+    let of_inbound = |inbound: &Inbound| matches!(&inbound.protocol, InboundProtocol::Shadowsocks(server) if matches!(server.cover, ServerCover::Plugin(_)));
+    setup.config.outbounds.iter().any(of_outbound) || setup.config.inbounds.iter().any(of_inbound)
 }

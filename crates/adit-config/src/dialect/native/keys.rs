@@ -182,6 +182,7 @@ pub const KEYS: &[Key] = {
 
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
         key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password"),
+        key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
         key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),

@@ -539,6 +539,29 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     )
 }
 
+#[test]
+fn a_relay_names_a_server_for_each_user() {
+    let head = "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:8388\"\n\
+                method = \"2022-blake3-aes-128-gcm\"\npassword = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n";
+    let user =
+        |name: &str, key: &str, rest: &str| format!("{{ name = \"{name}\", password = \"{key}\"{rest} }}");
+    let server = ", server = \"next.example:443\"";
+    let (one, two) = ("AQAAAAAAAAAAAAAAAAAAAA==", "AgAAAAAAAAAAAAAAAAAAAA==");
+    let text = format!("{head}users = [{}, {}]\n", user("a", one, server), user("b", two, server));
+    let config = load(&text);
+    let InboundProtocol::Shadowsocks(relay) = &config.inbounds[0].protocol else { panic!("no server") };
+    assert_eq!((relay.key.users().len(), relay.key.hops().len()), (2, 2));
+    assert_eq!(relay.key.hops()[0].to_string(), "next.example:443");
+    assert_eq!(load(&to_toml(&config)), config);
+    for text in [
+        format!("{head}users = [{}, {}]\n", user("a", one, server), user("b", two, "")),
+        format!("{head}obfs = \"http\"\nusers = [{}]\n", user("a", one, server)),
+    ] {
+        let found = parse("t", &text).unwrap_err().to_string();
+        assert!(found.contains("users: with a server of its own"), "{found}");
+    }
+}
+
 fn config_strategy() -> impl Strategy<Value = Config> {
     let inbounds = proptest::collection::vec(inbound_strategy(), 1..4);
     let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
@@ -550,6 +573,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             admin: admin.map(PathBuf::from),
             cores,
             limits,
+            acl: None,
             udp,
             inbounds,
             outbounds,

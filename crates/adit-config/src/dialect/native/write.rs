@@ -8,7 +8,7 @@ use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
     Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
     Plugin, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    SnellClient, SnellVersion, SnellVersions, SocketOptions, Transports, Udp,
+    ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions, SocketOptions, Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -196,6 +196,15 @@ impl Writer {
         }
     }
 
+    fn hops(&mut self, key: &ShadowsocksServerKey) {
+        let hops = key.users().iter().zip(key.hops()).map(|((name, password), server)| {
+            let (name, password, server) =
+                (quote(name), quote(password.expose()), quote(&server.to_string()));
+            format!("{{ name = {name}, password = {password}, server = {server} }}")
+        });
+        self.raw("users", format!("[{}]", hops.collect::<Vec<_>>().join(", ")));
+    }
+
     fn shadowsocks_key(&mut self, key: &ShadowsocksKey) {
         self.text("method", key.method().name());
         let name = match key.form() {
@@ -207,7 +216,11 @@ impl Writer {
 
     fn shadowsocks_server(&mut self, server: &ShadowsocksServer) {
         self.shadowsocks_key(server.key.key());
-        self.users(server.key.users());
+        if server.key.hops().is_empty() {
+            self.users(server.key.users());
+        } else {
+            self.hops(&server.key);
+        }
         self.choice("mode", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
