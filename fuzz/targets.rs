@@ -41,6 +41,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("snell_request", adit_proto::snell::fuzz::fuzz_request),
     ("snell_server", |data| adit_proto::snell::fuzz::fuzz_server(data, now())),
     ("snell_udp", adit_proto::snell::udp::fuzz_udp),
+    ("snell_versions", |data| adit_proto::snell::fuzz::fuzz_versions(data, now())),
     ("socks_server", adit_proto::socks::fuzz_socks_server),
     ("socks_udp", adit_proto::socks::fuzz_socks_udp),
     ("wire_address", adit_proto::wire::fuzz_address),

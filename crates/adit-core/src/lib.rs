@@ -27,6 +27,7 @@ mod rng;
 mod run;
 mod salts;
 mod session;
+mod snell;
 mod status;
 
 pub use admin::ask_status;

@@ -10,6 +10,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use adit_config::model::{SnellMode, SnellVersion, SnellVersions};
 use adit_sys::CountingAlloc;
 use adit_sys::alloc::total_allocations;
 use common::{Obfs, Setup, Target, within};
@@ -19,6 +20,8 @@ static ALLOC: CountingAlloc = CountingAlloc;
 
 const WARM_UP: usize = 16 << 20;
 const MEASURED: usize = 256 << 20;
+/// What passes in the versions that share most of their way with others.
+const MEASURED_SHORT: usize = 64 << 20;
 
 /// Both ends of the test own one block each, made before anything is counted.
 fn send(mut stream: &TcpStream, block: &[u8], len: usize) {
@@ -37,35 +40,48 @@ fn receive(mut stream: &TcpStream, block: &mut [u8], len: usize) {
     }
 }
 
-/// Allocations of the whole process while `move_bytes` moves the measured bytes, per MiB.
-fn measure(what: &str, move_bytes: impl FnOnce()) {
+/// Allocations of the whole process while `move_bytes` moves `len` bytes, per MiB.
+fn measure(what: &str, len: usize, move_bytes: impl FnOnce()) {
     let before = total_allocations();
     move_bytes();
     let calls = total_allocations() - before;
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    let per_mib = calls as f64 / (MEASURED >> 20) as f64;
+    let per_mib = calls as f64 / (len >> 20) as f64;
     assert!(per_mib < 0.05, "{what}: {calls} allocations, {per_mib:.3} per MiB");
+}
+
+fn every_kind() -> Vec<(Setup, usize)> {
+    let with =
+        |obfs, version| Setup { obfs, version, versions: SnellVersions::Only(version), ..Setup::default() };
+    let shaped = SnellVersion::V6(SnellMode::Default);
+    let unshaped = SnellVersion::V6(SnellMode::Unshaped);
+    vec![
+        (with(Obfs::Off, SnellVersion::V5), MEASURED),
+        (with(Obfs::Tls, SnellVersion::V5), MEASURED),
+        (with(Obfs::Off, shaped), MEASURED_SHORT),
+        (with(Obfs::Off, unshaped), MEASURED_SHORT),
+    ]
 }
 
 /// One test alone in this file: others would be counted as well.
 #[test]
 fn bytes_pass_without_allocations() {
     within(110, || {
-        for obfs in [Obfs::Off, Obfs::Tls] {
-            let pair = Setup { obfs, ..Setup::default() }.pair();
-            let source = Target::new(|stream| {
+        for (setup, measured) in every_kind() {
+            let (pair, what) = (setup.pair(), format!("{:?}, {:?}", setup.version, setup.obfs));
+            let source = Target::new(move |stream| {
                 let block = vec![7; 1 << 20];
-                send(&stream, &block, WARM_UP + MEASURED);
+                send(&stream, &block, WARM_UP + measured);
                 drop((&stream).read(&mut [0]));
             });
             let mut block = vec![0; 1 << 20];
             let down = pair.client.tunnel(source.addr);
             receive(&down, &mut block, WARM_UP);
-            measure(&format!("down, {obfs:?}"), || receive(&down, &mut block, MEASURED));
+            measure(&format!("down, {what}"), measured, || receive(&down, &mut block, measured));
 
-            let sink = Target::new(|mut stream| {
+            let sink = Target::new(move |mut stream| {
                 let mut block = vec![0; 1 << 20];
-                for part in [WARM_UP, MEASURED] {
+                for part in [WARM_UP, measured] {
                     receive(&stream, &mut block, part);
                     stream.write_all(&[1]).unwrap();
                 }
@@ -75,8 +91,8 @@ fn bytes_pass_without_allocations() {
             let mut done = [0];
             send(&up, &block, WARM_UP);
             up.read_exact(&mut done).unwrap();
-            measure(&format!("up, {obfs:?}"), || {
-                send(&up, &block, MEASURED);
+            measure(&format!("up, {what}"), measured, || {
+                send(&up, &block, measured);
                 (&up).read_exact(&mut done).unwrap();
             });
         }

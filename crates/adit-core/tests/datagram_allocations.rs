@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use adit_config::model::{
     InboundProtocol, ObfsClient, ObfsServer, OutboundProtocol, Quic, Secret, SnellClient, SnellServer,
-    Transports,
+    SnellVersion, SnellVersions, Transports,
 };
 use adit_sys::CountingAlloc;
 use adit_sys::alloc::total_allocations;
@@ -54,12 +54,19 @@ fn round_trips(client: &UdpSocket, count: usize) -> usize {
 
 fn check(quic: Quic) {
     let setup = Setup::default();
-    let server = SnellServer { psk: Secret::new(PSK), obfs: ObfsServer::Off, udp: true, quic: true };
+    let server = SnellServer {
+        psk: Secret::new(PSK),
+        versions: SnellVersions::default(),
+        obfs: ObfsServer::Off,
+        udp: true,
+        quic: true,
+    };
     let config = setup.config(InboundProtocol::Snell(server), vec![unused_addr()], OutboundProtocol::Direct);
     let server = Proxy::start(&config);
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: adit_config::model::HalfClose::Auto,

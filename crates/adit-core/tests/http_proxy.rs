@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
-    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion, SnellVersions,
+    SocketOptions,
 };
 use adit_core::{Running, Status, start};
 use adit_testkit::unused_addr;
@@ -103,6 +104,7 @@ fn snell() -> Proxy {
     let psk = Secret::new("a key for tests");
     let server = InboundProtocol::Snell(SnellServer {
         psk: psk.clone(),
+        versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
         quic: false,
@@ -111,6 +113,7 @@ fn snell() -> Proxy {
     let client = OutboundProtocol::Snell(SnellClient {
         server: addr.into(),
         psk,
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: HalfClose::On,

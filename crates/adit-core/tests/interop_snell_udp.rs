@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{ObfsClient, OutboundProtocol, Quic, Secret, SnellClient};
+use adit_config::model::{ObfsClient, OutboundProtocol, Quic, Secret, SnellClient, SnellVersion};
 use adit_proto::socks;
 use adit_proto::wire::Target;
 use adit_sys::process::end_with_parent;
@@ -110,6 +110,7 @@ fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
     let snell = OutboundProtocol::Snell(SnellClient {
         server: server.into(),
         psk: Secret::new(PSK),
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: adit_config::model::HalfClose::Late,

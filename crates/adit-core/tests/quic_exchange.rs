@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{
     InboundProtocol, ObfsClient, ObfsServer, OutboundProtocol, Quic, Secret, SnellClient, SnellServer,
-    Transports,
+    SnellVersion, SnellVersions, Transports,
 };
 use adit_core::{DatagramStatus, Running};
 use adit_testkit::unused_addr;
@@ -225,12 +225,19 @@ fn datagrams(running: &Running) -> DatagramStatus {
 
 fn through(quic: Quic) {
     let setup = Setup::default();
-    let server = SnellServer { psk: Secret::new(PSK), obfs: ObfsServer::Off, udp: true, quic: true };
+    let server = SnellServer {
+        psk: Secret::new(PSK),
+        versions: SnellVersions::default(),
+        obfs: ObfsServer::Off,
+        udp: true,
+        quic: true,
+    };
     let config = setup.config(InboundProtocol::Snell(server), vec![unused_addr()], OutboundProtocol::Direct);
     let server = common::Proxy::start(&config);
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: adit_config::model::HalfClose::Auto,

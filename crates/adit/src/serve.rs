@@ -1,7 +1,10 @@
 //! Running a configuration: what is said at its start, until a signal ends it.
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Transports};
+use adit_config::model::{
+    Config, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion, SnellVersions,
+    Transports,
+};
 use adit_core::Running;
 
 /// Runs a configuration until SIGINT or SIGTERM.
@@ -107,10 +110,23 @@ impl Start {
     }
 }
 
+fn spoken_snell(versions: SnellVersions) -> &'static str {
+    match versions {
+        SnellVersions::Auto => "Snell v4, v5, v6",
+        SnellVersions::Only(SnellVersion::V1) => "Snell v1",
+        SnellVersions::Only(SnellVersion::V2) => "Snell v2",
+        SnellVersions::Only(SnellVersion::V3) => "Snell v3",
+        SnellVersions::Only(SnellVersion::V4 | SnellVersion::V5) => "Snell v4, v5",
+        SnellVersions::Only(SnellVersion::V6(SnellMode::Default)) => "Snell v6",
+        SnellVersions::Only(SnellVersion::V6(SnellMode::Unshaped)) => "Snell v6, unshaped",
+        SnellVersions::Only(SnellVersion::V6(SnellMode::UnsafeRaw)) => "Snell v6, unsafe-raw",
+    }
+}
+
 /// What an inbound speaks, with versions.
 pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
     match protocol {
-        InboundProtocol::Snell(_) => "Snell v4, v5",
+        InboundProtocol::Snell(server) => spoken_snell(server.versions),
         InboundProtocol::Shadowsocks(_) => "Shadowsocks",
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",

@@ -4,6 +4,7 @@
 pub mod acl;
 mod group;
 mod shadowsocks;
+mod snell;
 mod url;
 
 use std::fmt;
@@ -20,6 +21,7 @@ pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
+pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::url::{HttpUrl, UrlError, fuzz_http_url};
 
 /// Everything that one process runs.
@@ -217,7 +219,9 @@ pub enum Reply {
 pub struct SnellServer {
     /// The pre-shared key.
     pub psk: Secret,
-    /// Disguise around the Snell stream.
+    /// The versions that it takes.
+    pub versions: SnellVersions,
+    /// Disguise around the Snell stream; none where a version has none.
     pub obfs: ObfsServer,
     /// Whether datagrams over streams (command 6) are served.
     pub udp: bool,
@@ -270,9 +274,11 @@ pub struct SnellClient {
     pub server: Target,
     /// The pre-shared key.
     pub psk: Secret,
-    /// Disguise around the Snell stream.
+    /// The version that it speaks.
+    pub version: SnellVersion,
+    /// Disguise around the Snell stream; none where the version has none.
     pub obfs: ObfsClient,
-    /// Keeps connections for further requests (connect v2).
+    /// Keeps connections for further requests (connect v2); what the version fixes, where it does.
     pub reuse: bool,
     /// When the end of the local side's data is passed on.
     pub half_close: HalfClose,
@@ -306,6 +312,17 @@ pub enum ObfsClient {
     Http(Box<str>),
     /// A TLS 1.2 session with this server name.
     Tls(Box<str>),
+}
+
+impl ObfsClient {
+    /// The disguise, whatever host it names.
+    pub fn kind(&self) -> ObfsServer {
+        match self {
+            Self::Off => ObfsServer::Off,
+            Self::Http(_) => ObfsServer::Http,
+            Self::Tls(_) => ObfsServer::Tls,
+        }
+    }
 }
 
 /// When a Snell client tells the server that the local side has sent everything.

@@ -87,10 +87,10 @@ impl Far {
 
     /// Whether `outbound`, which is no group, carries datagrams.
     pub(crate) fn is_there(outbound: &model::Outbound) -> bool {
-        match &outbound.protocol {
-            OutboundProtocol::Snell(client) => client.udp,
-            _ => Self::carries(outbound),
+        if let OutboundProtocol::Snell(client) = &outbound.protocol {
+            return client.udp && client.version.has_datagrams();
         }
+        Self::carries(outbound)
     }
 
     /// Whether the outbound of this number carries datagrams, or may come to.
@@ -126,15 +126,16 @@ impl Far {
         pool: &Pool,
     ) -> Option<Self> {
         let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
-        if !client.udp {
+        if !Self::is_there(outbound) {
             return None;
         }
         let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));
         let quic = match client.quic {
+            Quic::Block => QuicMode::Blocked,
+            Quic::Auto | Quic::On | Quic::Off if !client.version.has_quic() => QuicMode::Stream,
             Quic::Auto => way(true),
             Quic::On => way(false),
             Quic::Off => QuicMode::Stream,
-            Quic::Block => QuicMode::Blocked,
         };
         let (server, way) = (client.server.clone(), running.clone());
         Some(Self::with(outbound, udp, Kind::Snell { server, outbound: way, pool: pool.clone(), quic }))

@@ -74,7 +74,7 @@ pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
             ServerCover::Plugin(plugin) => plugin.transports.udp(),
             ServerCover::Obfs(_) => false,
         },
-        model::InboundProtocol::Snell(server) => return server.quic,
+        model::InboundProtocol::Snell(server) => return server.quic && server.versions.has_quic(),
         model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => false,
     };
     transports(inbound).udp() && !by_plugin

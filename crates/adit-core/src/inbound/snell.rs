@@ -15,7 +15,7 @@ use adit_config::model::{self, ObfsServer};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::envelope::{self, Envelope};
-use adit_proto::snell::{Command, ErrorReply, MAX_FRAME_LEN, OPENING_LEN, Progress, Psk, Request, Server};
+use adit_proto::snell::{Accepts, Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Psk, Request, Server};
 use adit_proto::wire::{Layer, WireError};
 
 use super::Inbound;
@@ -31,6 +31,7 @@ use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::session::{Prepared, Session};
+use crate::snell::accepts;
 
 /// What a client may still send for an exchange that has failed, in bytes, and how long that may take.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;
@@ -43,6 +44,7 @@ const ECONNRESET: u8 = 104;
 #[derive(Debug)]
 pub(crate) struct SnellServerShared {
     keys: Arc<KeySupply>,
+    accepts: Accepts,
     salts: SaltFilter,
     obfs: ObfsServer,
     udp: bool,
@@ -51,12 +53,13 @@ pub(crate) struct SnellServerShared {
 
 impl SnellServerShared {
     pub(super) fn start(config: &model::SnellServer) -> io::Result<Arc<Self>> {
-        let keys = KeySupply::start(Psk::new(config.psk.expose().as_bytes()))?;
+        let psk = Psk::new(config.psk.expose().as_bytes());
         Ok(Arc::new(Self {
-            keys,
+            accepts: accepts(config.versions, &psk),
+            keys: KeySupply::start(psk)?,
             salts: SaltFilter::default(),
             obfs: config.obfs,
-            udp: config.udp,
+            udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
         }))
     }
@@ -71,7 +74,8 @@ impl SnellServerShared {
     }
 
     fn stack(&self) -> Stack {
-        Stack::new(Protocol::SnellServer(Server::new(self.keys.psk().clone())), server_front(self.obfs))
+        let server = Server::accepting(self.accepts.clone(), self.keys.psk().clone());
+        Stack::new(Protocol::SnellServer(server), server_front(self.obfs))
     }
 }
 
@@ -115,7 +119,12 @@ async fn meet(
             Some((near, Box::new(first)))
         }
         Err(refusal) => {
-            if let Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. }) = refusal {
+            let is_wrong = matches!(
+                refusal,
+                Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. })
+            );
+            // Whoever leaves before all versions have been tried has cost a derivation as well.
+            if is_wrong || server(&mut near).has_tried() {
                 ticket.failed(rt::now());
             }
             tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
@@ -168,7 +177,7 @@ async fn admit(
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let request = in_time(ticket, until, read_request(near, &mut wire, Some(ticket))).await?;
     let server = server(near);
-    let is_fresh = server.peer_salt().is_some_and(|salt| shared.salts.insert(salt));
+    let is_fresh = server.is_unsealed() || server.peer_salt().is_some_and(|salt| shared.salts.insert(salt));
     if !is_fresh {
         return Err(Refusal::Wire(WireError::Replayed { what: "salt" }));
     }
@@ -188,13 +197,13 @@ async fn read_request(
 ) -> Result<Request, Refusal> {
     if near.tail.len() > wire.capacity() {
         // The end of the exchange before, this request and its first data have come in one piece.
-        *wire = RecvBuf::with_len(near.tail.len() + MAX_FRAME_LEN);
+        *wire = RecvBuf::with_len(near.tail.len() + MAX_LONG_FRAME_LEN);
     }
     wire.extend(&near.tail);
     near.tail = Vec::new();
     loop {
         let may_derive = ticket.is_none_or(|ticket| ticket.may_derive(rt::now()));
-        if !may_derive && wire.unread().len() >= OPENING_LEN && server(near).awaits_salt() {
+        if !may_derive && server(near).would_derive(wire.unread().len()) {
             return Err(Refusal::Throttled);
         }
         let stack = near.stack.as_mut().expect("a server's near end has a protocol");
@@ -203,7 +212,7 @@ async fn read_request(
             Ok(Progress::NeedMore(_)) => {}
             Err(error) => return Err(Refusal::Wire(error)),
         }
-        let longest = wire.unread().len() + 2 * MAX_FRAME_LEN;
+        let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
         let received = receive(&near.stream, wire, longest).await?;
         let stack = near.stack.as_mut().expect("a server's near end has a protocol");
         stack.handle_received(wire, received, rt::now()).map_err(Refusal::Disguise)?;

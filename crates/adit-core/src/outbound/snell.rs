@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{self, SnellClient};
 use adit_net::rt::{self, Pool, Stream};
-use adit_proto::snell::{Client, Command, DirectionKey, Psk, Request};
+use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
 
 use super::{Opened, end_of_cut};
@@ -24,6 +24,7 @@ use crate::metrics::OutboundMetrics;
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 use crate::rng::OsRng;
+use crate::snell::format;
 
 /// Connections kept per core; mihomo and OpenSnell keep as many in all.
 const MAX_KEPT: usize = 10;
@@ -45,6 +46,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct SnellShared {
     keys: Arc<KeySupply>,
+    format: Format,
     disguise: ClientDisguise,
     /// Whether the server of the latest exchange has shown itself to be adit.
     server_is_adit: AtomicBool,
@@ -93,8 +95,10 @@ impl Doubts {
 
 impl SnellShared {
     pub(super) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
+        let psk = Psk::new(config.psk.expose().as_bytes());
         Ok(Arc::new(Self {
-            keys: KeySupply::start(Psk::new(config.psk.expose().as_bytes()))?,
+            format: format(config.version, &psk),
+            keys: KeySupply::start(psk)?,
             disguise: ClientDisguise::new(&config.obfs)?,
             server_is_adit: AtomicBool::new(false),
             doubts: Mutex::default(),
@@ -141,7 +145,8 @@ impl SnellOutbound {
     /// Begins an exchange on a fresh connection.
     pub(super) fn start(&self, stream: Stream, target: &Target) -> Opened {
         let keys = &self.shared.keys;
-        let mut client = Client::new(keys.psk().clone(), &keys.take(), &mut OsRng);
+        let format = self.shared.format.clone();
+        let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         client.start(&Request::connect(target.clone(), self.config.reuse));
         let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
@@ -150,8 +155,8 @@ impl SnellOutbound {
 
     /// What is spoken on a stream that carries datagrams.
     pub(super) fn datagram_stack(&self) -> Box<Stack> {
-        let keys = &self.shared.keys;
-        let mut client = Client::new(keys.psk().clone(), &keys.take(), &mut OsRng);
+        let (keys, format) = (&self.shared.keys, self.shared.format.clone());
+        let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         client.start(&Request { command: Command::Udp, client_id: Vec::new() });
         Box::new(Stack::new(Protocol::SnellClient(client), self.shared.disguise.front()))
     }

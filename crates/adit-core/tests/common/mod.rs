@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
-    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion, SnellVersions,
+    SocketOptions,
 };
 use adit_core::{OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
@@ -242,6 +243,10 @@ pub(crate) enum Obfs {
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) psk: &'static str,
+    /// What the server takes.
+    pub(crate) versions: SnellVersions,
+    /// What the client speaks.
+    pub(crate) version: SnellVersion,
     pub(crate) obfs: Obfs,
     pub(crate) reuse: bool,
     pub(crate) half_close: HalfClose,
@@ -255,6 +260,8 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             psk: PSK,
+            versions: SnellVersions::default(),
+            version: SnellVersion::default(),
             obfs: Obfs::Off,
             reuse: true,
             half_close: HalfClose::Late,
@@ -297,6 +304,7 @@ impl Setup {
         };
         let snell = InboundProtocol::Snell(SnellServer {
             psk: Secret::new(self.psk),
+            versions: self.versions,
             obfs,
             udp: self.udp,
             quic: false,
@@ -317,6 +325,7 @@ impl Setup {
         OutboundProtocol::Snell(SnellClient {
             server: Destination { host: Host::Ip(server.ip()), port: server.port() },
             psk: Secret::new(self.psk),
+            version: self.version,
             obfs,
             reuse: self.reuse,
             half_close: self.half_close,
@@ -337,9 +346,13 @@ impl Setup {
 
     /// A Snell server that passes everything on to another one.
     pub(crate) fn chained(&self, server: SocketAddr) -> Proxy {
-        let psk = Secret::new(self.psk);
-        let snell =
-            InboundProtocol::Snell(SnellServer { psk, obfs: ObfsServer::Off, udp: self.udp, quic: false });
+        let snell = InboundProtocol::Snell(SnellServer {
+            psk: Secret::new(self.psk),
+            versions: self.versions,
+            obfs: ObfsServer::Off,
+            udp: self.udp,
+            quic: false,
+        });
         Proxy::start(&self.config(snell, vec![loopback()], self.snell_out(server)))
     }
 

@@ -1,6 +1,8 @@
 use std::num::NonZeroU32;
 
 use aws_lc_rs::{hmac, pbkdf2};
+use blake2::Blake2b;
+use blake2::digest::consts::U32;
 use blake3::Hasher;
 use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 use md5::{Digest, Md5};
@@ -10,6 +12,15 @@ use zeroize::Zeroize;
 /// MD5 over the concatenation of `parts`.
 pub fn md5(parts: &[&[u8]]) -> [u8; 16] {
     let mut hash = Md5::new();
+    for part in parts {
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// BLAKE2b (RFC 7693) with 32 bytes of output and no key, over the concatenation of `parts`.
+pub fn blake2b_256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Blake2b::<U32>::new();
     for part in parts {
         hash.update(part);
     }

@@ -12,5 +12,5 @@ mod xaead;
 
 pub use aead::{Aead, Algorithm, CounterNonce, NONCE_LEN, TAG_LEN};
 pub use block::AesBlock;
-pub use kdf::{Blake3Context, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1};
+pub use kdf::{Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1};
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};

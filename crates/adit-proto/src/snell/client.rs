@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::frame::{Frame, Opener, Sealer};
+use super::codec::{Format, Opener, Sealer};
+use super::frame::Frame;
 use super::kdf::{DirectionKey, Psk, Salt};
 use super::request::{Command, ErrorReply, REPLY_ERROR, REPLY_TUNNEL, Request};
 use crate::buf::RecvBuf;
@@ -53,11 +54,16 @@ enum Receiving {
 }
 
 impl Client {
-    /// A connection that sends under `own` and opens what comes under keys derived from `psk`.
+    /// A connection of v4 or v5 that sends under `own` and opens what comes under keys derived from `psk`.
     pub fn new(psk: Psk, own: &DirectionKey, rng: &mut dyn Rng) -> Self {
+        Self::speaking(Format::V4, psk, own, rng)
+    }
+
+    /// As [`Client::new`], of any version.
+    pub fn speaking(format: Format, psk: Psk, own: &DirectionKey, rng: &mut dyn Rng) -> Self {
         Self {
-            sealer: Sealer::new(own, false, rng),
-            opener: Opener::new(psk),
+            sealer: Sealer::new(format.clone(), own, false, rng),
+            opener: Opener::new(format, psk),
             own_salt: *own.salt(),
             pending: Vec::new(),
             reply: Vec::new(),
@@ -110,7 +116,7 @@ impl Client {
 
     /// True once the server's first frame header has opened: the key is right.
     pub fn is_authenticated(&self) -> bool {
-        self.opener.salt().is_some()
+        self.opener.has_opened()
     }
 
     /// True if the server has shown that it is adit, which carries half-closes from end to end.
@@ -254,7 +260,7 @@ pub(super) fn seal_end(
         sealer.finish_write(now);
     }
     if zero_chunk {
-        sealed.end = sealer.seal_zero_chunk(block, sealed.end)?.end;
+        sealed.end = sealer.seal_zero_chunk(block, sealed.end, now)?.end;
     }
     Ok(sealed)
 }

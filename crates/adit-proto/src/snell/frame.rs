@@ -20,6 +20,8 @@ pub const MAX_PAYLOAD: usize = 0x3FFF;
 const MAX_PADDING: usize = 0x3FFF;
 /// Longest frame on the wire, in bytes.
 pub const MAX_FRAME_LEN: usize = SEALED_HEADER_LEN + MAX_PADDING + MAX_PAYLOAD + TAG_LEN;
+/// Longest frame of v6 on the wire, in bytes; servers and clients take both.
+pub const MAX_LONG_FRAME_LEN: usize = 128 + SEALED_HEADER_LEN + 65_535 + 65_535 + TAG_LEN;
 /// Salt and first sealed header: nothing can be decided about a direction before that many bytes.
 pub const OPENING_LEN: usize = SALT_LEN + SEALED_HEADER_LEN;
 
@@ -55,7 +57,7 @@ impl Sealer {
     /// A direction under `key`; with `marks` its first padding tells who knows the key that this is adit.
     pub(super) fn new(key: &DirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
         let first =
-            First { salt: key.salt, padding: FirstPadding::draw(rng), mark: marks.then_some(key.mark) };
+            First { salt: key.salt, padding: FirstPadding::draw(rng), mark: marks.then(|| key.mark()) };
         Self {
             key: Aead::new(Algorithm::Aes128Gcm, &key.key),
             nonce: CounterNonce::default(),
@@ -183,12 +185,18 @@ pub(super) struct Opener {
     /// What a marked first padding holds; `None` once a payload has opened.
     mark: Option<[u8; MARK_LEN]>,
     is_marked: bool,
+    /// Told from other versions by what opened: it may be v6, unshaped.
+    is_detected: bool,
+    /// The first payload came without padding.
+    is_unpadded: bool,
 }
 
 #[derive(Debug)]
 enum OpenerState {
     /// Fewer than [`OPENING_LEN`] bytes have come.
     Salt(Psk),
+    /// The salt is still unread, but its key is known.
+    Keyed(Aead),
     /// A header is next; the flag says whether one has opened before.
     Header(Aead),
     /// Padding and payload of these lengths are next.
@@ -223,13 +231,35 @@ impl Opener {
             salt: [0; SALT_LEN],
             mark: None,
             is_marked: false,
+            is_detected: false,
+            is_unpadded: false,
         }
+    }
+
+    /// A direction of which the caller has seen that the first header opens under `key`, salt and all still unread.
+    pub(super) fn detected(key: &DirectionKey) -> Self {
+        let state = OpenerState::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
+        let mark = Some(key.mark());
+        Self {
+            state,
+            nonce: CounterNonce::default(),
+            salt: key.salt,
+            mark,
+            is_marked: false,
+            is_detected: true,
+            is_unpadded: false,
+        }
+    }
+
+    /// True if the direction may as well be v6, unshaped, so that its answer has to suit both.
+    pub(super) fn may_be_unshaped(&self) -> bool {
+        self.is_detected && self.is_unpadded
     }
 
     /// The peer's salt, once the first header has opened under it.
     pub(super) fn salt(&self) -> Option<&Salt> {
         match self.state {
-            OpenerState::Salt(_) | OpenerState::Failed => None,
+            OpenerState::Salt(_) | OpenerState::Keyed(_) | OpenerState::Failed => None,
             OpenerState::Header(_) | OpenerState::Body { .. } => Some(&self.salt),
         }
     }
@@ -262,8 +292,12 @@ impl Opener {
                     self.salt.copy_from_slice(&unread[..SALT_LEN]);
                     wire.consume(SALT_LEN);
                     let key = psk.derive(&self.salt);
-                    self.mark = Some(key.mark);
+                    self.mark = Some(key.mark());
                     self.state = OpenerState::Header(Aead::new(Algorithm::Aes128Gcm, &key.key));
+                }
+                OpenerState::Keyed(key) => {
+                    wire.consume(SALT_LEN);
+                    self.state = OpenerState::Header(key);
                 }
                 OpenerState::Header(key) => {
                     if let Some(frame) = self.open_header(key, wire)? {
@@ -299,7 +333,9 @@ impl Opener {
         if usize::from(padding) > MAX_PADDING {
             return Err(WireError::Malformed { what: "padding length", got: padding.into() });
         }
-        if usize::from(payload) > MAX_PAYLOAD {
+        // Unshaped frames may be longer, but have no padding.
+        let is_long = usize::from(payload) > MAX_PAYLOAD;
+        if is_long && !(self.is_detected && padding == 0) {
             return Err(WireError::Malformed { what: "payload length", got: payload.into() });
         }
         if payload == 0 && padding > 0 {
@@ -335,6 +371,7 @@ impl Opener {
             .map_err(|()| WireError::Authentication { what: "frame payload" })?;
         if let Some(mark) = self.mark.take() {
             self.is_marked = padding::has_mark(pad, &mark);
+            self.is_unpadded = padding == 0;
         }
         wire.consume(body_len);
         self.state = OpenerState::Header(key);

@@ -1,10 +1,13 @@
 //! Entry points for fuzzing: arbitrary bytes in arbitrary pieces must give the same result as in one piece.
 
 use super::kdf::{DirectionKey, Psk};
-use super::{Client, MAX_FRAME_LEN, Progress, Request, Server};
+use super::{Accepts, Client, Format, MAX_LONG_FRAME_LEN, Profile, Progress, Request, Server};
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Rng, WireError};
+use std::sync::Arc;
 use std::time::Instant;
+
+const PSK: &[u8] = b"adit-vector-psk-0001";
 
 struct Zeros;
 
@@ -15,7 +18,7 @@ impl Rng for Zeros {
 }
 
 fn own_key() -> DirectionKey {
-    DirectionKey { salt: [0x55; 16], key: [7; 16], mark: [0; 8] }
+    DirectionKey { salt: [0x55; 16], key: [7; 16], rest: [0; 16] }
 }
 
 /// A request parser that must consume what it says and survive everything else.
@@ -31,22 +34,40 @@ pub fn fuzz_request(data: &[u8]) {
 /// First byte: piece length; the rest: a stream that a server opens.
 pub fn fuzz_server(data: &[u8], now: Instant) {
     let Some((&piece, stream)) = data.split_first() else { return };
-    let whole = serve(stream, stream.len().max(1), now);
-    assert_eq!(serve(stream, usize::from(piece).max(1), now), whole);
+    let accepts = || Accepts::Only(Format::V4);
+    let whole = serve(accepts(), stream, stream.len().max(1), now);
+    assert_eq!(serve(accepts(), stream, usize::from(piece).max(1), now), whole);
 }
 
 /// First byte: piece length; the rest: a stream that a client opens.
 pub fn fuzz_client(data: &[u8], now: Instant) {
     let Some((&piece, stream)) = data.split_first() else { return };
-    let whole = ask(stream, stream.len().max(1), now);
-    assert_eq!(ask(stream, usize::from(piece).max(1), now), whole);
+    let whole = ask(Format::V4, stream, stream.len().max(1), now);
+    assert_eq!(ask(Format::V4, stream, usize::from(piece).max(1), now), whole);
+}
+
+/// First byte: piece length; second byte: version, or detection; the rest: a stream that a server and a client open.
+pub fn fuzz_versions(data: &[u8], now: Instant) {
+    let [piece, version, stream @ ..] = data else { return };
+    let piece = usize::from(*piece).max(1);
+    let profile = Arc::new(Profile::new(&Psk::new(PSK), &mut Zeros));
+    let formats =
+        [Format::V1, Format::V2, Format::Shaped(profile.clone()), Format::Unshaped, Format::UnsafeRaw];
+    let format = formats.get(usize::from(*version) % (formats.len() + 1)).cloned();
+    let accepts = || format.clone().map_or_else(|| Accepts::Any(profile.clone()), Accepts::Only);
+    let whole = serve(accepts(), stream, stream.len().max(1), now);
+    assert_eq!(serve(accepts(), stream, piece, now), whole);
+    if let Some(format) = format {
+        let whole = ask(format.clone(), stream, stream.len().max(1), now);
+        assert_eq!(ask(format, stream, piece, now), whole);
+    }
 }
 
 type Outcome = (Option<Request>, Vec<u8>, bool, Option<WireError>);
 
-fn serve(stream: &[u8], piece: usize, now: Instant) -> Outcome {
-    let mut server = Server::new(Psk::new(b"adit-vector-psk-0001"));
-    let mut wire = RecvBuf::with_len(stream.len() + MAX_FRAME_LEN);
+fn serve(accepts: Accepts, stream: &[u8], piece: usize, now: Instant) -> Outcome {
+    let mut server = Server::accepting(accepts, Psk::new(PSK));
+    let mut wire = RecvBuf::with_len(stream.len() + MAX_LONG_FRAME_LEN);
     let mut out: Outcome = (None, Vec::new(), false, None);
     for bytes in stream.chunks(piece) {
         wire.extend(bytes);
@@ -67,10 +88,10 @@ fn serve(stream: &[u8], piece: usize, now: Instant) -> Outcome {
     out
 }
 
-fn ask(stream: &[u8], piece: usize, now: Instant) -> Outcome {
-    let mut client = Client::new(Psk::new(b"adit-vector-psk-0001"), &own_key(), &mut Zeros);
+fn ask(format: Format, stream: &[u8], piece: usize, now: Instant) -> Outcome {
+    let mut client = Client::speaking(format, Psk::new(PSK), &own_key(), &mut Zeros);
     client.start(&Request::connect("example.com:80".parse().expect("a target"), true));
-    let mut wire = RecvBuf::with_len(stream.len() + MAX_FRAME_LEN);
+    let mut wire = RecvBuf::with_len(stream.len() + MAX_LONG_FRAME_LEN);
     let mut out: Outcome = (None, Vec::new(), false, None);
     for bytes in stream.chunks(piece) {
         wire.extend(bytes);

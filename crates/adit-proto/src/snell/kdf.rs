@@ -1,5 +1,5 @@
-//! Key derivation: `Argon2id(version 0x13, PSK, salt, t = 3, m = 8 KiB, p = 1)`, 32 bytes of output of which v4
-//! and v5 use the first 16. The requested length enters the hash, so asking for 16 would give another key.
+//! Key derivation: `Argon2id(version 0x13, PSK, salt, t = 3, m = 8 KiB, p = 1)`, 32 bytes of output of which all
+//! versions but v1 use the first 16. The requested length enters the hash, so asking for 16 would give another key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,10 +42,14 @@ impl Psk {
         argon2
             .hash_password_into_with_memory(&self.0, salt, out.as_mut(), &mut memory)
             .expect("salt, output and memory have the lengths that Argon2 asks for, keys are below 4 GiB");
-        let (mut key, mut mark) = ([0; 16], [0; MARK_LEN]);
+        let (mut key, mut rest) = ([0; 16], [0; 16]);
         key.copy_from_slice(&out[..16]);
-        mark.copy_from_slice(&out[16..16 + MARK_LEN]);
-        DirectionKey { salt: *salt, key, mark }
+        rest.copy_from_slice(&out[16..]);
+        DirectionKey { salt: *salt, key, rest }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Draws a salt and derives its key: what an end needs before it can send. Nothing of the peer enters, so it
@@ -63,13 +67,13 @@ impl fmt::Debug for Psk {
     }
 }
 
-/// Salt and AES-128 key of one direction; wiped when dropped.
+/// Salt and key of one direction; wiped when dropped.
 #[derive(Clone)]
 pub struct DirectionKey {
     pub(super) salt: Salt,
     pub(super) key: [u8; 16],
-    /// Output that v4 and v5 have no use for: only who knows the pre-shared key can tell it from random bytes.
-    pub(super) mark: [u8; MARK_LEN],
+    /// Output that only v1 has a use for.
+    pub(super) rest: [u8; 16],
 }
 
 impl DirectionKey {
@@ -77,11 +81,25 @@ impl DirectionKey {
     pub fn salt(&self) -> &Salt {
         &self.salt
     }
+
+    /// Bytes that only who knows the pre-shared key can tell from random ones.
+    pub(super) fn mark(&self) -> [u8; MARK_LEN] {
+        *self.rest.first_chunk().expect("8 of 16 bytes")
+    }
+
+    /// All of the output, which is the key of v1.
+    pub(super) fn wide(&self) -> Zeroizing<[u8; OUTPUT_LEN]> {
+        let mut wide = Zeroizing::new([0; OUTPUT_LEN]);
+        wide[..16].copy_from_slice(&self.key);
+        wide[16..].copy_from_slice(&self.rest);
+        wide
+    }
 }
 
 impl Drop for DirectionKey {
     fn drop(&mut self) {
         self.key.zeroize();
+        self.rest.zeroize();
     }
 }
 

@@ -1,4 +1,5 @@
-//! Snell v4 and v5 over TCP, client and server.
+//! Snell over TCP, client and server: v4 and v5 here, v6 in [`Profile`]'s module, v1 to v3 among the frames without
+//! padding.
 //!
 //! There is no published specification; `docs/protocols/snell.md` gathers what running implementations do, and
 //! the vectors in `testdata/snell` were recorded from them. One direction of a connection is
@@ -18,7 +19,9 @@
 //! one way, a reply byte and its data the other ([`Client`], [`Server`]); after command 5 both ends close an
 //! exchange with a zero chunk and the connection serves the next one.
 
+mod bare;
 mod client;
+mod codec;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
@@ -29,9 +32,14 @@ mod server;
 #[cfg(test)]
 mod tests;
 pub mod udp;
+mod v6;
+#[cfg(test)]
+mod versions_tests;
 
 pub use client::Client;
-pub use frame::{MAX_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};
+pub use codec::{Accepts, Format};
+pub use frame::{MAX_FRAME_LEN, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};
 pub use kdf::{DirectionKey, Psk, SALT_LEN, Salt};
 pub use request::{Command, ErrorReply, MAX_ERROR_TEXT, Request};
 pub use server::{Progress, Server};
+pub use v6::Profile;

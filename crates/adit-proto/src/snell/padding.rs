@@ -27,9 +27,15 @@ pub(super) fn put_mark(padding: &mut [u8], mark: &[u8; MARK_LEN]) {
     }
 }
 
-/// Whether [`put_mark`] has been here.
+/// Whether [`put_mark`] has been here, in a padding of v4.
 pub(super) fn has_mark(padding: &[u8], mark: &[u8; MARK_LEN]) -> bool {
-    padding.len() >= MIN_LEN && padding.iter().skip(1).step_by(2).zip(mark).all(|(byte, mark)| byte == mark)
+    padding.len() >= MIN_LEN && shows_mark(padding, mark)
+}
+
+/// Whether [`put_mark`] has been here.
+pub(super) fn shows_mark(padding: &[u8], mark: &[u8; MARK_LEN]) -> bool {
+    padding.len() >= 2 * MARK_LEN
+        && padding.iter().skip(1).step_by(2).zip(mark).all(|(byte, mark)| byte == mark)
 }
 
 /// The lengths and the random seed of one direction's first padding, drawn when the direction is made.

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::client::{seal_end, seal_with_prefix};
-use super::frame::{Frame, Opener, Sealer};
+use super::codec::{Accepts, Format, Opener, Sealer};
+use super::frame::Frame;
 use super::kdf::{DirectionKey, Psk, Salt};
 use super::request::{Command, ErrorReply, MAX_REQUEST_LEN, REPLY_PONG, REPLY_TUNNEL, Request};
 use crate::buf::RecvBuf;
@@ -57,12 +58,17 @@ enum Sending {
 }
 
 impl Server {
-    /// A connection that opens what comes under keys derived from `psk`. It can answer once it has a key of its
+    /// A connection of v4 or v5 that opens what comes under keys derived from `psk`. It can answer once it has a key of its
     /// own: [`Server::set_own_key`].
     pub fn new(psk: Psk) -> Self {
+        Self::accepting(Accepts::Only(Format::V4), psk)
+    }
+
+    /// As [`Server::new`], of the versions that `accepts` names.
+    pub fn accepting(accepts: Accepts, psk: Psk) -> Self {
         Self {
             sealer: None,
-            opener: Opener::new(psk),
+            opener: Opener::accepting(accepts, psk),
             pending: Vec::new(),
             request: Vec::new(),
             early: 0..0,
@@ -72,10 +78,10 @@ impl Server {
         }
     }
 
-    /// Sets the key to answer under, once per connection and before anything is sealed. Strangers cost none that
-    /// way.
+    /// Sets the key to answer under, once per connection, behind the first request and before anything is sealed.
+    /// Strangers cost none that way, and the answer has the client's version.
     pub fn set_own_key(&mut self, own: &DirectionKey, rng: &mut dyn Rng) {
-        self.sealer = Some(Sealer::new(own, true, rng));
+        self.sealer = Some(Sealer::new(self.opener.answer(), own, true, rng));
     }
 
     /// The client's salt, once its first header has opened: what a replay filter wants to see.
@@ -83,9 +89,19 @@ impl Server {
         self.opener.salt()
     }
 
-    /// True as long as the next [`super::OPENING_LEN`] bytes will cost a key derivation.
-    pub fn awaits_salt(&self) -> bool {
-        self.opener.awaits_salt()
+    /// True if the next call with `unread_len` bytes in the receive buffer costs a key derivation.
+    pub fn would_derive(&self, unread_len: usize) -> bool {
+        self.opener.derives_at().is_some_and(|len| unread_len >= len)
+    }
+
+    /// True if a key has been derived for this client in vain and nothing is decided yet.
+    pub fn has_tried(&self) -> bool {
+        self.opener.has_tried()
+    }
+
+    /// True if recorded connections cannot be told from new ones: unsafe-raw has no salt.
+    pub fn is_unsealed(&self) -> bool {
+        matches!(self.opener.answer(), Format::UnsafeRaw)
     }
 
     /// Opens frames until they make a whole request. Nothing has any effect before the caller reacts to it.

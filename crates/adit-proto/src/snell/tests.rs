@@ -8,7 +8,7 @@ use crate::buf::RecvBuf;
 use crate::wire::{EndOfStream, Layer, Opened, Rng, Target, WireError};
 
 /// A reproducible random source: SplitMix64.
-struct TestRng(u64);
+pub(super) struct TestRng(pub(super) u64);
 
 impl Rng for TestRng {
     fn fill(&mut self, out: &mut [u8]) {
@@ -23,7 +23,7 @@ impl Rng for TestRng {
 }
 
 #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
@@ -55,12 +55,12 @@ fn client(psk: &Psk, rng: &mut TestRng) -> Client {
     Client::new(psk.clone(), &psk.derive_own(rng), rng)
 }
 
-fn connect(reusable: bool) -> Request {
+pub(super) fn connect(reusable: bool) -> Request {
     Request::connect("example.com:443".parse().unwrap(), reusable)
 }
 
 /// One write call as a relay does it: `payload` cut over as many frames as the plan asks for.
-fn write(layer: &mut dyn Layer, payload: &[u8], now: Instant) -> Vec<u8> {
+pub(super) fn write(layer: &mut dyn Layer, payload: &[u8], now: Instant) -> Vec<u8> {
     let plan = layer.plan(now);
     let mut room = plan.first;
     let mut rest = payload;
@@ -81,7 +81,7 @@ fn write(layer: &mut dyn Layer, payload: &[u8], now: Instant) -> Vec<u8> {
     out
 }
 
-fn write_end(layer: &mut dyn Layer, now: Instant) -> Vec<u8> {
+pub(super) fn write_end(layer: &mut dyn Layer, now: Instant) -> Vec<u8> {
     let plan = layer.plan(now);
     let mut block = vec![0; plan.first.head + plan.first.tail + plan.rest.head + plan.rest.tail];
     let range = layer.seal_end(&mut block, 0, now).unwrap();
@@ -89,7 +89,11 @@ fn write_end(layer: &mut dyn Layer, now: Instant) -> Vec<u8> {
 }
 
 /// Everything that `layer` opens from `wire`: the payload bytes, and whether an end came.
-fn read(layer: &mut dyn Layer, wire: &mut RecvBuf, now: Instant) -> Result<(Vec<u8>, bool), WireError> {
+pub(super) fn read(
+    layer: &mut dyn Layer,
+    wire: &mut RecvBuf,
+    now: Instant,
+) -> Result<(Vec<u8>, bool), WireError> {
     let mut payload = Vec::new();
     loop {
         match layer.open(wire, now)? {
@@ -502,7 +506,7 @@ fn bits_per_byte(bytes: &[u8]) -> f64 {
 fn ten_thousand_first_segments_are_out_of_the_band() {
     let at = now();
     let mut rng = TestRng(12);
-    let mut key = DirectionKey { salt: [0; 16], key: [0; 16], mark: [0; 8] };
+    let mut key = DirectionKey { salt: [0; 16], key: [0; 16], rest: [0; 16] };
     for round in 0..10_000usize {
         rng.fill(&mut key.salt);
         rng.fill(&mut key.key);

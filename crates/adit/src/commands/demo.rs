@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use adit_config::dialect::native;
-use adit_config::dialect::share::{Deployment, Form, Host, Target, Version, generate_key};
+use adit_config::dialect::share::{Deployment, Form, Host, Target, generate_key};
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, Log, LogFormat, ObfsClient,
-    ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SocketOptions,
+    ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion,
+    SnellVersions, SocketOptions,
 };
 use adit_lab::demo::{Bulk, Demo, Figures, Load, Plan};
 use adit_net::rt::{self, Cores, Signal, Signals};
@@ -94,7 +95,8 @@ fn inbound(name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound
 }
 
 fn server(psk: &Secret, listen: SocketAddr) -> Config {
-    let server = SnellServer { psk: psk.clone(), obfs: ObfsServer::Off, udp: false, quic: false };
+    let (psk, versions) = (psk.clone(), SnellVersions::default());
+    let server = SnellServer { psk, versions, obfs: ObfsServer::Off, udp: false, quic: false };
     let direct =
         Outbound { name: "direct".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
     config(inbound("server", listen, InboundProtocol::Snell(server)), direct)
@@ -105,6 +107,7 @@ fn client(psk: &Secret, listen: SocketAddr, server: SocketAddr) -> Config {
     let client = SnellClient {
         server: Target::from(server),
         psk: psk.clone(),
+        version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
         half_close: HalfClose::On,
@@ -124,7 +127,7 @@ fn deployment() -> anyhow::Result<Deployment> {
         psk: key(),
         obfs: ObfsClient::Off,
         reuse: true,
-        version: Version::V5,
+        version: SnellVersion::V5,
         fast_open: false,
         udp: true,
         quic: true,

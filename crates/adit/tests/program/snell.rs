@@ -61,9 +61,9 @@ fn exit_statuses() {
     assert!(status == 2 && err.contains("snell-server -x: no such flag"), "{err}");
     let (status, _, err) = run(&["-c", "none.conf"]);
     assert!(status == 1 && err.contains("level=ERROR msg=\"cannot read: "), "{err}");
-    dir.file("v6.conf", "[snell-server]\npsk = k\nmode = default\n");
+    dir.file("v6.conf", "[snell-server]\npsk = twelve bytes\nmode = default\nversion = 4\n");
     let (status, _, err) = run(&["-c", "v6.conf"]);
-    assert!(status == 1 && err.contains("Snell v6 is not in this build"), "{err}");
+    assert!(status == 1 && err.contains("only version 6 has modes"), "{err}");
     assert!(err.contains("at=v6.conf:3:1"), "{err}");
     dir.file("s.conf", "[snell-server]\npsk = k\nlisten = 192.0.2.1:1\n");
     let (status, _, err) = finish(dir.command(link(&dir, "snell-server"), &["-c", "s.conf"]), "");

@@ -7,7 +7,7 @@ use adit_proto::wire::Target;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::keys::Table;
 use super::write;
-use super::{MAX_USERS, name, obfs_server, shadowsocks};
+use super::{MAX_USERS, name, obfs_server, shadowsocks, snell};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, secret, text_of};
 use crate::model::{
     InboundProtocol, Local, LocalProtocols, ObfsServer, Reply, Secret, SnellServer, SocketOptions,
@@ -55,7 +55,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
-        Kind::Snell => snell(&mut fields, report).map(InboundProtocol::Snell),
+        Kind::Snell => snell_server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
@@ -161,10 +161,18 @@ fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
     text_of(text, MAX_CREDENTIAL)
 }
 
-fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellServer> {
+fn snell_server(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    listen: &[Spanned<SocketAddr>],
+) -> Option<SnellServer> {
     let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, value::psk));
+    let versions = snell::server_versions(fields, report);
+    snell::check_psk(fields, report, psk.as_ref(), &versions.psk_lens());
     let obfs = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
+    snell::check_obfs(fields, report, obfs != ObfsServer::Off, versions.has_obfs());
+    snell::check_exposure(fields, report, versions, listen);
     let udp = fields.flag(report, "udp").unwrap_or(true);
     let quic = fields.flag(report, "quic").unwrap_or(true);
-    Some(SnellServer { psk: psk?.value, obfs, udp, quic })
+    Some(SnellServer { psk: psk?.value, versions, obfs, udp, quic })
 }

@@ -109,7 +109,8 @@ const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
 const SERVERS: &[&str] = &["snell", "shadowsocks"];
 const TUNNEL: &[&str] = &["tunnel"];
-const CARRIERS: &[&str] = &["shadowsocks", "tunnel"];
+const MODAL: &[&str] = &["snell", "shadowsocks", "tunnel"];
+const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
 const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
 
@@ -163,16 +164,17 @@ pub const KEYS: &[Key] = {
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
         key(Inbound, "interface", ALL, "name of an interface", "any", "listens on this interface alone"),
         key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; for shadowsocks each password is a key in base64"),
-        key(Inbound, "allow-lan", LOCAL, "true or false", "false", "lets a port without users listen beyond loopback"),
+        key(Inbound, "allow-lan", OPEN, "true or false", "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"),
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required", "the pre-shared key"),
+        key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
         key(Inbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that clients must wear"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
         key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Inbound, "mode", CARRIERS, "tcp, udp or tcp-and-udp", "tcp", "what is served"),
+        key(Inbound, "mode", MODAL, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what is served; for snell the mode of version 6"),
         key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
@@ -193,18 +195,18 @@ pub const KEYS: &[Key] = {
         key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Outbound, "mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for"),
+        key(Outbound, "mode", SERVERS, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what the server is used for; for snell the mode of version 6"),
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
         key(Outbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
-        key(Outbound, "reuse", SNELL, "true or false", "false", "keeps connections for further requests"),
+        key(Outbound, "reuse", SNELL, "true or false", "false; true in version 2", "keeps connections for further requests; not in versions 1 and 3"),
         key(Outbound, "half-close", SNELL, "auto, on or late", "auto", "passes on the end of local data at once, or after the answer; auto: at once to adit"),
         key(Outbound, "udp", SNELL, "true or false", "true", "carries datagrams"),
         key(Outbound, "udp-relay", SNELL, "true or false", "true", "other name of `udp`"),
         key(Outbound, "quic", SNELL, "auto, on or off", "auto", "sends QUIC to the UDP port of the server as it is; off: over the stream; auto: over the stream when nothing answers"),
         key(Outbound, "block-quic", SNELL, "auto, on or off", "auto", "on refuses QUIC, so that applications use TCP; off is short for quic = \"on\""),
-        key(Outbound, "version", SNELL, "4 or 5", "5", "version of the server; both speak alike, so nothing depends on it"),
+        key(Outbound, "version", SNELL, "1 to 6", "5", "version of the server; 4 and 5 are alike"),
         key(Outbound, "family", DIALLING, "any, prefer-ipv4, ipv4-only or ipv6-only", "any", "which address families are used"),
         key(Outbound, "ipv6", DIALLING, "true or false", "true", "false is short for family = \"ipv4-only\""),
         key(Outbound, "interface", DIALLING, "name of an interface", "by routing", "sends through this interface"),

@@ -22,6 +22,7 @@ pub mod keys;
 mod merge;
 mod outbound;
 mod shadowsocks;
+mod snell;
 mod write;
 
 use std::collections::{HashMap, HashSet};

@@ -6,8 +6,9 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Family, HalfClose, InboundProtocol, KeyForm, Level, Local, LocalProtocols, ObfsClient,
-    Plugin, Quic, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SnellClient, SnellServer, SocketOptions,
+    Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellServer, SnellVersion, SnellVersions,
+    SocketOptions,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -191,7 +192,48 @@ fn errors_name_place_and_remedy() {
             format!("{HEAD}{SNELL_OUT}timeout = \"0s\"\n"),
             &["8:11: outbound[0].timeout: a timeout of nothing"],
         ),
-        (format!("{HEAD}{SNELL_OUT}version = 6\n"), &["8:11: outbound[0].version: not from 4 to 5"]),
+        (format!("{HEAD}{SNELL_OUT}version = 7\n"), &["8:11: outbound[0].version: not from 1 to 6"]),
+        (
+            format!("{HEAD}{SNELL_OUT}version = 6\n"),
+            &["7:7: outbound[0].psk: version 6 wants 12 to 255 bytes\n  hint: `adit key`"],
+        ),
+        (
+            format!("{HEAD}{}version = 6\nobfs = \"tls\"\n", SNELL_OUT.replace("\"k\"", "\"twelve bytes\"")),
+            &["9:8: outbound[0].obfs: version 6 has no disguise\n  hint: leave it out"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}version = 5\nmode = \"unshaped\"\n"),
+            &["9:8: outbound[0].mode: only version 6 has modes\n  hint: write version = 6 as well"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}mode = \"shaped\"\n"),
+            &[
+                "8:8: outbound[0].mode: unknown value: shaped\n  hint: write one of default, unshaped, unsafe-raw",
+            ],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}version = 2\nreuse = false\n"),
+            &["9:9: outbound[0].reuse: version 2 always reuses connections"],
+        ),
+        (
+            format!("{HEAD}{SNELL_OUT}version = 3\nreuse = true\n"),
+            &["9:9: outbound[0].reuse: version 3 never reuses connections"],
+        ),
+        (
+            format!(
+                "{}version = \"auto\"\nmode = \"unsafe-raw\"\n",
+                SNELL_IN.replace("\"k\"", "\"twelve bytes\"")
+            ),
+            &["6:8: inbound[0].mode: version = \"auto\" takes default and unshaped\n  hint: leave it out"],
+        ),
+        (
+            format!("{SNELL_IN}version = \"auto\"\n"),
+            &["4:7: inbound[0].psk: version 6 wants 12 to 255 bytes"],
+        ),
+        (
+            format!("{}version = 6\nmode = \"unsafe-raw\"\n", SNELL_IN.replace("\"k\"", "\"twelve bytes\"")),
+            &["3:10: inbound[0].listen: unsafe-raw asks for no key: everybody who reaches"],
+        ),
         (
             format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"),
             &["8:13: outbound[0].obfs-host: there is no disguise"],
@@ -378,9 +420,38 @@ fn client_strategy() -> impl Strategy<Value = SnellClient> {
     let half_close = prop_oneof![Just(HalfClose::Auto), Just(HalfClose::On), Just(HalfClose::Late)];
     let quic = prop_oneof![Just(Quic::Auto), Just(Quic::On), Just(Quic::Off), Just(Quic::Block)];
     let switches = (any::<bool>(), any::<bool>(), half_close, quic);
-    (target(), words(), obfs, switches).prop_map(|(server, psk, obfs, (reuse, udp, half_close, quic))| {
-        SnellClient { server, psk: Secret::new(psk), obfs, reuse, half_close, udp, quic }
-    })
+    (target(), words(), snell_version(), obfs, switches).prop_map(
+        |(server, psk, version, obfs, (reuse, udp, half_close, quic))| SnellClient {
+            server,
+            psk: snell_psk(psk, &version.psk_lens()),
+            version,
+            obfs: if version.has_obfs() { obfs } else { ObfsClient::Off },
+            reuse: version.fixed_reuse().unwrap_or(reuse),
+            half_close,
+            udp,
+            quic,
+        },
+    )
+}
+
+fn snell_version() -> impl Strategy<Value = SnellVersion> {
+    let mode = proptest::sample::select(SNELL_MODES).prop_map(|(_, mode)| mode);
+    (1_u8..=6, mode).prop_map(|(number, mode)| SnellVersion::new(number, mode).unwrap())
+}
+
+fn snell_psk(text: String, lens: &std::ops::RangeInclusive<usize>) -> Secret {
+    Secret::new(if lens.contains(&text.len()) { text } else { text + "and something more" })
+}
+
+fn snell_server(
+    psk: String,
+    version: Option<SnellVersion>,
+    obfs: ObfsServer,
+    (udp, quic): (bool, bool),
+) -> SnellServer {
+    let versions = version.map_or(SnellVersions::Auto, SnellVersions::Only);
+    let obfs = if versions.has_obfs() { obfs } else { ObfsServer::Off };
+    SnellServer { psk: snell_psk(psk, &versions.psk_lens()), versions, obfs, udp, quic }
 }
 
 fn shadowsocks_key() -> impl Strategy<Value = ShadowsocksKey> {
@@ -462,9 +533,11 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
     let protocol = prop_oneof![
         local_strategy().prop_map(InboundProtocol::Local),
-        (words(), obfs, any::<bool>(), any::<bool>()).prop_map(|(psk, obfs, udp, quic)| {
-            InboundProtocol::Snell(SnellServer { psk: Secret::new(psk), obfs, udp, quic })
-        }),
+        (words(), proptest::option::of(snell_version()), obfs, any::<(bool, bool)>()).prop_map(
+            |(psk, version, obfs, switches)| InboundProtocol::Snell(snell_server(
+                psk, version, obfs, switches
+            ))
+        ),
         shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
         (target(), transports)
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),

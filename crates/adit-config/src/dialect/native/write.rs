@@ -8,7 +8,8 @@ use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
     Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
     Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SocketOptions, Transports, Udp,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions, SocketOptions,
+    Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -159,6 +160,12 @@ impl Writer {
             InboundProtocol::Local(local) => self.local(local, inbound),
             InboundProtocol::Snell(server) => {
                 self.text("psk", server.psk.expose());
+                match server.versions {
+                    SnellVersions::Only(version) => self.snell_version(version),
+                    SnellVersions::Auto => self.text("version", "auto"),
+                }
+                let open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
+                self.switch("allow-lan", open && !server.versions.is_sealed());
                 self.choice("obfs", OBFS, &server.obfs);
                 self.raw("udp", server.udp);
                 self.raw("quic", server.quic);
@@ -299,9 +306,17 @@ impl Writer {
         self.text("tolerance", &duration_text(group.check.tolerance));
     }
 
+    fn snell_version(&mut self, version: SnellVersion) {
+        self.raw("version", version.number());
+        if let Some(mode) = version.mode() {
+            self.text("mode", mode.name());
+        }
+    }
+
     fn snell_client(&mut self, client: &SnellClient) {
         self.text("server", &client.server.to_string());
         self.text("psk", client.psk.expose());
+        self.snell_version(client.version);
         self.obfs_client(&client.obfs);
         self.raw("reuse", client.reuse);
         let half_close = match client.half_close {

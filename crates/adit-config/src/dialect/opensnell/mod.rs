@@ -2,7 +2,8 @@
 //!
 //! What they ignore is accepted here too, with one warning for each key; what they refuse is refused. Keys of the
 //! official server and of OpenSnell's alpha branch are known, and those that would switch on what this build does
-//! not do give a warning. `mode`, which changes the wire (Snell v6), is an error.
+//! not do give a warning. A file whose version, mode, key and
+//! disguise contradict each other is an error.
 //!
 //! | `[snell-server]` | default | becomes |
 //! |---|---|---|
@@ -16,7 +17,8 @@
 //! | `egress-interface` | none | interface of outgoing connections **and of the listener** |
 //! | `dns` | the system's | name servers, a list with commas; port 53 unless given |
 //! | `tfo` | `false` | TCP Fast Open on both sides |
-//! | `version` | | nothing: versions 4 and 5 are served alike |
+//! | `version` | `5` | the versions served: 4 and 5 are alike, `auto` is 4, 5 and 6; 1 to 3 and 6 are served alone |
+//! | `mode` | `default` | of version 6, which a file with `mode` and without `version` means |
 //!
 //! | `[snell-client]` | default | becomes |
 //! |---|---|---|
@@ -28,7 +30,8 @@
 //! | `udp` | `true` | carries datagrams; a key of adit's own |
 //! | `quic` | `off` | how QUIC is carried: `auto`, `on` or `off`; a key of adit's own |
 //! | `reuse` | `false` | keeps connections for further requests |
-//! | `version` | `5` | nothing, but must be 4 or 5 |
+//! | `version` | `5` | the version spoken, 1 to 6 |
+//! | `mode` | `default` | of version 6: `default`, `unshaped` or `unsafe-raw` |
 //! | `tfo` | `false` | TCP Fast Open to the server |
 //!
 //! A server gives a target 5 s to be reached, a client 8 s to reach the server. An idle connection through a
@@ -38,6 +41,7 @@
 mod flags;
 mod ini;
 mod translate;
+mod version;
 
 pub use self::flags::{Flags, Invocation, flags, usage};
 use super::Loaded;

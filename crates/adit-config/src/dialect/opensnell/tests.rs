@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{
     Config, Family, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer, OutboundProtocol,
-    SnellClient, SnellServer,
+    SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
 };
 
 fn load(program: Program, text: &str) -> Loaded {
@@ -103,14 +103,63 @@ fn address_families() {
     assert!(found.starts_with("t.conf:4:1: dns-ip-preference: ipv6 = false leaves"), "{found}");
 }
 
+/// What a file says of versions, and what it comes to.
 #[test]
-fn what_changes_the_wire_is_an_error() {
-    for (program, value) in
-        [(Program::Server, "default"), (Program::Server, "unshaped"), (Program::Client, "unsafe-raw")]
-    {
-        let text = format!("[{}]\npsk = k\nserver = a:1\nmode = {value}\n", program.name());
+fn versions_and_modes() {
+    use SnellVersion::{V1, V2, V3, V4, V5, V6};
+    let only = SnellVersions::Only;
+    for (keys, want) in [
+        ("", only(V5)),
+        ("version = 4\n", only(V4)),
+        ("version = V5\nmode =\n", only(V5)),
+        ("mode = default\n", only(V6(SnellMode::Default))),
+        ("mode = unshaped\n", only(V6(SnellMode::Unshaped))),
+        ("version = 6\n", only(V6(SnellMode::Default))),
+        ("version = 6\nmode = unsafe-raw\nlisten = 127.0.0.1:1\n", only(V6(SnellMode::UnsafeRaw))),
+        ("version = auto\n", SnellVersions::Auto),
+    ] {
+        let text = format!("[snell-server]\npsk = twelve bytes\n{keys}");
+        let loaded = parse(Program::Server, None, "t.conf", &text).unwrap();
+        assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);
+        let InboundProtocol::Snell(server) = &loaded.config.inbounds[0].protocol else { panic!("a server") };
+        assert_eq!(server.versions, want, "{keys}");
+    }
+    for (keys, want, reuse) in [
+        ("", V5, false),
+        ("version = 1\n", V1, false),
+        ("version = 2\n", V2, true),
+        ("version = v3\n", V3, false),
+        ("mode = unsafe-raw\nreuse = true\n", V6(SnellMode::UnsafeRaw), true),
+        ("version = 6\nmode = unshaped\n", V6(SnellMode::Unshaped), false),
+    ] {
+        let text = format!("[snell-client]\npsk = twelve bytes\nserver = a:1\n{keys}");
+        let loaded = parse(Program::Client, None, "t.conf", &text).unwrap();
+        assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);
+        let client = snell_client(&loaded.config);
+        assert_eq!((client.version, client.reuse), (want, reuse), "{keys}");
+    }
+}
+
+#[test]
+fn versions_modes_keys_and_disguises_that_contradict_each_other() {
+    for (program, keys, want) in [
+        (Program::Server, "mode = shaped\n", "4:1: mode: unknown value: shaped"),
+        (Program::Server, "mode = default\nversion = 5\n", "4:1: mode: only version 6 has modes"),
+        (Program::Server, "mode = default\nversion = auto\n", "4:1: mode: only version 6 has modes"),
+        (Program::Client, "mode = default\nversion = 4\n", "4:1: mode: only version 6 has modes"),
+        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
+        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no disguise"),
+        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
+        (Program::Client, "version = 7\n", "4:1: version: no version of Snell"),
+    ] {
+        let text = format!("[{}]\npsk = twelve bytes\nserver = a:1\n{keys}", program.name());
         let found = parse(program, None, "t.conf", &text).unwrap_err().to_string();
-        assert!(found.contains("t.conf:4:1: mode: Snell v6 is not in this build"), "{found}");
+        assert!(found.contains(want), "{found}");
+    }
+    for program in [Program::Server, Program::Client] {
+        let text = format!("[{}]\npsk = too short\nserver = a:1\nmode = default\n", program.name());
+        let found = parse(program, None, "t.conf", &text).unwrap_err().to_string();
+        assert!(found.contains("2:1: psk: version 6 wants 12 to 255 bytes"), "{found}");
     }
 }
 
@@ -134,7 +183,13 @@ fn warnings_name_key_and_line() {
             "dns-ip-preference = prefer-ipv5\n",
             "unknown value, so it has no effect: prefer-ipv5",
         ),
-        (Program::Server, "version = 6\n", "speaks versions 4 and 5"),
+        (Program::Server, "version = 7\n", "3:1: warning: version: unknown version, so 4 and 5 are served"),
+        (Program::Server, "version = 3\n", "3:1: warning: version: only version 3 is served then"),
+        (
+            Program::Client,
+            "server = b:1\nversion = 3\nreuse = true\n",
+            "5:1: warning: reuse: version 3 never",
+        ),
         (Program::Server, "ipv6 = maybe\n", "3:1: warning: ipv6: neither true nor false, so true is used"),
         (Program::Server, "[extra]\nx = 1\n", "3:1: warning: [extra]: unknown section"),
         (Program::Server, "[snell-client]\nx = 1\n", ""),
@@ -195,8 +250,8 @@ fn errors_come_at_once_with_their_places() {
         ),
         (
             Program::Client,
-            "[snell-client]\npsk = x\nserver = a\nversion = 3\n",
-            &["3:1: server: port is missing", "4:1: version: neither 4 nor 5"],
+            "[snell-client]\npsk = x\nserver = a\nversion = 9\n",
+            &["3:1: server: port is missing", "4:1: version: no version of Snell"],
         ),
         (
             Program::Client,

@@ -80,20 +80,21 @@ fn server(keys: &mut Keys<'_>) -> Config {
         fast_open,
         timeout: SERVER_TIMEOUT,
     };
+    let versions = keys.server_versions(&psk, obfs);
     let (udp, quic) = (keys.flag("udp", true), keys.flag("quic", true));
-    keys.server_version();
     keys.later_switches(&["brutal"]);
     keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
-    keys.no_mode();
     keys.check_distinct(&listen);
+    let listen = if listen.is_empty() { vec![SERVER_LISTEN] } else { listen };
+    keys.check_exposure(versions, &listen);
     Config {
         limits: Limits { idle: None, ..Limits::default() },
         inbounds: vec![Inbound {
             name: Program::Server.name().into(),
-            listen: if listen.is_empty() { vec![SERVER_LISTEN] } else { listen },
+            listen,
             socket: SocketOptions { fast_open, interface },
             outbound: 0,
-            protocol: InboundProtocol::Snell(SnellServer { psk, obfs, udp, quic }),
+            protocol: InboundProtocol::Snell(SnellServer { psk, versions, obfs, udp, quic }),
         }],
         outbounds: vec![Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }],
         ..Config::default()
@@ -105,15 +106,14 @@ fn client(keys: &mut Keys<'_>) -> Config {
     let server = keys.server();
     let psk = keys.psk();
     let obfs = keys.client_obfs(&server);
-    let reuse = keys.flag("reuse", false);
+    let version = keys.client_version(&psk, obfs.kind());
+    let reuse = keys.client_reuse(version);
     let dial = Dial { fast_open: keys.flag("tfo", false), timeout: CLIENT_TIMEOUT, ..Dial::default() };
     let (udp, quic) = (keys.flag("udp", true), keys.client_quic());
-    keys.client_version();
     keys.later_switches(&["brutal"]);
     keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
-    keys.no_mode();
     keys.tun();
-    let client = SnellClient { server, psk, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
+    let client = SnellClient { server, psk, version, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     Config {
@@ -130,7 +130,7 @@ fn client(keys: &mut Keys<'_>) -> Config {
 }
 
 /// The entries of the program's section, of which keys are taken one by one.
-struct Keys<'a> {
+pub(super) struct Keys<'a> {
     source: &'a Source<'a>,
     ini: &'a Ini,
     section: &'a Section,
@@ -139,14 +139,14 @@ struct Keys<'a> {
 }
 
 /// An entry that is not empty.
-struct Value<'a> {
-    text: Zeroizing<String>,
-    entry: &'a Entry,
+pub(super) struct Value<'a> {
+    pub(super) text: Zeroizing<String>,
+    pub(super) entry: &'a Entry,
 }
 
 impl<'a> Keys<'a> {
     /// The value of a key; empty is as good as absent, as for the programs.
-    fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         self.known.push(key);
         let entry = self.section.entries.get(key)?;
         let Some(text) = self.ini.value(self.section, entry) else {
@@ -156,7 +156,11 @@ impl<'a> Keys<'a> {
         (!text.is_empty()).then_some(Value { text, entry })
     }
 
-    fn parsed<T>(&mut self, key: &'static str, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+    pub(super) fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
         let value = self.take(key)?;
         match parse(&value.text) {
             Ok(parsed) => Some(parsed),
@@ -189,7 +193,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A switch; what is neither on nor off counts as the default.
-    fn flag(&mut self, key: &'static str, default: bool) -> bool {
+    pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
         let Some(value) = self.take(key) else { return default };
         boolean(&value.text).unwrap_or_else(|| {
             let problem = Problem::new(format!("neither true nor false, so {default} is used"));
@@ -267,24 +271,6 @@ impl<'a> Keys<'a> {
         listen
     }
 
-    /// A server takes whatever version it is told, but speaks 4 and 5.
-    fn server_version(&mut self) {
-        let Some(value) = self.take("version") else { return };
-        if !is_version(&value.text) {
-            self.warning(
-                value.entry,
-                "version",
-                Problem::new("this server speaks versions 4 and 5, whatever it says"),
-            );
-        }
-    }
-
-    fn client_version(&mut self) {
-        self.parsed("version", |text| {
-            if is_version(text) { Ok(()) } else { Err(Problem::new("neither 4 nor 5").hint("write 4 or 5")) }
-        });
-    }
-
     /// OpenSnell's client sends no QUIC past its stream; adit's does when it is told to.
     fn client_quic(&mut self) -> Quic {
         let quic = self.parsed("quic", |text| match (text, boolean(text)) {
@@ -330,14 +316,6 @@ impl<'a> Keys<'a> {
             Some((family, _)) if ipv6 => family,
             _ if ipv6 => Family::Any,
             _ => Family::V4Only,
-        }
-    }
-
-    /// `mode` chooses a wire format of version 6: a file that says it must not run as something else.
-    fn no_mode(&mut self) {
-        if let Some(value) = self.take("mode") {
-            let problem = Problem::new("Snell v6 is not in this build");
-            self.error(value.entry, "mode", problem.hint("remove the key to speak versions 4 and 5"));
         }
     }
 
@@ -400,7 +378,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn error(&mut self, entry: &Entry, key: &str, problem: Problem) {
+    pub(super) fn error(&mut self, entry: &Entry, key: &str, problem: Problem) {
         self.found.push(self.finding(
             Diagnostic::error(&self.source.file, key, discreet(entry, problem.text)),
             entry,
@@ -408,7 +386,7 @@ impl<'a> Keys<'a> {
         ));
     }
 
-    fn warning(&mut self, entry: &Entry, key: &str, problem: Problem) {
+    pub(super) fn warning(&mut self, entry: &Entry, key: &str, problem: Problem) {
         self.found.push(self.finding(
             Diagnostic::warning(&self.source.file, key, discreet(entry, problem.text)),
             entry,
@@ -439,8 +417,4 @@ fn boolean(text: &str) -> Option<bool> {
         }
         _ => None,
     }
-}
-
-fn is_version(text: &str) -> bool {
-    matches!(text, "4" | "5" | "v4" | "v5" | "V4" | "V5")
 }

@@ -8,12 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-use super::{Deployment, Shared, Version};
+use super::{Deployment, Shared};
 use crate::dialect::native;
 use crate::dialect::value::{self, quote};
 use crate::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, ObfsClient, Outbound,
-    OutboundProtocol, Quic, Reply, SnellClient, SocketOptions,
+    OutboundProtocol, Quic, Reply, SnellClient, SnellMode, SnellVersion, SocketOptions,
 };
 
 type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
@@ -27,6 +27,16 @@ pub(super) fn check(deployment: &Deployment) -> Result<()> {
     }
     if value::psk(deployment.psk.expose()).is_err() {
         return Err(("psk", "it is empty or no key of a server"));
+    }
+    let version = deployment.version;
+    if !version.psk_lens().contains(&deployment.psk.expose().len()) {
+        return Err(("psk", "version 6 wants 12 to 255 bytes"));
+    }
+    if deployment.obfs != ObfsClient::Off && !version.has_obfs() {
+        return Err(("obfs", "version 6 has no disguise"));
+    }
+    if version.fixed_reuse().is_some_and(|fixed| fixed != deployment.reuse) {
+        return Err(("reuse", "the version decides it otherwise"));
     }
     if deployment.server.port == 0 {
         return Err(("server", "port 0 cannot be dialled"));
@@ -68,11 +78,10 @@ fn http_obfs(deployment: &Deployment) -> Result<Option<&str>> {
     }
 }
 
-fn number(version: Version) -> u8 {
-    match version {
-        Version::V4 => 4,
-        Version::V5 => 5,
-    }
+/// For clients that know none but these versions.
+fn known(deployment: &Deployment, versions: std::ops::RangeInclusive<u8>) -> Result<u8> {
+    let number = deployment.version.number();
+    if versions.contains(&number) { Ok(number) } else { Err(("version", "it has no such version")) }
 }
 
 fn complete(text: String) -> Shared {
@@ -94,9 +103,13 @@ pub(super) fn surge(deployment: &Deployment) -> Result<Shared> {
         "{name} = snell, {}, {}, psk=\"{psk}\", version={}",
         deployment.server.host,
         deployment.server.port,
-        number(deployment.version)
+        deployment.version.number()
     );
-    if deployment.reuse {
+    if let Some(mode) = deployment.version.mode() {
+        text.push_str(&format!(", mode={}", mode.name()));
+    }
+    // Versions 1 to 3 have no such key.
+    if deployment.reuse && deployment.version.fixed_reuse().is_none() {
         text.push_str(", reuse=true");
     }
     if let Some(host) = obfs_host {
@@ -108,7 +121,7 @@ pub(super) fn surge(deployment: &Deployment) -> Result<Shared> {
     if deployment.udp {
         text.push_str(", udp-relay=true");
         // Version 5 alone has a way for QUIC that is better than none.
-        if deployment.quic && deployment.version == Version::V5 {
+        if deployment.quic && deployment.version == SnellVersion::V5 {
             text.push_str(", block-quic=off");
         }
     }
@@ -128,6 +141,7 @@ fn surge_name(name: &str) -> Result<&str> {
 }
 
 pub(super) fn mihomo(deployment: &Deployment) -> Result<Shared> {
+    let version = known(deployment, 1..=5)?;
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         let lead = if key == "name" { "- " } else { "  " };
@@ -138,8 +152,8 @@ pub(super) fn mihomo(deployment: &Deployment) -> Result<Shared> {
     line("server", &quote(&deployment.server.host.to_string()));
     line("port", &deployment.server.port.to_string());
     line("psk", &quote(deployment.psk.expose()));
-    line("version", &number(deployment.version).to_string());
-    if deployment.reuse {
+    line("version", &version.to_string());
+    if deployment.reuse && deployment.version.fixed_reuse().is_none() {
         line("reuse", "true");
     }
     if let Some((mode, host)) = obfs(&deployment.obfs) {
@@ -162,6 +176,8 @@ struct SingBoxOutbound<'a> {
     server_port: u16,
     version: u8,
     psk: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reuse: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,14 +190,16 @@ struct SingBoxOutbound<'a> {
 
 /// Version 4 stands for 5 too: sing-box has no client of version 5, whose TCP is the same.
 pub(super) fn sing_box(deployment: &Deployment) -> Result<Shared> {
+    let version = known(deployment, 4..=6)?;
     let obfs_host = http_obfs(deployment)?;
     let outbound = SingBoxOutbound {
         r#type: "snell",
         tag: &deployment.name,
         server: deployment.server.host.to_string(),
         server_port: deployment.server.port,
-        version: 4,
+        version: if version == 5 { 4 } else { version },
         psk: deployment.psk.expose(),
+        mode: deployment.version.mode().map(SnellMode::name),
         reuse: deployment.reuse,
         obfs_mode: obfs_host.map(|_| "http"),
         obfs_host,
@@ -193,6 +211,7 @@ pub(super) fn sing_box(deployment: &Deployment) -> Result<Shared> {
 }
 
 pub(super) fn opensnell(deployment: &Deployment) -> Result<Shared> {
+    let version = known(deployment, 4..=5)?;
     let mut text = String::from("[snell-client]\nlisten = 127.0.0.1:1080\n");
     let mut line = |key: &str, value: &str| {
         writeln!(text, "{key} = {value}").expect("a string takes any text");
@@ -204,7 +223,7 @@ pub(super) fn opensnell(deployment: &Deployment) -> Result<Shared> {
         line("obfs-host", host);
     }
     line("reuse", if deployment.reuse { "true" } else { "false" });
-    line("version", &number(deployment.version).to_string());
+    line("version", &version.to_string());
     if deployment.fast_open {
         line("tfo", "true");
     }
@@ -235,7 +254,7 @@ pub(super) fn shadowrocket(deployment: &Deployment) -> Result<Shared> {
     if deployment.obfs != ObfsClient::Off {
         return Err(("obfs", "the link has no place for it"));
     }
-    let psk = deployment.psk.expose();
+    let (psk, version) = (deployment.psk.expose(), known(deployment, 1..=5)?);
     if psk.contains('@') {
         return Err(("psk", "it holds `@`, which ends the key in the link"));
     }
@@ -246,10 +265,17 @@ pub(super) fn shadowrocket(deployment: &Deployment) -> Result<Shared> {
     let text = format!(
         "snell://{inside}?tfo={}&version={}#{}\n",
         u8::from(deployment.fast_open),
-        number(deployment.version),
+        version,
         percent(&deployment.name)
     );
-    Ok(Shared { text, left_out: if deployment.reuse { vec!["reuse"] } else { Vec::new() } })
+    Ok(Shared {
+        text,
+        left_out: if deployment.reuse && deployment.version.fixed_reuse().is_none() {
+            vec!["reuse"]
+        } else {
+            Vec::new()
+        },
+    })
 }
 
 /// RFC 3986, 2.1: everything but the unreserved characters as `%XX`.
@@ -271,6 +297,7 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
     let client = SnellClient {
         server: deployment.server.clone(),
         psk: deployment.psk.clone(),
+        version: deployment.version,
         obfs: deployment.obfs.clone(),
         reuse: deployment.reuse,
         half_close: HalfClose::On,

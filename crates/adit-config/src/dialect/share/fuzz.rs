@@ -1,8 +1,8 @@
 //! What a fuzzer calls.
 
-use super::{Deployment, Form, Version, share};
+use super::{Deployment, Form, share};
 use crate::dialect::{native, opensnell};
-use crate::model::{Config, ObfsClient, OutboundProtocol, Secret};
+use crate::model::{Config, ObfsClient, OutboundProtocol, SNELL_MODES, Secret, SnellVersion};
 
 /// Whatever is written in a form that adit reads itself, or that has a grammar, comes out as it went in, and a form
 /// of one line is one line.
@@ -56,11 +56,20 @@ fn deployment(data: &[u8]) -> Option<Deployment> {
         psk: Secret::new(psk),
         obfs,
         reuse: switches & 4 != 0,
-        version: if switches & 8 != 0 { Version::V4 } else { Version::V5 },
+        version: version(switches)?,
         fast_open: switches & 16 != 0,
         udp: switches & 32 != 0,
         quic: switches & 64 != 0,
     })
+}
+
+/// Bits 3 and 5 to 7 choose a version; for 6, one bit of another switch as well its mode.
+fn version(switches: u8) -> Option<SnellVersion> {
+    let (_, mode) = SNELL_MODES[usize::from(switches >> 3) % SNELL_MODES.len()];
+    match switches >> 5 {
+        0 => Some(if switches & 8 != 0 { SnellVersion::V4 } else { SnellVersion::V5 }),
+        number => SnellVersion::new(number, mode),
+    }
 }
 
 fn assert_client(config: &Config, deployment: &Deployment, form: Form) {
@@ -70,5 +79,6 @@ fn assert_client(config: &Config, deployment: &Deployment, form: Form) {
     assert_eq!(client.server, deployment.server, "{form}");
     assert_eq!(client.obfs, deployment.obfs, "{form}");
     assert_eq!(client.reuse, deployment.reuse, "{form}");
+    assert_eq!(client.version, deployment.version, "{form}");
     assert_eq!(outbound.dial.fast_open, deployment.fast_open, "{form}");
 }

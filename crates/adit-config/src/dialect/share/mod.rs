@@ -23,7 +23,7 @@ pub use adit_proto::wire::{Host, Rng, Target};
 pub use fuzz::fuzz_share;
 use thiserror::Error;
 
-use crate::model::{Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret};
+use crate::model::{Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellVersion, SnellVersions};
 
 /// A server as its clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Deployment {
     /// Whether clients keep connections for further requests.
     pub reuse: bool,
     /// The version that is announced.
-    pub version: Version,
+    pub version: SnellVersion,
     /// TCP Fast Open.
     pub fast_open: bool,
     /// Whether it serves datagrams.
@@ -48,23 +48,19 @@ pub struct Deployment {
     pub quic: bool,
 }
 
-/// A version of Snell; both speak alike as far as TCP goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Version {
-    /// Version 4.
-    V4,
-    /// Version 5.
-    #[default]
-    V5,
-}
-
 impl Deployment {
     /// The server of an inbound, reached at `host`; `None` for an inbound that is none.
     ///
-    /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on.
+    /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on where the
+    /// version leaves the choice. A port that takes several versions is shared as version 5.
     pub fn of(inbound: &Inbound, host: Host) -> Option<Self> {
         let InboundProtocol::Snell(server) = &inbound.protocol else { return None };
         let obfs_host = host.to_string().into();
+        let version = match server.versions {
+            SnellVersions::Only(version) => version,
+            // What every client knows.
+            SnellVersions::Auto => SnellVersion::V5,
+        };
         Some(Self {
             name: (*inbound.name).into(),
             server: Target { host, port: inbound.listen.first()?.port() },
@@ -74,8 +70,8 @@ impl Deployment {
                 ObfsServer::Http => ObfsClient::Http(obfs_host),
                 ObfsServer::Tls => ObfsClient::Tls(obfs_host),
             },
-            reuse: true,
-            version: Version::V5,
+            reuse: version.fixed_reuse().unwrap_or(true),
+            version,
             fast_open: inbound.socket.fast_open,
             udp: server.udp,
             quic: server.quic,

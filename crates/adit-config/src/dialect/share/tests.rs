@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dialect::{native, opensnell};
-use crate::model::{Config, OutboundProtocol};
+use crate::model::{Config, OutboundProtocol, SnellMode};
 
 fn deployment(psk: &str) -> Deployment {
     Deployment {
@@ -13,7 +13,7 @@ fn deployment(psk: &str) -> Deployment {
         psk: Secret::new(psk),
         obfs: ObfsClient::Off,
         reuse: true,
-        version: Version::V5,
+        version: SnellVersion::V5,
         fast_open: false,
         udp: false,
         quic: false,
@@ -63,7 +63,7 @@ fn every_field() {
         server: "[2001:db8::1]:1".parse().unwrap(),
         obfs: ObfsClient::Http("www.example.com".into()),
         reuse: false,
-        version: Version::V4,
+        version: SnellVersion::V4,
         fast_open: true,
         ..deployment("k")
     };
@@ -230,4 +230,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn versions() {
+    let of = |version: SnellVersion| Deployment {
+        version,
+        reuse: version.fixed_reuse().unwrap_or(true),
+        ..deployment("twelve bytes")
+    };
+    let unshaped = of(SnellVersion::V6(SnellMode::Unshaped));
+    let line = "home = snell, 192.0.2.1, 6160, psk=\"twelve bytes\", version=6, mode=unshaped, reuse=true\n";
+    assert_eq!(text(Form::Surge, &unshaped), line);
+    let json = text(Form::SingBox, &unshaped);
+    assert!(json.contains("\"version\": 6,") && json.contains("\"mode\": \"unshaped\","), "{json}");
+    let file = text(Form::Adit, &unshaped);
+    assert!(file.contains("version = 6\nmode = \"unshaped\"\n"), "{file}");
+    for form in [Form::Mihomo, Form::OpenSnell, Form::Shadowrocket] {
+        assert_eq!(refusal(form, &unshaped), Some("version"), "{form}");
+    }
+    let line = "home = snell, 192.0.2.1, 6160, psk=\"twelve bytes\", version=2\n";
+    assert_eq!(text(Form::Surge, &of(SnellVersion::V2)), line);
+    for (form, refused) in [
+        (Form::Mihomo, None),
+        (Form::SingBox, Some("version")),
+        (Form::OpenSnell, Some("version")),
+        (Form::Shadowrocket, None),
+        (Form::Adit, None),
+    ] {
+        assert_eq!(refusal(form, &of(SnellVersion::V3)), refused, "{form}");
+    }
+    let short = Deployment { psk: Secret::new("short"), ..unshaped.clone() };
+    assert_eq!(refusal(Form::Adit, &short), Some("psk"));
+    let covered = Deployment { obfs: ObfsClient::Http("h".into()), ..unshaped };
+    assert_eq!(refusal(Form::Adit, &covered), Some("obfs"));
 }

@@ -1,6 +1,8 @@
 //! Datagrams over Snell: in streams, and QUIC behind envelopes.
 
-use adit_config::model::{ObfsClient, ObfsServer, Quic, SnellClient, SnellServer};
+use adit_config::model::{
+    ObfsClient, ObfsServer, Quic, SNELL_MODES, SnellClient, SnellServer, SnellVersion, SnellVersions,
+};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::{self, envelope};
 use adit_proto::snell::{Client, Command, Psk, Request};
@@ -12,7 +14,7 @@ use crate::rng::OsRng;
 const PSK: &str = "datagrams-psk-0123456789";
 
 fn snell_server(obfs: ObfsServer) -> SnellServer {
-    SnellServer { psk: Secret::new(PSK), obfs, udp: true, quic: false }
+    SnellServer { psk: Secret::new(PSK), versions: SnellVersions::default(), obfs, udp: true, quic: false }
 }
 
 fn snell_in() -> InboundProtocol {
@@ -23,6 +25,7 @@ fn snell_client(server: SocketAddr, obfs: ObfsClient) -> SnellClient {
     SnellClient {
         server: server.into(),
         psk: Secret::new(PSK),
+        version: SnellVersion::default(),
         obfs,
         reuse: true,
         half_close: adit_config::model::HalfClose::On,
@@ -33,6 +36,30 @@ fn snell_client(server: SocketAddr, obfs: ObfsClient) -> SnellClient {
 
 fn snell_out(server: SocketAddr) -> OutboundProtocol {
     OutboundProtocol::Snell(snell_client(server, ObfsClient::Off))
+}
+
+#[test]
+fn every_version_that_has_datagrams_carries_them() {
+    let modes = SNELL_MODES.iter().map(|(_, mode)| SnellVersion::V6(*mode));
+    for version in [SnellVersion::V3, SnellVersion::V4, SnellVersion::V5].into_iter().chain(modes) {
+        let server = SnellServer { versions: SnellVersions::Only(version), ..snell_server(ObfsServer::Off) };
+        let (far, server_at) = run(InboundProtocol::Snell(server), OutboundProtocol::Direct, 1);
+        let reuse = version.fixed_reuse().unwrap_or(true);
+        let client = SnellClient { version, reuse, ..snell_client(server_at, ObfsClient::Off) };
+        let (near, at) = run(tunnel(echo()), OutboundProtocol::Snell(client), 1);
+        println!("{version:?}");
+        // A datagram is one frame, and those of version 3 hold 16 KiB.
+        let lens: Vec<usize> = mixed_lens().into_iter().filter(|len| *len < 16_000).collect();
+        check_echo(&socket(), at, &lens);
+        near.end();
+        far.end();
+    }
+    for version in [SnellVersion::V1, SnellVersion::V2] {
+        let reuse = version.fixed_reuse().unwrap_or(true);
+        let client = SnellClient { version, reuse, ..snell_client(LOOPBACK, ObfsClient::Off) };
+        let config = config(tunnel(LOOPBACK), OutboundProtocol::Snell(client), 1);
+        assert!(start(&config).is_err(), "{version:?} carries none");
+    }
 }
 
 /// A Snell server that takes QUIC; each on an address of its own, for TCP and UDP must have one port.

@@ -1,0 +1,32 @@
+//! From the versions of the model to those of the protocol.
+
+use std::sync::Arc;
+
+use adit_config::model::{SnellMode, SnellVersion, SnellVersions};
+use adit_proto::snell::{Accepts, Format, Profile, Psk};
+
+use crate::rng::OsRng;
+
+/// What a client of `version` speaks. The shape of version 6 is derived here, once for all connections.
+pub(crate) fn format(version: SnellVersion, psk: &Psk) -> Format {
+    match version {
+        SnellVersion::V1 => Format::V1,
+        SnellVersion::V2 | SnellVersion::V3 => Format::V2,
+        SnellVersion::V4 | SnellVersion::V5 => Format::V4,
+        SnellVersion::V6(SnellMode::Default) => Format::Shaped(profile(psk)),
+        SnellVersion::V6(SnellMode::Unshaped) => Format::Unshaped,
+        SnellVersion::V6(SnellMode::UnsafeRaw) => Format::UnsafeRaw,
+    }
+}
+
+/// What a server of `versions` takes.
+pub(crate) fn accepts(versions: SnellVersions, psk: &Psk) -> Accepts {
+    match versions {
+        SnellVersions::Only(version) => Accepts::Only(format(version, psk)),
+        SnellVersions::Auto => Accepts::Any(profile(psk)),
+    }
+}
+
+fn profile(psk: &Psk) -> Arc<Profile> {
+    Arc::new(Profile::new(psk, &mut OsRng))
+}

@@ -1,0 +1,36 @@
+//! Snell in every version that is not the default: among ourselves, against strangers, and with sing-box.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+#![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+#![allow(dead_code, reason = "the helpers serve several tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod interop;
+mod interop_old;
+mod pairs;
+mod strangers;
+
+use adit_config::model::{SnellMode, SnellVersion, SnellVersions};
+use common::Setup;
+
+const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
+const UNSHAPED: SnellVersion = SnellVersion::V6(SnellMode::Unshaped);
+const RAW: SnellVersion = SnellVersion::V6(SnellMode::UnsafeRaw);
+
+/// A pair of one version.
+fn only(version: SnellVersion) -> Setup {
+    Setup {
+        versions: SnellVersions::Only(version),
+        version,
+        reuse: version.fixed_reuse().unwrap_or(true),
+        ..Setup::default()
+    }
+}
+
+/// A server that tells versions apart, and a client of one.
+fn auto(version: SnellVersion) -> Setup {
+    Setup { versions: SnellVersions::Auto, ..only(version) }
+}

@@ -1,0 +1,250 @@
+//! One interface over the frames of all versions, and telling versions apart.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::bare::{self, Framing};
+use super::frame::{self, Frame, OPENING_LEN, SEALED_HEADER_LEN};
+use super::kdf::{DirectionKey, Psk, SALT_LEN, Salt};
+use super::v6::{self, Profile};
+use crate::buf::RecvBuf;
+use crate::crypto::{Aead, Algorithm, CounterNonce};
+use crate::wire::{Plan, Rng, WireError};
+
+/// How the frames of a connection look.
+#[derive(Debug, Clone)]
+pub enum Format {
+    /// v1.
+    V1,
+    /// v2 and v3.
+    V2,
+    /// v4 and v5.
+    V4,
+    /// v6, mode default.
+    Shaped(Arc<Profile>),
+    /// v6, mode unshaped.
+    Unshaped,
+    /// v6, mode unsafe-raw: nothing is sealed.
+    UnsafeRaw,
+}
+
+/// What a server takes.
+#[derive(Debug, Clone)]
+pub enum Accepts {
+    /// One format.
+    Only(Format),
+    /// v4, v5 and v6 in the modes default and unshaped, told apart by what opens: first as v4 or unshaped, whose
+    /// headers look alike, then as shaped. A key derivation each.
+    Any(Arc<Profile>),
+}
+
+/// Seals one direction, whatever the version.
+#[derive(Debug)]
+pub(super) enum Sealer {
+    Padded(frame::Sealer),
+    Shaped(v6::Sealer),
+    Bare(bare::Sealer),
+}
+
+impl Sealer {
+    /// With `marks` the first padding, where there is one, tells who knows the key that this is adit.
+    pub(super) fn new(format: Format, key: &DirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
+        let framing = match format {
+            Format::V4 => return Self::Padded(frame::Sealer::new(key, marks, rng)),
+            Format::Shaped(profile) => return Self::Shaped(v6::Sealer::new(profile, key, marks, rng)),
+            Format::V1 => Framing::ChachaChunk,
+            Format::V2 => Framing::AesChunk,
+            Format::Unshaped => Framing::Unshaped,
+            Format::UnsafeRaw => Framing::Raw,
+        };
+        Self::Bare(bare::Sealer::new(framing, key))
+    }
+
+    pub(super) fn plan(&self, prefix_len: usize, now: Instant) -> Plan {
+        match self {
+            Self::Padded(sealer) => sealer.plan(prefix_len, now),
+            Self::Shaped(sealer) => sealer.plan(prefix_len, now),
+            Self::Bare(sealer) => sealer.plan(prefix_len),
+        }
+    }
+
+    pub(super) fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        now: Instant,
+    ) -> Result<Range<usize>, WireError> {
+        match self {
+            Self::Padded(sealer) => sealer.seal(block, payload, now),
+            Self::Shaped(sealer) => sealer.seal(block, payload, now),
+            Self::Bare(sealer) => sealer.seal(block, payload),
+        }
+    }
+
+    pub(super) fn finish_write(&mut self, now: Instant) {
+        match self {
+            Self::Padded(sealer) => sealer.finish_write(now),
+            Self::Shaped(_) | Self::Bare(_) => {}
+        }
+    }
+
+    pub(super) fn seal_zero_chunk(
+        &mut self,
+        block: &mut [u8],
+        at: usize,
+        now: Instant,
+    ) -> Result<Range<usize>, WireError> {
+        match self {
+            Self::Padded(sealer) => sealer.seal_zero_chunk(block, at),
+            Self::Shaped(sealer) => sealer.seal_zero_chunk(block, at, now),
+            Self::Bare(sealer) => sealer.seal_zero_chunk(block, at),
+        }
+    }
+}
+
+/// Opens one direction, whatever the version.
+#[derive(Debug)]
+pub(super) enum Opener {
+    Padded(frame::Opener),
+    Shaped(v6::Opener),
+    Bare(bare::Opener),
+    Detecting(Detection),
+}
+
+/// A direction of which nothing has opened yet.
+#[derive(Debug)]
+pub(super) struct Detection {
+    psk: Psk,
+    profile: Arc<Profile>,
+    /// It has turned out not to be v4 or unshaped.
+    is_shaped: bool,
+}
+
+impl Opener {
+    pub(super) fn new(format: Format, psk: Psk) -> Self {
+        let framing = match format {
+            Format::V4 => return Self::Padded(frame::Opener::new(psk)),
+            Format::Shaped(profile) => return Self::Shaped(v6::Opener::new(profile, psk)),
+            Format::V1 => Framing::ChachaChunk,
+            Format::V2 => Framing::AesChunk,
+            Format::Unshaped => Framing::Unshaped,
+            Format::UnsafeRaw => Framing::Raw,
+        };
+        Self::Bare(bare::Opener::new(framing, psk))
+    }
+
+    pub(super) fn accepting(accepts: Accepts, psk: Psk) -> Self {
+        match accepts {
+            Accepts::Only(format) => Self::new(format, psk),
+            Accepts::Any(profile) => Self::Detecting(Detection { psk, profile, is_shaped: false }),
+        }
+    }
+
+    /// What the other direction is to be sealed as, once a payload has opened.
+    pub(super) fn answer(&self) -> Format {
+        match self {
+            Self::Padded(opener) if opener.may_be_unshaped() => Format::Unshaped,
+            Self::Padded(_) | Self::Detecting(_) => Format::V4,
+            Self::Shaped(opener) => Format::Shaped(opener.profile().clone()),
+            Self::Bare(opener) => match opener.framing() {
+                Framing::ChachaChunk => Format::V1,
+                Framing::AesChunk => Format::V2,
+                Framing::Unshaped => Format::Unshaped,
+                Framing::Raw => Format::UnsafeRaw,
+            },
+        }
+    }
+
+    /// The peer's salt, once the first header has opened under it.
+    pub(super) fn salt(&self) -> Option<&Salt> {
+        match self {
+            Self::Padded(opener) => opener.salt(),
+            Self::Shaped(opener) => opener.salt(),
+            Self::Bare(opener) => opener.salt(),
+            Self::Detecting(_) => None,
+        }
+    }
+
+    /// True once the first header has opened.
+    pub(super) fn has_opened(&self) -> bool {
+        match self {
+            Self::Bare(opener) => opener.has_opened(),
+            Self::Padded(_) | Self::Shaped(_) | Self::Detecting(_) => self.salt().is_some(),
+        }
+    }
+
+    /// The bytes with which the next call derives a key, if there is a derivation to come.
+    pub(super) fn derives_at(&self) -> Option<usize> {
+        match self {
+            Self::Padded(opener) => opener.awaits_salt().then_some(OPENING_LEN),
+            Self::Shaped(opener) => opener.derives_at(),
+            Self::Bare(opener) => opener.derives_at(),
+            Self::Detecting(Detection { profile, is_shaped: true, .. }) => Some(profile.opening_len()),
+            Self::Detecting(_) => Some(OPENING_LEN),
+        }
+    }
+
+    /// True when a key has been derived that did not fit, and another one may yet.
+    pub(super) fn has_tried(&self) -> bool {
+        matches!(self, Self::Detecting(Detection { is_shaped: true, .. }))
+    }
+
+    /// True if the first payload came with a mark: the peer is adit.
+    pub(super) fn is_marked(&self) -> bool {
+        match self {
+            Self::Padded(opener) => opener.is_marked(),
+            Self::Shaped(opener) => opener.is_marked(),
+            Self::Bare(_) | Self::Detecting(_) => false,
+        }
+    }
+
+    /// True between frames: an end of the transport cuts nothing.
+    pub(super) fn is_at_boundary(&self) -> bool {
+        match self {
+            Self::Padded(opener) => opener.is_at_boundary(),
+            Self::Shaped(opener) => opener.is_at_boundary(),
+            Self::Bare(opener) => opener.is_at_boundary(),
+            Self::Detecting(_) => false,
+        }
+    }
+
+    pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Frame, WireError> {
+        match self {
+            Self::Padded(opener) => opener.open(wire),
+            Self::Shaped(opener) => opener.open(wire),
+            Self::Bare(opener) => opener.open(wire),
+            Self::Detecting(detection) => match detection.poll(wire.unread()) {
+                Ok(opener) => {
+                    *self = opener;
+                    self.open(wire)
+                }
+                Err(missing) => Ok(Frame::NeedMore(missing)),
+            },
+        }
+    }
+}
+
+impl Detection {
+    /// What it is, or how many bytes are missing to tell.
+    fn poll(&mut self, unread: &[u8]) -> Result<Opener, usize> {
+        if !self.is_shaped {
+            let Some((salt, rest)) = unread.split_first_chunk::<SALT_LEN>() else {
+                return Err(OPENING_LEN - unread.len());
+            };
+            let Some(header) = rest.first_chunk::<SEALED_HEADER_LEN>() else {
+                return Err(OPENING_LEN - unread.len());
+            };
+            let key = self.psk.derive(salt);
+            let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
+            if aead.open(CounterNonce::default().advance(), &[], &mut header.clone()).is_ok() {
+                return Ok(Opener::Padded(frame::Opener::detected(&key)));
+            }
+            self.is_shaped = true;
+        }
+        match self.profile.opening_len().checked_sub(unread.len()) {
+            Some(missing) if missing > 0 => Err(missing),
+            _ => Ok(Opener::Shaped(v6::Opener::new(self.profile.clone(), self.psk.clone()))),
+        }
+    }
+}
