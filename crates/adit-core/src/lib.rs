@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod carrier;
 mod conns;
 mod datagram;
 mod discard;
@@ -28,5 +29,6 @@ mod session;
 mod status;
 
 pub use admin::ask_status;
+pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};
 pub use run::{Running, StartError, start};
 pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};

@@ -15,6 +15,8 @@ use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
 
+use crate::carrier::Carriers;
+use crate::carrier::kcp;
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
@@ -84,6 +86,9 @@ struct Plan {
     listeners: Vec<(usize, std::net::TcpListener)>,
     /// With the number of the inbound, and what the cores of one address share.
     datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    /// With the number of the inbound.
+    carriers: Vec<(usize, std::net::UdpSocket)>,
+    carrier_shared: Arc<Carriers>,
     index: usize,
     metrics: Arc<CoreMetrics>,
     count: usize,
@@ -112,6 +117,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
+    let carrier_shared = Arc::new(Carriers::new(config));
     let mut warnings = Vec::new();
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
@@ -135,7 +141,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let metrics = |_| Arc::new(CoreMetrics::new(config.inbounds.len(), config.outbounds.len()));
     let metrics: Vec<_> = (0..count).map(metrics).collect();
     let users = inbound_shared.iter().map(inbound::Shared::users).collect();
-    let directory = Arc::new(Directory::new(config, addresses, users, metrics.clone(), rt::now()));
+    let carried = carrier_shared.metrics();
+    let directory = Arc::new(Directory::new(config, addresses, users, metrics.clone(), carried, rt::now()));
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     let config = Arc::new(config.clone());
@@ -146,6 +153,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             outbound_shared: outbound_shared.clone(),
             listeners: sockets.listeners,
             datagrams: sockets.datagrams,
+            carriers: sockets.carriers,
+            carrier_shared: carrier_shared.clone(),
             index,
             metrics,
             count,
@@ -165,6 +174,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
 struct Sockets {
     listeners: Vec<(usize, std::net::TcpListener)>,
     datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    carriers: Vec<(usize, std::net::UdpSocket)>,
 }
 
 /// Listens on `addr` for what `inbound` carries, with a socket per core.
@@ -181,6 +191,13 @@ fn open(
     };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
+    if inbound.socket.carrier.is_some() {
+        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.carriers.push((index, socket));
+        }
+        return Ok((made.addr, made.warnings));
+    }
     if inbound::transports(inbound).tcp() {
         let made = match plugin_of(inbound) {
             Some(plugin) => open_behind(inbound, plugin, addr, cores.len(), plugins)?,
@@ -304,6 +321,8 @@ async fn run_core(plan: Plan, stop: Stop) {
         outbound_shared,
         listeners,
         datagrams,
+        carriers,
+        carrier_shared,
         index: core_index,
         metrics,
         count,
@@ -320,12 +339,17 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
+    let carrier_context = kcp::Context::new(active.clone());
     let outbounds: Vec<_> = config
         .outbounds
         .iter()
         .zip(outbound_shared.iter())
         .zip(&metrics.outbounds)
-        .map(|((outbound, shared), metrics)| Rc::new(Outbound::new(outbound, shared, metrics.clone())))
+        .enumerate()
+        .map(|(at, ((outbound, shared), metrics))| {
+            let carrier = carrier_shared.client(at, outbound, count, &carrier_context);
+            Rc::new(Outbound::new(outbound, shared, carrier, metrics.clone()))
+        })
         .collect();
     let fars: Vec<_> = config.outbounds.iter().map(|outbound| Far::new(outbound).map(Rc::new)).collect();
     let scratch = SharedScratch::default();
@@ -358,6 +382,11 @@ async fn run_core(plan: Plan, stop: Stop) {
         let (inbound, protocol) = (inbounds[index].clone(), config.inbounds[index].protocol.clone());
         let exchange = (exchange, core_index);
         rt::spawn_local(inbound.run_datagrams(protocol, socket, exchange, stop.clone()));
+    }
+    for (index, socket) in carriers {
+        let Some(shared) = carrier_shared.inbounds[index].clone() else { continue };
+        let inbound = inbounds[index].clone();
+        rt::spawn_local(inbound.run_carried(shared, carrier_context.clone(), socket, stop.clone()));
     }
     rt::spawn_local(keep_house(core.clone(), guard.clone(), limits.idle));
     Box::pin(wait_for_end(&conns, &guard, &active, stop, limits.drain)).await;

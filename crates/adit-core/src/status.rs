@@ -8,6 +8,8 @@ use std::time::Instant;
 use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol};
 use serde::{Deserialize, Serialize};
 
+use crate::carrier::CarrierMetrics;
+use crate::carrier::kcp::KcpStatus;
 use crate::metrics::{CoreMetrics, Counter, UserMetrics};
 
 /// What `adit status` shows.
@@ -56,6 +58,9 @@ pub struct InboundStatus {
     /// Its users, where a key tells them apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<UserStatus>,
+    /// What carries it, where that is not TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<KcpStatus>,
 }
 
 /// The datagrams of one inbound.
@@ -107,6 +112,9 @@ pub struct OutboundStatus {
     pub idle: i64,
     /// Connections that the server closed before any reply.
     pub early_closes: u64,
+    /// What carries it, where that is not TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<KcpStatus>,
 }
 
 /// What does not change while a configuration runs, with the counters of all cores.
@@ -116,6 +124,7 @@ pub(crate) struct Directory {
     outbounds: Vec<(Arc<str>, &'static str)>,
     users: Vec<Arc<[UserMetrics]>>,
     cores: Vec<Arc<CoreMetrics>>,
+    carriers: CarrierMetrics,
     since: Instant,
 }
 
@@ -125,6 +134,7 @@ impl Directory {
         addresses: Vec<Vec<SocketAddr>>,
         users: Vec<Arc<[UserMetrics]>>,
         cores: Vec<Arc<CoreMetrics>>,
+        carriers: CarrierMetrics,
         since: Instant,
     ) -> Self {
         let inbounds = config.inbounds.iter().zip(addresses);
@@ -141,6 +151,7 @@ impl Directory {
                 .collect(),
             users,
             cores,
+            carriers,
             since,
         }
     }
@@ -184,6 +195,7 @@ impl Directory {
             refused,
             datagrams: self.datagrams(index),
             users: self.users[index].iter().map(user).collect(),
+            carrier: self.carriers.inbounds[index].as_ref().map(|metrics| metrics.status()),
         }
     }
 
@@ -216,6 +228,7 @@ impl Directory {
             reused: sum(cores().map(|core| &core.reused)),
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
+            carrier: self.carriers.outbounds[index].as_ref().map(|metrics| metrics.status()),
         }
     }
 }

@@ -15,6 +15,7 @@ use adit_config::model::{self, ServerCover, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::rt::{self, Stop, Stream};
 
+use crate::carrier::kcp;
 use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::{InboundMetrics, UserMetrics};
@@ -171,6 +172,25 @@ impl Inbound {
             }
         };
         rt::race(stopping.draining(), accept).await;
+    }
+
+    /// Takes the streams of the sessions that come to `socket` until told to drain, and carries what it has to the end.
+    pub(crate) async fn run_carried(
+        self: Rc<Self>,
+        shared: Arc<kcp::Shared>,
+        context: kcp::Context,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) {
+        let inbound = self.clone();
+        let take = move |stream, peer| {
+            if !stop.is_draining() {
+                inbound.clone().spawn(stream, peer);
+            }
+        };
+        if let Err(error) = kcp::serve(shared, context, socket, take).await {
+            tracing::error!(inbound = &*self.name, %error, "listener of the carrier lost");
+        }
     }
 
     /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.

@@ -3,6 +3,7 @@
 mod shadowsocks;
 mod snell;
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{Pool, Stream};
 use adit_proto::wire::{Failure, Target, WireError};
 
+use crate::carrier::kcp;
 use crate::datagram::Far;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
 use crate::record::EndReason;
-use crate::relay::{Endpoint, Outcome, Policy};
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
@@ -29,6 +31,10 @@ pub(crate) struct Outbound {
     dialer: Dialer,
     /// To a plugin on this machine, whatever the way out from it.
     loopback: Dialer,
+    /// Where connections go out in the place of TCP.
+    carrier: Option<kcp::Client>,
+    /// Where all of them go, whatever their target.
+    unix: Option<PathBuf>,
     metrics: Arc<OutboundMetrics>,
 }
 
@@ -92,7 +98,11 @@ impl OpenError {
                     Failure::NetworkUnreachable
                 }
             }
-            Self::Dial(DialError::Connect { source, .. } | DialError::Socket { source, .. }) => {
+            Self::Dial(
+                DialError::Connect { source, .. }
+                | DialError::Unix { source, .. }
+                | DialError::Socket { source, .. },
+            ) => {
                 if source.kind() == std::io::ErrorKind::PermissionDenied {
                     Failure::NotAllowed
                 } else {
@@ -157,7 +167,12 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
 
 impl Outbound {
     /// Builds the outbound for one core.
-    pub(crate) fn new(outbound: &model::Outbound, shared: &Shared, metrics: Arc<OutboundMetrics>) -> Self {
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        shared: &Shared,
+        carrier: Option<kcp::Client>,
+        metrics: Arc<OutboundMetrics>,
+    ) -> Self {
         let kind = match (&outbound.protocol, shared) {
             (model::OutboundProtocol::Direct, _) => Kind::Direct,
             (model::OutboundProtocol::Snell(snell), Shared::Snell(shared)) => Kind::Snell(Rc::new(
@@ -175,16 +190,26 @@ impl Outbound {
             ) => Kind::Reject,
         };
         let loopback = Dialer::new(&model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() });
-        Self { name: outbound.name.clone(), kind, dialer: Dialer::new(&outbound.dial), loopback, metrics }
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
+        let unix = outbound.dial.unix.clone();
+        Self { name, kind, dialer, loopback, carrier, unix, metrics }
     }
 
     /// True if what the far target says is known only after the relay has begun.
     pub(crate) fn is_tunnel(&self) -> bool {
-        matches!(self.kind, Kind::Snell(_) | Kind::Shadowsocks(_))
+        matches!(self.kind, Kind::Snell(_) | Kind::Shadowsocks(_)) || self.carrier.is_some()
     }
 
     /// A connection towards `target`; with `fresh` never one that was kept.
     pub(crate) async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+        let mut opened = self.open_kind(target, fresh).await?;
+        if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
+            opened.policy.half_close = HalfClose::Late;
+        }
+        Ok(opened)
+    }
+
+    async fn open_kind(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
         match &self.kind {
             Kind::Reject => Err(OpenError::Rejected),
             Kind::Direct => {
@@ -236,7 +261,15 @@ impl Outbound {
     }
 
     async fn dial(&self, target: &Target) -> Result<Stream, DialError> {
-        self.dial_with(&self.dialer, target).await
+        let stream = if let Some(carrier) = &self.carrier {
+            Box::pin(carrier.open(&self.dialer)).await
+        } else if let Some(path) = &self.unix {
+            Box::pin(self.dialer.dial_unix(path)).await.map(Stream::from)
+        } else {
+            return self.dial_with(&self.dialer, target).await;
+        };
+        if stream.is_ok() { &self.metrics.dialled } else { &self.metrics.failed }.add(1);
+        stream
     }
 
     async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, DialError> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
-use adit_sys::udp::{self as sys, Fragmentation, Head};
+use adit_sys::udp::{self as sys, Fragmentation, Head, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -138,6 +138,24 @@ impl Socket {
         sys::report_destination(&self.fd, self.is_v6)
     }
 
+    /// Asks for buffers of `len` bytes in both directions; the system may give less.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_buffers(&self, len: usize) -> io::Result<()> {
+        sys::set_send_buffer(&self.fd, len)?;
+        sys::set_receive_buffer(&self.fd, len).map(drop)
+    }
+
+    /// The traffic class of everything that is sent (`IP_TOS`, `IPV6_TCLASS`).
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        let socket = SockRef::from(self.fd.get_ref());
+        if self.is_v6 { socket.set_tclass_v6(class.into()) } else { socket.set_tos_v4(class.into()) }
+    }
+
     /// Address of this end.
     ///
     /// # Errors
@@ -245,6 +263,15 @@ impl Socket {
     /// Sends `datagrams`, which lie in the block of `batch`, in order and without waiting: grouped as far as they
     /// may be, else many per call, else one by one.
     pub fn send(&self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+        self.send_all(&mut batch.sender, &batch.block, datagrams)
+    }
+
+    /// The same for `datagrams` that lie in `block`; of `batch` only what the calls need is used.
+    pub fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+        self.send_all(&mut batch.sender, block, datagrams)
+    }
+
+    fn send_all(&self, sender: &mut Sender, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         let mut report = Sent::default();
         let mut rest = datagrams;
         // Datagrams at the front that are to leave one by one, after a message of them was refused.
@@ -255,7 +282,7 @@ impl Socket {
         while !rest.is_empty() {
             let max_segment = if alone > 0 { 0 } else { self.max_segment.get() };
             let part = if alone > 0 { &rest[..alone] } else { rest };
-            match self.send_messages(batch, part, max_segment) {
+            match self.send_messages(sender, block, part, max_segment) {
                 Ok(count) => {
                     errors = 0;
                     let mut taken = 0;
@@ -307,11 +334,11 @@ impl Socket {
 
     fn send_messages(
         &self,
-        batch: &mut Batch,
+        sender: &mut Sender,
+        block: &[u8],
         datagrams: &[Outgoing],
         max_segment: usize,
     ) -> io::Result<usize> {
-        let block = &*batch.block;
         let mut rest = datagrams;
         let messages = std::iter::from_fn(|| {
             let first = rest.first()?;
@@ -326,9 +353,9 @@ impl Socket {
             Some((head, group.iter().map(|datagram| datagram.bytes(block))))
         });
         if self.ability.get() == Ability::Single {
-            batch.sender.send_one(&self.fd, messages)
+            sender.send_one(&self.fd, messages)
         } else {
-            batch.sender.send(&self.fd, messages)
+            sender.send(&self.fd, messages)
         }
     }
 

@@ -49,6 +49,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let socket = SocketOptions {
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         interface: fields.parsed(report, "interface", interface).map(|i| i.value),
+        carrier: None,
     };
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {

@@ -85,6 +85,8 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
         dns: dns.into_iter().map(|server| server.value).collect(),
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         timeout: timeout(fields, report),
+        carrier: None,
+        unix: None,
     }
 }
 

@@ -349,6 +349,7 @@ fn dial_strategy() -> impl Strategy<Value = Dial> {
             dns: dns.into_iter().map(SocketAddr::from).collect(),
             fast_open,
             timeout: Duration::from_millis(timeout),
+            ..Dial::default()
         },
     )
 }
@@ -455,7 +456,7 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
         |(name, listen, fast_open, interface, outbound, protocol)| Inbound {
             name: Arc::from(&*name),
             listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
-            socket: SocketOptions { fast_open, interface },
+            socket: SocketOptions { fast_open, interface, ..SocketOptions::default() },
             outbound,
             protocol,
         },

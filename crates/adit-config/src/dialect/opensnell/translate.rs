@@ -79,6 +79,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         dns: keys.list("dns", MAX_DNS, value::name_server),
         fast_open,
         timeout: SERVER_TIMEOUT,
+        ..Dial::default()
     };
     keys.server_version();
     keys.later_switches(&["udp", "quic", "brutal"]);
@@ -90,7 +91,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         inbounds: vec![Inbound {
             name: Program::Server.name().into(),
             listen: if listen.is_empty() { vec![SERVER_LISTEN] } else { listen },
-            socket: SocketOptions { fast_open, interface },
+            socket: SocketOptions { fast_open, interface, ..SocketOptions::default() },
             outbound: 0,
             protocol: InboundProtocol::Snell(SnellServer { psk, obfs }),
         }],
