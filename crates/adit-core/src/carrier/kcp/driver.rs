@@ -43,6 +43,8 @@ pub(super) struct Handle {
     is_unflushed: Cell<bool>,
     /// Bytes that it has in the core's account.
     unread: Cell<usize>,
+    /// When people are told of it again.
+    reports_at: Cell<Instant>,
     /// Takes no further streams, and ends then at the latest.
     pub(super) retires_at: Cell<Option<Instant>>,
 }
@@ -99,7 +101,6 @@ pub(super) struct Driver {
     sessions: HashMap<SocketAddr, Rc<Handle>>,
     /// By when they have to be looked at.
     timers: BTreeMap<(Instant, u64), Rc<Handle>>,
-    report_at: Instant,
     /// `None` on the side that makes sessions.
     accept: Option<Accept>,
     /// Sessions that have something to do in this turn.
@@ -139,7 +140,6 @@ impl Driver {
             desk: Rc::default(),
             sessions: HashMap::new(),
             timers: BTreeMap::new(),
-            report_at: rt::now(),
             accept,
             working: Vec::new(),
             reported: HashMap::new(),
@@ -163,6 +163,7 @@ impl Driver {
             due_at: Cell::new(None),
             is_unflushed: Cell::new(false),
             unread: Cell::new(0),
+            reports_at: Cell::new(now),
             retires_at: Cell::new(None),
         });
         if let Some(old) = self.sessions.insert(peer, handle.clone()) {
@@ -310,22 +311,18 @@ impl Driver {
         }
         let mut working = std::mem::take(&mut self.working);
         working.append(&mut self.desk.busy.borrow_mut());
-        let reports = now >= self.report_at;
-        if reports {
-            self.report_at = now + REPORT;
-        }
         let scratch = self.context.scratch.clone();
         let mut scratch = scratch.borrow_mut();
         let scratch = scratch.get_or_insert_default();
         for handle in working.drain(..) {
             handle.is_listed.set(false);
-            self.step(&handle, scratch, now, reports);
+            self.step(&handle, scratch, now);
         }
         self.flush(scratch);
         self.working = working;
     }
 
-    fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant, reports: bool) {
+    fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant) {
         let mut session = handle.session.borrow_mut();
         let may_hold = self.context.unread.get() < Context::CORE_MEMORY;
         session.step(now, may_hold);
@@ -345,7 +342,8 @@ impl Driver {
             self.flush(scratch);
         }
         self.count(&mut session);
-        if reports {
+        if now >= handle.reports_at.get() {
+            handle.reports_at.set(now + REPORT);
             session.wake_late(now);
             session.rest();
             self.shared.metrics.report(session.number, session.status());
@@ -359,7 +357,7 @@ impl Driver {
         handle.settle(session.unread(), is_unflushed);
         let timeout = session.poll_timeout(now).into_iter().chain(retired).min();
         // While it carries something it is looked at once a second at least, for those who watch.
-        let watch = (session.stream_count() > 0).then_some(self.report_at + REPORT / 8);
+        let watch = (session.stream_count() > 0).then_some(handle.reports_at.get());
         let timeout = timeout.into_iter().chain(watch).min();
         if session.is_over() {
             self.tell_end(&session, handle.peer, now);
