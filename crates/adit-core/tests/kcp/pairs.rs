@@ -76,7 +76,6 @@ fn many_streams_share_sessions() {
     assert_eq!((ours.totals.active_opens, ours.totals.sessions), (3, 3));
     assert_eq!((theirs.totals.passive_opens, theirs.totals.most_sessions), (3, 3));
     assert!(ours.totals.sent > 2_400_000 && theirs.totals.sent > 2_400_000, "{ours:?}");
-    assert_eq!((ours.totals.unopened, theirs.totals.unopened), (0, 0));
     wait_for("sessions are reported", || server_status(&servers).sessions.len() == 3);
     assert!(server_status(&servers).sessions.iter().all(|session| session.rtt_us < 10_000_000));
     clients.end();

@@ -45,6 +45,8 @@ pub(super) struct Handle {
     unread: Cell<usize>,
     /// When people are told of it again.
     reports_at: Cell<Instant>,
+    /// Something may have changed since.
+    is_unreported: Cell<bool>,
     /// Takes no further streams, and ends then at the latest.
     pub(super) retires_at: Cell<Option<Instant>>,
 }
@@ -164,6 +166,7 @@ impl Driver {
             is_unflushed: Cell::new(false),
             unread: Cell::new(0),
             reports_at: Cell::new(now),
+            is_unreported: Cell::new(false),
             retires_at: Cell::new(None),
         });
         if let Some(old) = self.sessions.insert(peer, handle.clone()) {
@@ -347,6 +350,9 @@ impl Driver {
             session.wake_late(now);
             session.rest();
             self.shared.metrics.report(session.number, session.status());
+            handle.is_unreported.set(false);
+        } else {
+            handle.is_unreported.set(true);
         }
         self.tell_silence(&mut session, handle.peer, now);
         let retired = handle.retires_at.get();
@@ -356,8 +362,9 @@ impl Driver {
         }
         handle.settle(session.unread(), is_unflushed);
         let timeout = session.poll_timeout(now).into_iter().chain(retired).min();
-        // While it carries something it is looked at once a second at least, for those who watch.
-        let watch = (session.stream_count() > 0).then_some(handle.reports_at.get());
+        // While it does something it is looked at once a second, for those who watch.
+        let is_watched = handle.is_unreported.get() || session.stream_count() > 0;
+        let watch = is_watched.then_some(handle.reports_at.get());
         let timeout = timeout.into_iter().chain(watch).min();
         if session.is_over() {
             self.tell_end(&session, handle.peer, now);

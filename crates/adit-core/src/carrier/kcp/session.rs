@@ -445,6 +445,7 @@ impl Session {
             if let Some(tokens) = &mut self.tokens
                 && !tokens.refill(now)
             {
+                self.dispatch(now);
                 return false;
             }
             self.write();
