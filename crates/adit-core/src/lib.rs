@@ -30,5 +30,5 @@ mod status;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};
-pub use run::{Running, StartError, start};
+pub use run::{Observer, Running, StartError, start};
 pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};

@@ -78,6 +78,17 @@ pub struct Running {
     plugins: Plugins,
 }
 
+/// Asks for the state of what runs.
+#[derive(Debug, Clone)]
+pub struct Observer(Arc<Directory>);
+
+impl Observer {
+    /// The present state.
+    pub fn status(&self) -> Status {
+        self.0.status(rt::now())
+    }
+}
+
 /// What a core thread is built from; it crosses threads once.
 struct Plan {
     config: Arc<Config>,
@@ -256,6 +267,11 @@ impl Running {
     /// The addresses that are listened on, with the names of their inbounds.
     pub fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
         self.directory.addresses()
+    }
+
+    /// Somebody who may ask for the state from another thread, for as long as the process lives.
+    pub fn observer(&self) -> Observer {
+        Observer(self.directory.clone())
     }
 
     /// The present state.

@@ -46,10 +46,22 @@ impl From<LogFormat> for Shape {
 
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
-    let (own, others) = filters(log.level);
     let colour = shape == Shape::Text && print::colour(&std::io::stderr());
-    let lines = Lines { shape, time: log.time, colour };
-    let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(std::io::stderr);
+    init_to(log, Lines { shape, time: log.time, colour }, std::io::stderr);
+}
+
+/// The same for lines that go to a file.
+pub(crate) fn init_file(log: &Log, shape: Shape, file: std::fs::File) {
+    init_to(log, Lines { shape, time: log.time, colour: false }, std::sync::Mutex::new(file));
+}
+
+fn init_to(
+    log: &Log,
+    lines: Lines,
+    writer: impl for<'w> tracing_subscriber::fmt::MakeWriter<'w> + Send + Sync + 'static,
+) {
+    let (own, others) = filters(log.level);
+    let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(writer);
     // A second start of logging in one process is a no-op.
     tracing_subscriber::registry()
         .with(Targets::new().with_target("adit", own).with_default(others))

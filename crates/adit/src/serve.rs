@@ -2,7 +2,7 @@
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Transports};
-use adit_core::Running;
+use adit_core::{Observer, Running};
 
 /// Runs a configuration until SIGINT or SIGTERM.
 ///
@@ -20,13 +20,24 @@ pub(crate) fn run_holding<T>(
     config: &Config,
     hold: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
+    run_watched(config, |_| hold())
+}
+
+/// The same, with what is held being given who may ask for the state.
+///
+/// # Errors
+/// As [`run_holding`].
+pub(crate) fn run_watched<T>(
+    config: &Config,
+    hold: impl FnOnce(Observer) -> anyhow::Result<T>,
+) -> anyhow::Result<()> {
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "descriptor limit not raised"),
     }
     let running = adit_core::start(config)?;
-    let held = match hold() {
+    let held = match hold(running.observer()) {
         Ok(held) => held,
         Err(error) => {
             running.end();
