@@ -23,6 +23,7 @@ In place of other programs:
   adit snell-client -c FILE
   adit ss-local | ss-server | ss-tunnel ...       shadowsocks-libev's flags and files
   adit sslocal | ssserver | ssservice | ssurl ... shadowsocks-rust's
+  adit kcptun-client | kcptun-server ...          kcptun's
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::kcptun::{self, Counters, EXIT_FAILURE, Flags, Invocation, Program, Release, Setup};
+use adit_config::dialect::kcptun::{
+    self, Counters, EXIT_FAILURE, Flags, Invocation, Program, Release, Setup,
+};
 use adit_config::model::Log;
 use adit_config::source;
 use adit_core::{KcpTotals, Observer};

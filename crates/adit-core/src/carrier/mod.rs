@@ -29,7 +29,8 @@ pub(crate) struct CarrierMetrics {
 impl Carriers {
     /// Derives the keys.
     pub(crate) fn new(config: &Config) -> Self {
-        let inbounds = config.inbounds.iter().map(|inbound| (&inbound.name, inbound.socket.carrier.as_deref()));
+        let inbounds =
+            config.inbounds.iter().map(|inbound| (&inbound.name, inbound.socket.carrier.as_deref()));
         let outbounds = config.outbounds.iter().map(|outbound| {
             let carrier = outbound.dial.carrier.as_ref();
             (&outbound.name, carrier.map(|carrier| &carrier.kcp))

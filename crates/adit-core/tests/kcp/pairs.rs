@@ -68,9 +68,8 @@ fn many_streams_share_sessions() {
     let settings = KcpClient { sessions: 3, ..KcpClient::new(kcp, destination(addr(&servers))) };
     let clients = client(settings);
     let port = addr(&clients);
-    let streams: Vec<_> = (0..24_usize)
-        .map(|i| thread::spawn(move || round_trip(port, 1 + i * 9_000, i % 2 == 0)))
-        .collect();
+    let streams: Vec<_> =
+        (0..24_usize).map(|i| thread::spawn(move || round_trip(port, 1 + i * 9_000, i % 2 == 0))).collect();
     streams.into_iter().for_each(|stream| stream.join().unwrap());
     let (ours, theirs) = (client_status(&clients), server_status(&servers));
     assert_eq!((ours.totals.active_opens, ours.totals.sessions), (3, 3));

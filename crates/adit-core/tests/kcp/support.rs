@@ -34,7 +34,12 @@ fn tunnel(target: SocketAddr) -> InboundProtocol {
     InboundProtocol::Tunnel { target: destination(target), transports: Transports::Tcp }
 }
 
-pub(crate) fn config(inbound: InboundProtocol, socket: SocketOptions, outbound: OutboundProtocol, dial: Dial) -> Config {
+pub(crate) fn config(
+    inbound: InboundProtocol,
+    socket: SocketOptions,
+    outbound: OutboundProtocol,
+    dial: Dial,
+) -> Config {
     Config {
         cores: Some(1),
         limits: Limits { drain: Duration::from_secs(5), ..Limits::default() },

@@ -278,7 +278,8 @@ impl Model {
         };
         // What is lost on the way has to be sent on top of what is delivered. What may be under way at the least is not
         // spread over more than a round trip.
-        let least = self.min_rtt.map_or(0.0, |(rtt, _)| to_float(MIN_BOUND) / (to_float(rtt) / 1e6).max(HOST_S));
+        let least =
+            self.min_rtt.map_or(0.0, |(rtt, _)| to_float(MIN_BOUND) / (to_float(rtt) / 1e6).max(HOST_S));
         Some((rate * gain / (1.0 - self.base_loss.min(MAX_MADE_GOOD))).max(least))
     }
 

@@ -6,6 +6,7 @@
 
 mod commands;
 mod demo;
+mod kcptun;
 mod run;
 mod secrets;
 mod shadowsocks;

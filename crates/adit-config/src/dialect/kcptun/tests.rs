@@ -5,7 +5,9 @@ use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
 use zeroize::Zeroizing;
 
-use super::{Counters, Invocation, Program, Release, Setup, Side, dump, expand, flags, header, load, row, usage};
+use super::{
+    Counters, Invocation, Program, Release, Setup, Side, dump, expand, flags, header, load, row, usage,
+};
 use crate::diagnostic::Diagnostics;
 use crate::model::{Kcp, KcpClient, KcpPace};
 
@@ -30,7 +32,10 @@ fn server(args: &[&str]) -> Kcp {
 fn defaults() {
     let ours = client(&["-r", "192.0.2.1:29900"], None);
     assert_eq!((ours.sessions, ours.expire, ours.linger), (1, None, Duration::from_secs(600)));
-    assert_eq!((ours.kcp.version, ours.kcp.compression, ours.kcp.crypt), (Some(Version::V1), true, Method::Aes256));
+    assert_eq!(
+        (ours.kcp.version, ours.kcp.compression, ours.kcp.crypt),
+        (Some(Version::V1), true, Method::Aes256)
+    );
     assert_eq!((ours.kcp.mtu, ours.kcp.shards, ours.kcp.send_window), (1350, None, None));
     let fast = KcpPace { nodelay: false, interval: Duration::from_millis(30), resend: 2, congestion: false };
     assert_eq!((ours.kcp.pace, ours.kcp.key.expose()), (fast, "it's a secrect"));
@@ -43,20 +48,63 @@ fn defaults() {
 #[test]
 fn flags_reach_the_model() {
     let args = [
-        "--remoteaddr=example.com:3000-3010", "-l", ":1", "-key", "k", "--crypt", "salsa20", "-mode=fast3",
-        "--conn", "4", "--autoexpire", "60", "--scavengettl=5", "--sndwnd", "70000", "--rcvwnd", "7",
-        "--ds", "4", "--ps", "2", "--dscp", "46", "--nocomp", "--acknodelay=true", "--smuxver", "2",
-        "--smuxbuf", "1000000", "--streambuf", "65536", "--keepalive", "7", "--QPP", "--QPPCount", "9",
-        "--ratelimit", "5000", "--framesize", "100", "--sockbuf", "9999",
+        "--remoteaddr=example.com:3000-3010",
+        "-l",
+        ":1",
+        "-key",
+        "k",
+        "--crypt",
+        "salsa20",
+        "-mode=fast3",
+        "--conn",
+        "4",
+        "--autoexpire",
+        "60",
+        "--scavengettl=5",
+        "--sndwnd",
+        "70000",
+        "--rcvwnd",
+        "7",
+        "--ds",
+        "4",
+        "--ps",
+        "2",
+        "--dscp",
+        "46",
+        "--nocomp",
+        "--acknodelay=true",
+        "--smuxver",
+        "2",
+        "--smuxbuf",
+        "1000000",
+        "--streambuf",
+        "65536",
+        "--keepalive",
+        "7",
+        "--QPP",
+        "--QPPCount",
+        "9",
+        "--ratelimit",
+        "5000",
+        "--framesize",
+        "100",
+        "--sockbuf",
+        "9999",
     ];
     let ours = client(&args, None);
-    assert_eq!((ours.server.to_string(), ours.last_port, ours.sessions), ("example.com:3000".into(), 3010, 4));
+    assert_eq!(
+        (ours.server.to_string(), ours.last_port, ours.sessions),
+        ("example.com:3000".into(), 3010, 4)
+    );
     assert_eq!((ours.expire, ours.linger), (Some(Duration::from_secs(60)), Duration::from_secs(5)));
     let kcp = ours.kcp;
     assert_eq!((kcp.send_window, kcp.recv_window, kcp.shards), (Some(65_535), Some(7), Shards::new(4, 2)));
     assert_eq!((kcp.class_v4, kcp.class_v6, kcp.compression, kcp.ack_no_delay), (184, 46, false, true));
     assert_eq!((kcp.receive_buffer, kcp.stream_buffer, kcp.pads), (Some(1_000_000), Some(65_536), Some(9)));
-    assert_eq!((kcp.rate_limit.map(u64::from), kcp.frame_len, kcp.socket_buffer), (Some(5000), 100, Some(9999)));
+    assert_eq!(
+        (kcp.rate_limit.map(u64::from), kcp.frame_len, kcp.socket_buffer),
+        (Some(5000), 100, Some(9999))
+    );
     assert!(kcp.pace.nodelay && kcp.pace.interval == Duration::from_millis(10));
     let manual = server(&["-mode", "manual", "-nodelay", "1", "-interval", "5", "-resend", "3", "-nc", "0"]);
     assert!(manual.pace.congestion && manual.pace.interval == Duration::from_millis(10));

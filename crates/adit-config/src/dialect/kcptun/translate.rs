@@ -62,7 +62,8 @@ impl Translator {
     fn setup(&mut self) -> Setup {
         if self.flags.is_on("tcp") {
             let hint = "leave it out on both ends: datagrams go over UDP then";
-            let error = Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
+            let error =
+                Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
             self.found.push(error.hint(hint));
         }
         if self.flags.is_on("pprof") {
@@ -159,7 +160,9 @@ impl Translator {
             recv_window: self.window("rcvwnd"),
             shards,
             receive_buffer: self.given("smuxbuf", 1..=i64::MAX >> 1).and_then(|n| usize::try_from(n).ok()),
-            stream_buffer: self.given("streambuf", 1..=i64::from(i32::MAX)).and_then(|n| u32::try_from(n).ok()),
+            stream_buffer: self
+                .given("streambuf", 1..=i64::from(i32::MAX))
+                .and_then(|n| u32::try_from(n).ok()),
             frame_len: self.number("framesize", 8192, 1..=65_535),
             keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
             rate_limit: rate.and_then(NonZeroU64::new),
@@ -177,7 +180,8 @@ impl Translator {
         match Method::from_name(&name) {
             Some(method) if !(self.program.release == Release::Debian && is_late(method)) => method,
             Some(method) => {
-                let text = "later than the program of this name, which takes it for aes; here it is what it says";
+                let text =
+                    "later than the program of this name, which takes it for aes; here it is what it says";
                 self.found.push(Diagnostic::warning(&self.file, "crypt", text));
                 method
             }
@@ -191,8 +195,12 @@ impl Translator {
 
     fn version(&mut self) -> Option<Version> {
         match (self.flags.number("smuxver"), self.program) {
-            (Some(1), _) | (None, Program { side: Side::Client, release: Release::Debian }) => Some(Version::V1),
-            (Some(2), _) | (None, Program { side: Side::Client, release: Release::Last }) => Some(Version::V2),
+            (Some(1), _) | (None, Program { side: Side::Client, release: Release::Debian }) => {
+                Some(Version::V1)
+            }
+            (Some(2), _) | (None, Program { side: Side::Client, release: Release::Last }) => {
+                Some(Version::V2)
+            }
             (None, Program { side: Side::Server, .. }) => None,
             (Some(other), _) => {
                 self.problem("smuxver", format!("unsupported smux version: {other}"), "1 and 2 exist".into());
@@ -202,9 +210,8 @@ impl Translator {
     }
 
     fn pace(&self) -> KcpPace {
-        let number = |name, default| {
-            self.flags.number(name).and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
-        };
+        let number =
+            |name, default| self.flags.number(name).and_then(|n| u32::try_from(n).ok()).unwrap_or(default);
         let (nodelay, interval, resend, nc) = match self.flags.text("mode").unwrap_or("fast") {
             "normal" => (0, 40, 2, 1),
             "fast" => (0, 30, 2, 1),
@@ -233,7 +240,11 @@ impl Translator {
         let shards = usize::try_from(data).ok().zip(usize::try_from(parity).ok());
         let shards = shards.and_then(|(data, parity)| Shards::new(data, parity));
         if shards.is_none() {
-            self.problem("datashard", "more than 256 packets in a group".into(), "the usual group is 10 and 3".into());
+            self.problem(
+                "datashard",
+                "more than 256 packets in a group".into(),
+                "the usual group is 10 and 3".into(),
+            );
         }
         shards
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::{group, name, obfs_server, shadowsocks};
+use super::{carrier, group, name, obfs_server, shadowsocks};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, SnellClient};
 
@@ -71,6 +71,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
         };
         if !matches!(kind.value.0, Kind::Reject | Kind::Group) {
             raw.dial = dial(&mut fields, report);
+            raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
         }
     }
     fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));

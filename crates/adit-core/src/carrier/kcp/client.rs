@@ -77,7 +77,8 @@ impl Client {
                 self.retire(at);
                 let fresh = self.begin(at, dialer).await?;
                 let id = fresh.session.borrow_mut().open();
-                let refused = |_| DialError::Connect { addr: fresh.peer, source: io::ErrorKind::Other.into() };
+                let refused =
+                    |_| DialError::Connect { addr: fresh.peer, source: io::ErrorKind::Other.into() };
                 (fresh.clone(), id.map_err(refused)?)
             }
         };

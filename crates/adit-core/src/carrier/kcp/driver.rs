@@ -267,7 +267,12 @@ impl Driver {
                     self.shared.metrics.refused.add(1);
                     if let Some(times) = self.shared.notices.crowded.due(now) {
                         let carrier = &*self.shared.name;
-                        tracing::warn!(carrier, times, most = MAX_SESSIONS, "too many sessions: no more are taken");
+                        tracing::warn!(
+                            carrier,
+                            times,
+                            most = MAX_SESSIONS,
+                            "too many sessions: no more are taken"
+                        );
                     }
                     return;
                 }
@@ -437,8 +442,10 @@ impl Driver {
                 counter.add(n);
             }
         }
-        let (now, Reported(before)) =
-            (session.arq.stats(), self.reported.insert(session.number, Reported(session.arq.stats())).unwrap_or_default());
+        let (now, Reported(before)) = (
+            session.arq.stats(),
+            self.reported.insert(session.number, Reported(session.arq.stats())).unwrap_or_default(),
+        );
         let again = now.sent_again - before.sent_again;
         let timed_out = now.timed_out - before.timed_out;
         metrics.out_segments.add(now.sent - before.sent);

@@ -464,7 +464,8 @@ impl Session {
 
     /// Makes a datagram of what `out` ends with from `start` on, and of the parity that is due.
     fn finish(&mut self, start: usize, now: Instant, out: &mut Outbox) {
-        let (crypt_head, tail) = (self.shared.crypt.method().head_len(), self.shared.crypt.method().tail_len());
+        let (crypt_head, tail) =
+            (self.shared.crypt.method().head_len(), self.shared.crypt.method().tail_len());
         let mut spent = out.block.len() - start;
         if let Some(encoder) = &mut self.encoder {
             encoder.seal(&mut out.block[start + crypt_head..], now);
