@@ -48,7 +48,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 5));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 6));
     assert_eq!(config.inbounds[0].outbound, 0);
     assert_eq!(config.inbounds[2].outbound, 2);
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
