@@ -19,6 +19,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("http_body", adit_proto::http::fuzz_http_body),
     ("http_request", adit_proto::http::fuzz_http_request),
     ("http_response", adit_proto::http::fuzz_http_response),
+    ("http_url", adit_config::model::fuzz_http_url),
     ("kcp_crypt", adit_proto::kcp::crypt::fuzz_crypt),
     ("kcp_fec", adit_proto::kcp::fec::fuzz_decoder),
     ("kcp_tune", adit_proto::kcp::tune::fuzz_model),

@@ -52,7 +52,8 @@ pub(crate) struct Entry {
 impl Conns {
     /// Enters a connection.
     pub(crate) fn enter(self: &Rc<Self>) -> Entry {
-        let conn = Rc::new(Conn { active_at: Cell::new(self.tick.get()), ..Conn::default() });
+        let (active_at, expired) = (Cell::new(self.tick.get()), self.is_cut.clone());
+        let conn = Rc::new(Conn { active_at, expired, ..Conn::default() });
         let mut slots = self.slots.borrow_mut();
         let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
             slots.push(None);
@@ -108,6 +109,11 @@ impl Conns {
             wake.extend(conn.waker.borrow_mut().take());
         }
         wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether everything has been cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut.get()
     }
 
     /// Whether so many connections have ended since the last call that freed memory is worth returning.
@@ -203,5 +209,6 @@ mod tests {
         conns.cut();
         assert_eq!(again.over(), Some(EndReason::Stopped));
         assert_eq!((again.index, again.quiet_for()), (0, 0));
+        assert_eq!(conns.enter().over(), Some(EndReason::Stopped), "too late");
     }
 }

@@ -141,6 +141,23 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         }
     }
 
+    /// The flow of `class` that has been still for longest, if that is longer than `age`.
+    pub(crate) fn oldest_of(&self, class: usize, age: Tick, now: Tick) -> Option<FlowId> {
+        let index = self.lists[class].oldest;
+        self.at(index).filter(|_| self.age(index, now).is_some_and(|still| still > age))
+    }
+
+    /// Moves the flow that [`FlowTable::oldest_of`] its class to the front of another class, without a datagram. To be
+    /// done oldest first, with flows that were not still for longer than those that are there, which keeps the order.
+    pub(crate) fn demote(&mut self, id: FlowId, class: usize) {
+        debug_assert!(class < CLASSES);
+        if self.live(id).is_some() {
+            self.unlink(id.index);
+            self.slots[id.index as usize].class = class;
+            self.link(id.index);
+        }
+    }
+
     /// Enters a flow. If the table is full, the one that was still for the longest time makes room and is returned;
     /// if the key is there, its flow makes room.
     pub(crate) fn insert(&mut self, key: K, value: V, class: usize, now: Tick) -> (FlowId, Option<(K, V)>) {
@@ -378,6 +395,20 @@ mod tests {
             prop_assert_eq!((table.len(), table.expire_one(now + 1000)), (0, None));
             prop_assert!((0..20u8).all(|key| table.find(&key).is_none()));
         }
+    }
+
+    #[test]
+    fn demoted_flows_keep_their_time() {
+        let mut table: FlowTable<u8, (), 2> = FlowTable::new(3, [30, 30]);
+        let one = table.insert(1, (), 0, 0).0;
+        let two = table.insert(2, (), 0, 4).0;
+        assert_eq!((table.oldest_of(0, 9, 9), table.oldest_of(0, 9, 10)), (None, Some(one)));
+        table.demote(one, 1);
+        table.insert(3, (), 0, 12);
+        assert_eq!(table.insert(4, (), 0, 12).1, Some((1, ())), "the one that was still for longest");
+        assert_eq!(table.oldest_of(0, 9, 14), Some(two));
+        table.demote(two, 1);
+        assert_eq!((table.expire_one(34), table.expire_one(35)), (None, Some((2, ()))));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The registry of stream protocols: what can stand between a socket and the relay.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Layer, Opened, Plan, Room, WireError};
 use adit_proto::{shadowsocks, snell};
+
+use crate::salts::SaltFilter;
 
 /// The innermost protocol of a connection.
 #[derive(Debug)]
@@ -102,11 +105,27 @@ impl Front {
 pub(crate) struct Stack {
     protocol: Protocol,
     front: Front,
+    /// Until the first payload of a client's answer: the salts that were there before.
+    answers: Option<Arc<SaltFilter>>,
 }
 
 impl Stack {
     pub(crate) fn new(protocol: Protocol, front: Front) -> Self {
-        Self { protocol, front }
+        Self { protocol, front, answers: None }
+    }
+
+    /// The stack of a Shadowsocks client that takes no answer twice, where nothing else ties it to the request.
+    pub(crate) fn shadowsocks_client(
+        client: shadowsocks::Client,
+        front: Front,
+        answers: &Arc<SaltFilter>,
+    ) -> Self {
+        let answers = client.own_salt().map(|own| {
+            // Neither is a request an answer.
+            answers.insert(own);
+            answers.clone()
+        });
+        Self { protocol: Protocol::ShadowsocksClient(client), front, answers }
     }
 
     /// The Snell client at the heart, if that is what it is.
@@ -157,10 +176,25 @@ impl Stack {
     /// As [`Layer::open`]: the next payload.
     pub(crate) fn open(&mut self, wire: &mut RecvBuf, now: Instant) -> Result<Opened, WireError> {
         let layer = self.protocol.layer_mut();
-        if self.front.raw_len == 0 {
-            return layer.open(wire, now);
+        let opened = if self.front.raw_len == 0 {
+            layer.open(wire, now)?
+        } else {
+            self.front.with_inner(wire, |wire| layer.open(wire, now))?
+        };
+        if self.answers.is_some() && matches!(opened, Opened::Payload(_)) {
+            self.check_answer()?;
         }
-        self.front.with_inner(wire, |wire| layer.open(wire, now))
+        Ok(opened)
+    }
+
+    /// The salt has opened a payload, so it is the server's: whether it comes for the first time.
+    fn check_answer(&mut self) -> Result<(), WireError> {
+        let (Some(answers), Protocol::ShadowsocksClient(client)) = (self.answers.take(), &self.protocol)
+        else {
+            return Ok(());
+        };
+        let is_fresh = client.peer_salt().is_none_or(|salt| answers.insert(salt));
+        if is_fresh { Ok(()) } else { Err(WireError::Replayed { what: "salt of an answer" }) }
     }
 
     /// As [`snell::Server::poll_request`].

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod admin;
 mod carrier;
 mod conns;
@@ -20,6 +21,7 @@ mod layer;
 mod metrics;
 mod notice;
 mod outbound;
+mod ports;
 mod record;
 mod relay;
 mod rng;
@@ -30,5 +32,9 @@ mod status;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};
-pub use run::{Observer, Running, StartError, start};
-pub use status::{DatagramStatus, InboundStatus, OutboundStatus, Status, UserStatus};
+pub use ports::{Meter, Port, Ports};
+pub use run::{GroupHandle, Observer, Running, StartError, start};
+pub use status::{
+    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
+    Status, UserStatus,
+};

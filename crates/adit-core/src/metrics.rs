@@ -109,6 +109,8 @@ pub(crate) struct Dropped {
     pub(crate) too_big: Counter,
     /// Refused by the system for another reason.
     pub(crate) system: Counter,
+    /// The rules take no such client, or reach no such target.
+    pub(crate) rule: Counter,
     /// Its flow had ended.
     pub(crate) no_flow: Counter,
     /// The kernel had no room to keep it until it was received.
@@ -117,7 +119,7 @@ pub(crate) struct Dropped {
 
 impl Dropped {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 10] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 11] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -127,6 +129,7 @@ impl Dropped {
             ("full", self.full.value()),
             ("too-big", self.too_big.value()),
             ("system", self.system.value()),
+            ("rule", self.rule.value()),
             ("no-flow", self.no_flow.value()),
             ("kernel", self.kernel.value()),
         ]
@@ -152,11 +155,13 @@ pub(crate) struct Refused {
     pub(crate) aborted: Counter,
     /// Too many connections without a request.
     pub(crate) limit: Counter,
+    /// The rules take no such client, or reach no such target.
+    pub(crate) rule: Counter,
 }
 
 impl Refused {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 9] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -166,6 +171,7 @@ impl Refused {
             ("deadline", self.deadline.value()),
             ("aborted", self.aborted.value()),
             ("limit", self.limit.value()),
+            ("rule", self.rule.value()),
         ]
     }
 }

@@ -1,6 +1,6 @@
 //! From a configuration to running event loops, and back to rest.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::{self, Config};
-use adit_net::accept::Acceptor;
 use adit_net::listen::{self, ListenError, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::plugin::{Plugins, Role};
-use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper};
+use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
 
-use crate::carrier::Carriers;
-use crate::carrier::kcp;
+use crate::access::Past;
+use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
-use crate::inbound::{self, Inbound, Surroundings};
+use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Outbound};
+use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport};
+use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
 
@@ -72,6 +72,7 @@ pub struct Running {
     cores: Cores,
     stopper: Stopper,
     directory: Arc<Directory>,
+    ports: Ports,
     warnings: Vec<String>,
     drain: Duration,
     /// Last, so that connections may use them until all have ended.
@@ -94,12 +95,9 @@ struct Plan {
     config: Arc<Config>,
     inbound_shared: Arc<[inbound::Shared]>,
     outbound_shared: Arc<[outbound::Shared]>,
-    listeners: Vec<(usize, std::net::TcpListener)>,
-    /// With the number of the inbound, and what the cores of one address share.
-    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
-    /// With the number of the inbound.
-    carriers: Vec<(usize, std::net::UdpSocket)>,
-    carrier_shared: Arc<Carriers>,
+    sockets: Sockets,
+    carriers: Arc<Carriers>,
+    orders: Orders<Order>,
     index: usize,
     metrics: Arc<CoreMetrics>,
     count: usize,
@@ -124,16 +122,16 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let outbound_shared: Result<Vec<_>, _> = config
         .outbounds
         .iter()
-        .map(|o| outbound::Shared::new(o, &mut plugins).map_err(build(&o.name)))
+        .map(|o| outbound::Shared::new(o, &config.outbounds, &mut plugins).map_err(build(&o.name)))
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
-    let carrier_shared = Arc::new(Carriers::new(config));
+    let carriers = Arc::new(Carriers::new(config));
     let mut warnings = Vec::new();
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        if inbound::takes_datagrams(inbound) && Far::new(&config.outbounds[inbound.outbound]).is_none() {
+        if inbound::takes_datagrams(inbound) && !Far::carries_any(&config.outbounds, inbound.outbound) {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
         }
@@ -152,20 +150,23 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let metrics = |_| Arc::new(CoreMetrics::new(config.inbounds.len(), config.outbounds.len()));
     let metrics: Vec<_> = (0..count).map(metrics).collect();
     let users = inbound_shared.iter().map(inbound::Shared::users).collect();
-    let carried = carrier_shared.metrics();
-    let directory = Arc::new(Directory::new(config, addresses, users, metrics.clone(), carried, rt::now()));
+    let groups = outbound_shared.iter().filter_map(outbound::Shared::group).cloned().collect();
+    let counters = (metrics.clone(), carriers.metrics());
+    let directory = Arc::new(Directory::new(config, addresses, groups, users, counters, rt::now()));
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     let config = Arc::new(config.clone());
+    let mut order_senders = Vec::new();
     for (index, (sockets, metrics)) in sockets.into_iter().zip(metrics).enumerate() {
+        let (sender, orders) = rt::orders();
+        order_senders.push(sender);
         let plan = Plan {
             config: config.clone(),
             inbound_shared: inbound_shared.clone(),
             outbound_shared: outbound_shared.clone(),
-            listeners: sockets.listeners,
-            datagrams: sockets.datagrams,
-            carriers: sockets.carriers,
-            carrier_shared: carrier_shared.clone(),
+            sockets,
+            carriers: carriers.clone(),
+            orders,
             index,
             metrics,
             count,
@@ -173,23 +174,37 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let stop = stop.clone();
         cores.start(format!("adit-{index}"), move || run_core(plan, stop)).map_err(StartError::Core)?;
     }
+    let ports = Ports::new(config.clone(), order_senders, stop.clone());
     if let Some(path) = &config.admin {
         crate::admin::start(&mut cores, path, directory.clone(), stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })?;
     }
-    Ok(Running { cores, stopper, directory, warnings, drain: config.limits.drain, plugins })
+    Ok(Running { cores, stopper, directory, ports, warnings, drain: config.limits.drain, plugins })
 }
 
 /// The listening sockets of one core, with the numbers of their inbounds.
 #[derive(Default)]
-struct Sockets {
-    listeners: Vec<(usize, std::net::TcpListener)>,
-    datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+pub(crate) struct Sockets {
+    pub(crate) listeners: Vec<(usize, std::net::TcpListener)>,
+    /// With what the cores of one address share.
+    pub(crate) datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    /// For the sessions of carriers.
     carriers: Vec<(usize, std::net::UdpSocket)>,
 }
 
+impl Sockets {
+    /// Those of one inbound.
+    fn take(&mut self, index: usize) -> Self {
+        Self {
+            listeners: self.listeners.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+            datagrams: self.datagrams.extract_if(.., |(inbound, ..)| *inbound == index).collect(),
+            carriers: self.carriers.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+        }
+    }
+}
+
 /// Listens on `addr` for what `inbound` carries, with a socket per core.
-fn open(
+pub(crate) fn open(
     inbound: &model::Inbound,
     mut addr: SocketAddr,
     index: usize,
@@ -258,7 +273,28 @@ fn open_behind(
     Ok(made)
 }
 
+/// A group that grows, from wherever its members are found.
+#[derive(Debug, Clone)]
+pub struct GroupHandle(Arc<GroupShared>);
+
+impl GroupHandle {
+    /// Puts `members` in the place of those that were added before; those of the configuration stay. Each comes with
+    /// its weights for streams and for datagrams, in percent. Connections over members that go are not cut, and a
+    /// member that was there before, unchanged, keeps what is known of it. Names are taken at their word.
+    ///
+    /// # Errors
+    /// When one of them cannot be built; nothing has changed then.
+    pub fn replace(&self, members: Vec<(model::Outbound, [u8; 2])>) -> io::Result<()> {
+        self.0.replace(members, rt::now())
+    }
+}
+
 impl Running {
+    /// The group of this name.
+    pub fn group(&self, name: &str) -> Option<GroupHandle> {
+        self.directory.group(name).cloned().map(GroupHandle)
+    }
+
     /// What was asked for and is not to be had; to be shown once.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -267,6 +303,16 @@ impl Running {
     /// The addresses that are listened on, with the names of their inbounds.
     pub fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
         self.directory.addresses()
+    }
+
+    /// Opens more ports while this runs.
+    pub fn ports(&self) -> Ports {
+        self.ports.clone()
+    }
+
+    /// Measures the traffic of the configuration's own ports.
+    pub fn meter(&self) -> Meter {
+        Meter::new(self.directory.clone())
     }
 
     /// Somebody who may ask for the state from another thread, for as long as the process lives.
@@ -335,20 +381,15 @@ async fn run_core(plan: Plan, stop: Stop) {
         config,
         inbound_shared,
         outbound_shared,
-        listeners,
-        datagrams,
+        mut sockets,
         carriers,
-        carrier_shared,
-        index: core_index,
+        orders,
+        index,
         metrics,
         count,
     } = plan;
     let conns = Rc::new(Conns::default());
-    let core = Rc::new(CoreContext {
-        pool: Pool::new(),
-        conns: conns.clone(),
-        log_destinations: config.log.destinations,
-    });
+    let core = Rc::new(CoreContext { pool: Pool::new(), conns, log_destinations: config.log.destinations });
     let limits = &config.limits;
     let per_core = |limit: usize| limit.div_ceil(count);
     let guard =
@@ -356,63 +397,79 @@ async fn run_core(plan: Plan, stop: Stop) {
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
     let carrier_context = kcp::Context::new(active.clone());
-    let outbounds: Vec<_> = config
-        .outbounds
-        .iter()
-        .zip(outbound_shared.iter())
-        .zip(&metrics.outbounds)
-        .enumerate()
-        .map(|(at, ((outbound, shared), metrics))| {
-            let carrier = carrier_shared.client(at, outbound, count, &carrier_context);
-            Rc::new(Outbound::new(outbound, shared, carrier, metrics.clone()))
-        })
-        .collect();
-    let fars: Vec<_> = config.outbounds.iter().map(|outbound| Far::new(outbound).map(Rc::new)).collect();
+    let carried =
+        |at: usize, outbound: &model::Outbound| carriers.client(at, outbound, count, &carrier_context);
+    let ways = ways_out(&config, &outbound_shared, &metrics, carried);
+    if index == 0 {
+        check_groups(&config, &ways, &core.pool);
+    }
+    let past = Past::new(&config);
     let scratch = SharedScratch::default();
-    let inbounds: Vec<_> = config
-        .inbounds
-        .iter()
-        .zip(inbound_shared.iter())
-        .zip(&metrics.inbounds)
-        .map(|((inbound, shared), metrics)| {
-            let around = Surroundings {
-                metrics: metrics.clone(),
-                outbound: outbounds[inbound.outbound].clone(),
-                core: core.clone(),
-                guard: guard.clone(),
-                active: active.clone(),
-                datagrams: fars[inbound.outbound]
-                    .clone()
-                    .map(|far| inbound::Datagrams { far, scratch: scratch.clone() }),
-            };
-            Rc::new(Inbound::new(inbound, shared, around))
+    let open = RefCell::default();
+    let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
+    let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
+    for (index, ((model, shared), metrics)) in inbounds.enumerate() {
+        let inbound = Rc::new(Inbound::new(model, shared, site.around(model, metrics.clone())));
+        let mut sockets = sockets.take(index);
+        for (_, socket) in std::mem::take(&mut sockets.carriers) {
+            let Some(shared) = carriers.inbounds[index].clone() else { continue };
+            let context = carrier_context.clone();
+            rt::spawn_local(inbound.clone().run_carried(shared, context, socket, stop.clone()));
+        }
+        site.serve(&inbound, &model.protocol, sockets, &stop, None);
+    }
+    rt::spawn_local(site.clone().follow(orders, stop.clone()));
+    rt::spawn_local(keep_house(site.clone()));
+    Box::pin(wait_for_end(&site, stop)).await;
+}
+
+/// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
+fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
+    for inbound in &config.inbounds {
+        let Some(group) = ways[inbound.outbound].outbound.as_group() else { continue };
+        group.shared().start(Transport::Tcp, rt::now());
+    }
+    for group in ways.iter().filter_map(|way| way.outbound.as_group()) {
+        // It was read before, when the group was made.
+        let Ok(check) = Check::new(group.shared().check()) else { continue };
+        rt::spawn_local(outbound::check_members(group.clone(), check, pool.clone()));
+    }
+}
+
+/// The ways out on one core, in the order of the configuration: groups behind what they are made of.
+fn ways_out(
+    config: &Config,
+    shared: &[outbound::Shared],
+    metrics: &CoreMetrics,
+    carried: impl Fn(usize, &model::Outbound) -> Option<kcp::Client>,
+) -> Vec<Leaf> {
+    let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
+    let leaves: Rc<[Leaf]> = leaves
+        .map(|(at, ((outbound, shared), metrics))| Leaf {
+            outbound: Rc::new(
+                Outbound::new(outbound, shared, metrics.clone()).with_carrier(carried(at, outbound)),
+            ),
+            far: Far::new(outbound, &config.udp).map(Rc::new),
         })
         .collect();
-    for (index, listener) in listeners {
-        match Acceptor::from_std(listener) {
-            Ok(acceptor) => rt::spawn_local(inbounds[index].clone().run(acceptor, stop.clone())),
-            Err(error) => tracing::error!(inbound = &*inbounds[index].name, %error, "listener lost"),
-        }
-    }
-    for (index, socket, exchange) in datagrams {
-        let (inbound, protocol) = (inbounds[index].clone(), config.inbounds[index].protocol.clone());
-        let exchange = (exchange, core_index);
-        rt::spawn_local(inbound.run_datagrams(protocol, socket, exchange, stop.clone()));
-    }
-    for (index, socket) in carriers {
-        let Some(shared) = carrier_shared.inbounds[index].clone() else { continue };
-        let inbound = inbounds[index].clone();
-        rt::spawn_local(inbound.run_carried(shared, carrier_context.clone(), socket, stop.clone()));
-    }
-    rt::spawn_local(keep_house(core.clone(), guard.clone(), limits.idle));
-    Box::pin(wait_for_end(&conns, &guard, &active, stop, limits.drain)).await;
+    let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
+    all.map(|(index, ((outbound, shared), metrics))| {
+        let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
+        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
+        let far = Far::carries_any(&config.outbounds, index)
+            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
+        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
+    })
+    .collect()
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
-async fn wait_for_end(conns: &Conns, guard: &Guard, active: &Cell<usize>, stop: Stop, limit: Duration) {
+async fn wait_for_end(site: &Site, stop: Stop) {
+    let Site { guard, active, .. } = site;
+    let limit = site.config.limits.drain;
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
-    conns.end_resting();
+    site.each_table(Conns::end_resting);
     let strangers = async {
         rt::sleep(limit.min(STRANGERS)).await;
         guard.dismiss();
@@ -425,7 +482,7 @@ async fn wait_for_end(conns: &Conns, guard: &Guard, active: &Cell<usize>, stop: 
     if active.get() > 0 {
         tracing::info!(connections = active.get(), "ending connections that are still open");
         // Closing without a word would pass off what has come so far as the whole.
-        conns.cut();
+        site.each_table(Conns::cut);
         rt::timeout(CUT, finished(active)).await.ok();
     }
 }
@@ -438,19 +495,24 @@ async fn finished(active: &Cell<usize>) {
 }
 
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(core: Rc<CoreContext>, guard: Rc<Guard>, idle: Option<Duration>) {
+async fn keep_house(site: Rc<Site>) {
+    let idle = site.config.limits.idle;
     loop {
         rt::sleep(TICK).await;
-        core.conns.sweep(idle);
-        core.pool.trim();
-        for (source, count) in guard.take_report(rt::now()) {
+        let mut is_worth_trimming = false;
+        site.each_table(|conns| {
+            conns.sweep(idle);
+            is_worth_trimming |= conns.take_worth_trimming();
+        });
+        site.core.pool.trim();
+        for (source, count) in site.guard.take_report(rt::now()) {
             tracing::info!(
                 %source,
                 count,
                 "authentication failed: wrong key, another protocol or version, or a probe"
             );
         }
-        if core.conns.take_worth_trimming() {
+        if is_worth_trimming {
             adit_net::trim_heap();
         }
     }

@@ -36,7 +36,8 @@ impl Default for SaltFilter {
 }
 
 impl SaltFilter {
-    fn with_generation(salts: usize) -> Self {
+    /// A filter that remembers between one and two times so many.
+    pub(crate) fn with_generation(salts: usize) -> Self {
         Self { hasher: RandomState::new(), shards: Default::default(), per_shard: salts / SHARDS }
     }
 

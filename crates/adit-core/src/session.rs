@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::Target;
 
+use crate::access::Route;
 use crate::conns::{Conns, Entry};
 use crate::discard::discard_bytes;
 use crate::inbound::Inbound;
@@ -38,6 +39,8 @@ pub(crate) struct Prepared {
     pub(crate) target: Target,
     /// When the request was whole.
     pub(crate) since: Instant,
+    /// The way out that was taken.
+    pub(crate) outbound: Rc<Outbound>,
     /// The way there.
     pub(crate) opened: Opened,
     /// What the client has sent already.
@@ -53,7 +56,8 @@ impl Prepared {
         near: &mut Endpoint,
         entry: &Entry,
     ) -> EndReason {
-        let session = Session { inbound, peer, target: &self.target, since: self.since };
+        let outbound = &*self.outbound;
+        let session = Session { inbound, outbound, peer, target: &self.target, since: self.since };
         let outcome = session.relay(near, &mut self.opened, &mut self.early, entry).await;
         let reason = session.finish(near, self.opened, outcome);
         if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
@@ -67,6 +71,8 @@ impl Prepared {
 pub(crate) struct Session<'a> {
     /// Where it came in.
     pub(crate) inbound: &'a Inbound,
+    /// Where it goes out.
+    pub(crate) outbound: &'a Outbound,
     /// The client.
     pub(crate) peer: SocketAddr,
     /// Where to.
@@ -77,15 +83,18 @@ pub(crate) struct Session<'a> {
 
 impl Session<'_> {
     /// The connection to the target or the tunnel's server.
-    pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
+    pub(crate) async fn open(&self, way: &Route) -> Result<Opened, OpenError> {
         self.inbound.metrics.requests.add(1);
-        let opened = Box::pin(self.inbound.outbound.open(self.target, false)).await;
-        opened.inspect_err(|error| self.log_open_error(error))
+        let opened = Box::pin(way.open(self.target)).await;
+        opened.inspect_err(|error| {
+            self.inbound.metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked)));
+            self.log_open_error(error);
+        })
     }
 
     /// One line about a connection that could not be opened.
     pub(crate) fn log_open_error(&self, error: &OpenError) {
-        let (inbound, outbound) = (&*self.inbound.name, &*self.inbound.outbound.name);
+        let (inbound, outbound) = (&*self.inbound.name, &*self.outbound.name);
         let error = error.chain();
         if self.inbound.core.log_destinations {
             tracing::info!(inbound, outbound, target = %self.target, error, "connection could not be opened");
@@ -104,7 +113,7 @@ impl Session<'_> {
         early: &mut Early,
         entry: &Entry,
     ) -> Outcome {
-        let (core, outbound) = (&*self.inbound.core, &*self.inbound.outbound);
+        let (core, outbound) = (&*self.inbound.core, self.outbound);
         let traffic = &self.inbound.metrics.traffic;
         loop {
             let mut outcome = match Box::pin(self.first_segment(near, &mut opened.far, early)).await {
@@ -142,11 +151,12 @@ impl Session<'_> {
     /// Hands the far end back and writes the record. After a failure the near end is set to be reset when it closes,
     /// so that the application does not take what it has for a whole answer.
     pub(crate) fn finish(&self, near: &Endpoint, opened: Opened, outcome: Outcome) -> EndReason {
-        let (core, outbound) = (&*self.inbound.core, &*self.inbound.outbound);
-        outbound.close(opened.far, &outcome, &core.pool);
+        let (core, outbound) = (&*self.inbound.core, self.outbound);
+        let through = outbound.name_of(&opened).clone();
+        outbound.close(opened, &outcome, &core.pool);
         let record = Record {
             inbound: &self.inbound.name,
-            outbound: &outbound.name,
+            outbound: &through,
             peer: Some(self.peer),
             target: self.target,
             since: self.since,

@@ -1,5 +1,7 @@
 //! The present state, summed over all cores.
 
+mod group;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::carrier::CarrierMetrics;
 use crate::carrier::kcp::KcpStatus;
 use crate::metrics::{CoreMetrics, Counter, UserMetrics};
+use crate::outbound::GroupShared;
+
+pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 
 /// What `adit status` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +32,9 @@ pub struct Status {
     pub inbounds: Vec<InboundStatus>,
     /// Every outbound.
     pub outbounds: Vec<OutboundStatus>,
+    /// Every group among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupStatus>,
 }
 
 /// One inbound.
@@ -122,6 +130,7 @@ pub struct OutboundStatus {
 pub(crate) struct Directory {
     inbounds: Vec<(Arc<str>, &'static str, Vec<SocketAddr>, usize)>,
     outbounds: Vec<(Arc<str>, &'static str)>,
+    groups: Vec<Arc<GroupShared>>,
     users: Vec<Arc<[UserMetrics]>>,
     cores: Vec<Arc<CoreMetrics>>,
     carriers: CarrierMetrics,
@@ -132,9 +141,9 @@ impl Directory {
     pub(crate) fn new(
         config: &Config,
         addresses: Vec<Vec<SocketAddr>>,
+        groups: Vec<Arc<GroupShared>>,
         users: Vec<Arc<[UserMetrics]>>,
-        cores: Vec<Arc<CoreMetrics>>,
-        carriers: CarrierMetrics,
+        (cores, carriers): (Vec<Arc<CoreMetrics>>, CarrierMetrics),
         since: Instant,
     ) -> Self {
         let inbounds = config.inbounds.iter().zip(addresses);
@@ -149,6 +158,7 @@ impl Directory {
                 .iter()
                 .map(|o| (o.name.clone(), outbound_name(&o.protocol)))
                 .collect(),
+            groups,
             users,
             cores,
             carriers,
@@ -161,6 +171,21 @@ impl Directory {
         all.flat_map(|(name, _, listen, _)| listen.iter().map(|addr| (name.clone(), *addr))).collect()
     }
 
+    /// Port and payload bytes, both ways together, of every inbound.
+    pub(crate) fn bytes(&self) -> Vec<(u16, u64)> {
+        let bytes = |(index, (_, _, listen, _)): (usize, &(_, _, Vec<SocketAddr>, _))| {
+            let cores = self.cores.iter().map(|core| &core.inbounds[index].traffic);
+            let sum = cores.map(|traffic| traffic.up.value() + traffic.down.value()).sum();
+            Some((listen.first()?.port(), sum))
+        };
+        self.inbounds.iter().enumerate().filter_map(bytes).collect()
+    }
+
+    /// The group of this name.
+    pub(crate) fn group(&self, name: &str) -> Option<&Arc<GroupShared>> {
+        self.groups.iter().find(|group| **group.name() == *name)
+    }
+
     pub(crate) fn status(&self, now: Instant) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -169,6 +194,7 @@ impl Directory {
             cores: self.cores.len(),
             inbounds: (0..self.inbounds.len()).map(|index| self.inbound(index)).collect(),
             outbounds: (0..self.outbounds.len()).map(|index| self.outbound(index)).collect(),
+            groups: self.groups.iter().map(|group| GroupStatus::of(group)).collect(),
         }
     }
 

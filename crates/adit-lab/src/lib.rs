@@ -19,6 +19,7 @@ pub mod floor;
 pub mod load;
 pub mod machine;
 pub mod measure;
+mod methods;
 pub mod process;
 pub mod random;
 pub mod rounds;
@@ -110,19 +111,20 @@ struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// `quick`, `full` or a scenario file.
+    /// A ready-made scenario (see --list) or a scenario file.
     #[arg(default_value = "quick")]
     scenario: String,
     /// How often everything is repeated.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Subjects, separated by commas.
+    /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
     /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
-    /// The subject to compare with; `none` for no comparison.
+    /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
+    /// that program with the method of the row.
     #[arg(long)]
     baseline: Option<String>,
     /// Seconds over which bulk bytes count.
@@ -219,18 +221,19 @@ fn list() -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "subjects:")?;
     for subject in subject::builtin() {
-        writeln!(out, "  {:<24} {}", subject.name, subject.about)?;
+        let name = if subject.method.is_some() { format!("{}[:METHOD]", subject.name) } else { subject.name };
+        writeln!(out, "  {name:<28} {}", subject.about)?;
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
     for name in ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base"] {
-        writeln!(out, "  {name:<24} {}", name.parse::<Measure>()?.about(&sizes))?;
+        writeln!(out, "  {name:<28} {}", name.parse::<Measure>()?.about(&sizes))?;
     }
     writeln!(out, "scenarios:")?;
-    for scenario in [Scenario::quick(), Scenario::full()] {
+    for scenario in Scenario::all() {
         writeln!(
             out,
-            "  {:<24} {} rounds of {} over {}",
+            "  {:<28} {} rounds of {} over {}",
             scenario.name,
             scenario.rounds,
             scenario.measures.join(","),
@@ -273,8 +276,12 @@ impl ProgramArgs {
 }
 
 fn find(all: &[Subject], name: &str) -> Result<Subject> {
-    let found = all.iter().find(|subject| subject.name == name).cloned();
-    found.with_context(|| {
+    let exact = |name: &str| all.iter().find(|subject| subject.name == name);
+    let with_method = || {
+        let (name, method) = name.split_once(':')?;
+        Some(exact(name).filter(|subject| subject.method.is_some())?.with_method(method))
+    };
+    exact(name).cloned().or_else(with_method).with_context(|| {
         let names: Vec<&str> = all.iter().map(|subject| subject.name.as_str()).collect();
         format!("unknown subject: {name}\nhint: {}", names.join(", "))
     })
@@ -312,17 +319,17 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     let (mut subjects, mut skipped) = (Vec::new(), Vec::new());
     for name in &scenario.subjects {
         let subject = find(&all, name)?;
-        match subject.missing(&programs) {
-            Some(program) => skipped.push((name.clone(), format!("no such program: {program}"))),
+        match subject.obstacle(&programs) {
+            Some(reason) => skipped.push((name.clone(), reason)),
             None => subjects.push(subject),
         }
     }
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
-    let wanted = Some(scenario.baseline.clone()).filter(|name| name != "none");
-    let baseline = wanted.filter(|name| subjects.iter().any(|subject| subject.name == *name));
+    let baselines = baselines(&scenario.baseline, &subjects);
 
     subject::clean_up_on_signals()?;
-    let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baseline, sizes };
+    let by_method = scenario.by_method.clone();
+    let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baselines, by_method, sizes };
     let report = rounds::run(&plan, &programs, skipped)?;
     report.print(&plan, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
@@ -331,13 +338,23 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     report.verdict()
 }
 
+/// The baselines among `subjects`, a name without a method standing for all of its methods.
+fn baselines(wanted: &str, subjects: &[Subject]) -> Vec<String> {
+    let runs = |name: &str| {
+        subjects.iter().any(|subject| {
+            subject.name == name || subject.name.split_once(':').is_some_and(|(base, _)| base == name)
+        })
+    };
+    wanted.split(',').map(str::trim).filter(|name| runs(name)).map(str::to_owned).collect()
+}
+
 fn soak(args: &CheckArgs, helper: Helper) -> Result<()> {
     ensure!(args.connections > 0 && args.concurrency > 0, "at least one connection expected");
     raise_descriptor_limit()?;
     let subject = find(&args.programs.subjects()?, &args.subject)?;
     let programs = args.programs.programs(helper);
-    if let Some(program) = subject.missing(&programs) {
-        bail!("no such program: {program}");
+    if let Some(reason) = subject.obstacle(&programs) {
+        bail!("{reason}");
     }
     let plan = check::Plan {
         connections: args.connections,

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::measure::{Measure, Metric, Sizes, Values};
+use crate::methods;
 use crate::stats::{Summary, paired_ratio, summary};
 use crate::subject::{Programs, Subject};
 use crate::syscalls::Counter;
@@ -24,8 +25,10 @@ pub struct Plan {
     pub measures: Vec<Measure>,
     /// How often everything is repeated.
     pub rounds: usize,
-    /// The subject to which the others are compared.
-    pub baseline: Option<String>,
+    /// The subjects to which the others are compared: names, without a method if each method has its own.
+    pub baselines: Vec<String>,
+    /// The method that is 100 percent in tables of methods.
+    pub by_method: Option<String>,
     /// How much of everything.
     pub sizes: Sizes,
 }
@@ -52,8 +55,8 @@ pub struct Report {
     pub machine: Machine,
     /// How much of everything was done, and what counted system calls.
     pub sizes: Sizes,
-    /// The subject to which the others are compared.
-    pub baseline: Option<String>,
+    /// The subjects to which the others are compared.
+    pub baselines: Vec<String>,
     /// Number of rounds.
     pub rounds: usize,
     /// Every single measurement in the order in which it was taken.
@@ -92,8 +95,8 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
         }
     }
     progress.finish();
-    let (baseline, rounds, sizes) = (plan.baseline.clone(), plan.rounds, plan.sizes.clone());
-    Ok(Report { machine, sizes, baseline, rounds, samples, skipped })
+    let (baselines, rounds, sizes) = (plan.baselines.clone(), plan.rounds, plan.sizes.clone());
+    Ok(Report { machine, sizes, baselines, rounds, samples, skipped })
 }
 
 fn measure_of(samples: &[Sample]) -> Option<Measure> {
@@ -167,7 +170,7 @@ fn millis(time: Duration) -> u64 {
 
 impl Report {
     /// The values of one figure by round.
-    fn column(&self, subject: &str, measure: Measure, key: &str) -> Vec<Option<f64>> {
+    pub(crate) fn column(&self, subject: &str, measure: Measure, key: &str) -> Vec<Option<f64>> {
         let mut column = vec![None; self.rounds];
         let measure = measure.to_string();
         for sample in
@@ -184,10 +187,10 @@ impl Report {
     /// If `out` cannot be written.
     pub fn print(&self, plan: &Plan, out: &mut dyn Write) -> Result<()> {
         write!(out, "{}", self.machine.text())?;
-        let baseline = self.baseline.as_deref().unwrap_or("none");
+        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
         writeln!(
             out,
-            "{} rounds, interleaved; median [min-max]; ratio to {baseline}: median of the ratios per round; 1 KB = 1000 B",
+            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; 1 KB = 1000 B",
             self.rounds
         )?;
         writeln!(out, "CPU = user + system time of the subject's processes together")?;
@@ -197,6 +200,11 @@ impl Report {
                 writeln!(out, "counted by {}", self.sizes.counter.map_or("nothing", Counter::name))?;
             }
             writeln!(out, "{}", self.table(plan, measure))?;
+            if let Some(reference) = &plan.by_method
+                && let Some(table) = methods::table(self, measure, reference)
+            {
+                writeln!(out, "\n{measure}: speed per processor time in percent of {reference}\n{table}")?;
+            }
         }
         for (subject, reason) in &self.skipped {
             writeln!(out, "\nskipped: {subject}: {reason}")?;
@@ -221,8 +229,8 @@ impl Report {
         let mut header = vec![Cell::new("subject")];
         for metric in metrics {
             header.push(Cell::new(metric.heading).set_alignment(CellAlignment::Right));
-            if self.shows_ratio(metric) {
-                header.push(Cell::new("ratio").set_alignment(CellAlignment::Right));
+            for heading in self.ratio_headings(metric) {
+                header.push(Cell::new(heading).set_alignment(CellAlignment::Right));
             }
         }
         table.set_header(header);
@@ -232,9 +240,9 @@ impl Report {
                 let ours = self.column(&subject.name, measure, metric.key);
                 let present: Vec<f64> = ours.iter().copied().flatten().collect();
                 row.push(cell(summary(&present), metric.digits));
-                if self.shows_ratio(metric) {
-                    let base = self.baseline.as_deref().unwrap_or_default();
-                    row.push(cell(paired_ratio(&ours, &self.column(base, measure, metric.key)), 2));
+                for base in self.baselines.iter().filter(|_| metric.ratio) {
+                    let theirs = self.column(&baseline_of(&subject.name, base), measure, metric.key);
+                    row.push(cell(paired_ratio(&ours, &theirs), 2));
                 }
             }
             table.add_row(row);
@@ -242,8 +250,12 @@ impl Report {
         table
     }
 
-    fn shows_ratio(&self, metric: &Metric) -> bool {
-        metric.ratio && self.baseline.is_some()
+    fn ratio_headings(&self, metric: &Metric) -> Vec<String> {
+        match self.baselines.as_slice() {
+            _ if !metric.ratio => Vec::new(),
+            [_] => vec!["ratio".to_owned()],
+            several => several.iter().map(|base| format!("/ {base}")).collect(),
+        }
     }
 
     /// Writes all raw data as JSON.
@@ -267,6 +279,14 @@ impl Report {
     }
 }
 
+/// The subject that `subject` is compared with: `base` with the same method, if both have one.
+fn baseline_of(subject: &str, base: &str) -> String {
+    match subject.split_once(':') {
+        Some((_, method)) if !base.contains(':') => format!("{base}:{method}"),
+        _ => base.to_owned(),
+    }
+}
+
 fn cell(summary: Option<Summary>, digits: usize) -> Cell {
     let text = summary.map_or_else(
         || "-".to_owned(),
@@ -276,4 +296,16 @@ fn cell(summary: Option<Summary>, digits: usize) -> Cell {
         },
     );
     Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn baselines_follow_the_method() {
+        assert_eq!(baseline_of("adit-ss:aes-128-gcm", "ss-rust"), "ss-rust:aes-128-gcm");
+        assert_eq!(baseline_of("adit-ss:aes-128-gcm", "ss-rust:none"), "ss-rust:none");
+        assert_eq!(baseline_of("adit-snell", "floor-aead"), "floor-aead");
+    }
 }

@@ -18,7 +18,8 @@ pub struct Scenario {
     pub measures: Vec<String>,
     /// How often everything is repeated.
     pub rounds: usize,
-    /// The subject to compare with, or `none`.
+    /// The subjects to compare with, separated by commas, or `none`. A name without a method stands for the
+    /// method of the row.
     pub baseline: String,
     /// Seconds over which bulk bytes count.
     pub seconds: f64,
@@ -30,6 +31,8 @@ pub struct Scenario {
     pub idle: usize,
     /// Seconds after opening and after closing idle connections before memory is read.
     pub settle: u64,
+    /// The method that is 100 percent in tables of methods; none: no such tables.
+    pub by_method: Option<String>,
 }
 
 impl Default for Scenario {
@@ -57,6 +60,7 @@ impl Scenario {
             first_byte: 200,
             idle: 9000,
             settle: 5,
+            by_method: None,
         }
     }
 
@@ -67,7 +71,7 @@ impl Scenario {
             name: "full".into(),
             subjects: names(
                 "direct floor-plain floor-aead adit-snell adit-snell-reuse sing-box-snell5 sing-box-snell5-reuse \
-                 sing-box-ss2022 opensnell opensnell-reuse",
+                 sing-box-ss opensnell opensnell-reuse",
             ),
             measures: names("base down1 down8 down64 up1 up8 conn conn8 first-byte calls idle"),
             rounds: 5,
@@ -78,19 +82,63 @@ impl Scenario {
         }
     }
 
+    /// Shadowsocks over TCP: adit against the programs whose place it takes.
+    #[must_use]
+    pub fn shadowsocks() -> Self {
+        Self {
+            name: "shadowsocks".into(),
+            subjects: names(
+                "adit-ss:2022-blake3-aes-128-gcm ss-rust:2022-blake3-aes-128-gcm sing-box-ss:2022-blake3-aes-128-gcm \
+                 adit-ss:aes-128-gcm ss-rust:aes-128-gcm ss-libev:aes-128-gcm \
+                 adit-ss:chacha20-ietf-poly1305 ss-rust:chacha20-ietf-poly1305 ss-libev:chacha20-ietf-poly1305",
+            ),
+            measures: names("down1 down8 up1 up8 conn base idle"),
+            rounds: 5,
+            baseline: "ss-rust,sing-box-ss,ss-libev".into(),
+            connections: 2000,
+            ..Self::quick()
+        }
+    }
+
+    /// Every cipher of Shadowsocks that more than one program knows.
+    #[must_use]
+    pub fn ciphers() -> Self {
+        const PROGRAMS: [&str; 3] = ["adit-ss", "ss-rust", "ss-libev"];
+        const METHODS: &str = "aes-256-ctr aes-128-ctr aes-192-ctr aes-128-cfb aes-192-cfb aes-256-cfb rc4-md5 \
+            camellia-128-cfb camellia-256-cfb chacha20 chacha20-ietf salsa20 bf-cfb \
+            aes-128-gcm aes-192-gcm aes-256-gcm chacha20-ietf-poly1305 xchacha20-ietf-poly1305 \
+            2022-blake3-aes-128-gcm 2022-blake3-aes-256-gcm 2022-blake3-chacha20-poly1305";
+        let of_method = |method: &str| PROGRAMS.map(|program| format!("{program}:{method}"));
+        Self {
+            name: "ciphers".into(),
+            subjects: METHODS.split_whitespace().flat_map(of_method).collect(),
+            measures: names("down1 up1"),
+            baseline: "ss-rust,ss-libev".into(),
+            by_method: Some("aes-256-ctr".into()),
+            ..Self::quick()
+        }
+    }
+
+    /// The ready-made scenarios.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        vec![Self::quick(), Self::full(), Self::shadowsocks(), Self::ciphers()]
+    }
+
     /// The ready-made scenario of that name, or the one in that file.
     ///
     /// # Errors
     /// If there is neither, or the file is not a scenario.
     pub fn find(name: &str) -> Result<Self> {
-        match name {
-            "quick" => Ok(Self::quick()),
-            "full" => Ok(Self::full()),
-            _ if Path::new(name).is_file() => {
-                let text = fs::read_to_string(name).with_context(|| format!("read {name}"))?;
-                toml_edit::de::from_str(&text).with_context(|| format!("scenario in {name}"))
-            }
-            _ => bail!("unknown scenario: {name}\nhint: quick, full or a file"),
+        let mut all = Self::all();
+        if let Some(at) = all.iter().position(|scenario| scenario.name == name) {
+            return Ok(all.swap_remove(at));
         }
+        if Path::new(name).is_file() {
+            let text = fs::read_to_string(name).with_context(|| format!("read {name}"))?;
+            return toml_edit::de::from_str(&text).with_context(|| format!("scenario in {name}"));
+        }
+        let names: Vec<&str> = all.iter().map(|scenario| scenario.name.as_str()).collect();
+        bail!("unknown scenario: {name}\nhint: {} or a file", names.join(", "))
     }
 }

@@ -34,7 +34,8 @@ pub enum Entry {
 ///
 /// In arguments, environment and files these words are replaced: `{port:NAME}` a free loopback port
 /// (the same for the same name), `{dir}` the directory with the files, `{target}` and `{target-port}`
-/// the lab's target. The port called `entry` is where the load goes.
+/// the lab's target, `{method}` and `{password}` a Shadowsocks method and a password that it accepts. The port
+/// called `entry` is where the load goes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Subject {
@@ -44,6 +45,12 @@ pub struct Subject {
     pub about: String,
     /// What listens at the entry port.
     pub entry: Entry,
+    /// The method that `{method}` stands for unless the subject is named as `NAME:METHOD`.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// The methods that it knows; empty: unknown, every method is tried.
+    #[serde(default)]
+    pub methods: Vec<String>,
     /// Measures that make no sense for this subject, each with the reason.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
@@ -96,10 +103,35 @@ impl Subject {
         Ok(toml_edit::de::from_str(text)?)
     }
 
-    /// The first program that this subject needs and that is not here.
+    /// Why this subject cannot run here: a program that is not there, or a method that it does not know.
     #[must_use]
-    pub fn missing<'a>(&'a self, programs: &Programs) -> Option<&'a str> {
-        self.process.iter().map(|process| process.program.as_str()).find(|name| programs.find(name).is_none())
+    pub fn obstacle(&self, programs: &Programs) -> Option<String> {
+        if let Some(method) = self.method.as_deref().filter(|method| !self.knows(method)) {
+            return Some(format!("no such method: {method}"));
+        }
+        let programs = self.process.iter().find(|process| programs.find(&process.program).is_none());
+        programs.map(|process| format!("no such program: {}", process.program))
+    }
+
+    fn knows(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|known| known == method)
+    }
+
+    /// The same subject with another method, called `NAME:METHOD`.
+    #[must_use]
+    pub fn with_method(&self, method: &str) -> Self {
+        Self { name: format!("{}:{method}", self.name), method: Some(method.to_owned()), ..self.clone() }
+    }
+}
+
+/// A password for `method`: 2022 methods want a key of their own length in base64.
+fn password(method: &str) -> &'static str {
+    if method.starts_with("2022-blake3-aes-128") {
+        "AAECAwQFBgcICQoLDA0ODw=="
+    } else if method.starts_with("2022-") {
+        "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    } else {
+        "LabLoopbackPsk0123456789abcdefgh"
     }
 }
 
@@ -120,7 +152,14 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/sing-box-snell5-reuse.toml"),
         include_str!("../../../bench/subjects/sing-box-snell5-obfs.toml"),
         include_str!("../../../bench/subjects/sing-box-snell6.toml"),
-        include_str!("../../../bench/subjects/sing-box-ss2022.toml"),
+        include_str!("../../../bench/subjects/sing-box-ss.toml"),
+        include_str!("../../../bench/subjects/sing-box-ss-tunnel.toml"),
+        include_str!("../../../bench/subjects/adit-ss.toml"),
+        include_str!("../../../bench/subjects/adit-ss-tunnel.toml"),
+        include_str!("../../../bench/subjects/ss-rust.toml"),
+        include_str!("../../../bench/subjects/ss-rust-tunnel.toml"),
+        include_str!("../../../bench/subjects/ss-libev.toml"),
+        include_str!("../../../bench/subjects/ss-libev-tunnel.toml"),
         include_str!("../../../bench/subjects/opensnell.toml"),
         include_str!("../../../bench/subjects/opensnell-reuse.toml"),
     ];
@@ -367,6 +406,7 @@ struct Words {
     ports: BTreeMap<String, u16>,
     dir: PathBuf,
     target: SocketAddr,
+    method: Option<String>,
 }
 
 impl Words {
@@ -383,7 +423,7 @@ impl Words {
                 }
             }
         }
-        Ok(Self { ports, dir, target })
+        Ok(Self { ports, dir, target, method: subject.method.clone() })
     }
 
     fn fill(&self, text: &str) -> Result<String> {
@@ -392,6 +432,9 @@ impl Words {
             .replace("{dir}", dir)
             .replace("{target}", &self.target.to_string())
             .replace("{target-port}", &self.target.port().to_string());
+        if let Some(method) = &self.method {
+            filled = filled.replace("{method}", method).replace("{password}", password(method));
+        }
         for (name, port) in &self.ports {
             filled = filled.replace(&format!("{{port:{name}}}"), &port.to_string());
         }
@@ -460,10 +503,25 @@ mod tests {
                 assert!(words.ports.contains_key(&process.ready), "{}: {}", subject.name, process.ready);
                 for text in process.args.iter().chain(process.files.values()) {
                     let filled = words.fill(text).unwrap();
-                    assert!(!filled.contains("{port:") && !filled.contains("{dir}"), "{filled}");
+                    assert!(
+                        !["{port:", "{dir}", "{method}"].iter().any(|word| filled.contains(word)),
+                        "{filled}"
+                    );
                 }
             }
         }
+    }
+
+    #[test]
+    fn methods_change_files_and_name() {
+        let all = builtin();
+        let named = all.iter().find(|subject| subject.name == "ss-libev").unwrap();
+        let other = named.with_method("aes-128-cfb");
+        assert_eq!(other.name, "ss-libev:aes-128-cfb");
+        let filled = Words::new(&other, loopback(1)).unwrap().fill("{method} {password}").unwrap();
+        assert_eq!(filled, "aes-128-cfb LabLoopbackPsk0123456789abcdefgh");
+        assert!(password("2022-blake3-aes-128-gcm").len() < password("2022-blake3-aes-256-gcm").len());
+        assert!(!named.with_method("2022-blake3-aes-128-gcm").knows("2022-blake3-aes-128-gcm"));
     }
 
     #[test]

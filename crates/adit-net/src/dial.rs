@@ -257,6 +257,15 @@ impl Dialer {
         attempts.finish(self.deadline()).await
     }
 
+    /// The addresses of a name that [`Self::dial`] would try, within [`Dial::timeout`].
+    ///
+    /// # Errors
+    /// [`ResolveError`].
+    pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let looked_up = timeout_at(self.deadline(), self.resolver.lookup(name, self.family)).await;
+        looked_up.unwrap_or(Err(ResolveError::Timeout))
+    }
+
     fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.timeout).unwrap_or(now + FOREVER)

@@ -1,4 +1,4 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`] and [`udp`];
+//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`], [`udp`] and [`messages`];
 //! and where children are started: [`plugin`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
@@ -7,12 +7,16 @@
 #![allow(clippy::disallowed_methods, reason = "clocks are read and sockets are opened here, and only here")]
 
 pub mod accept;
+pub mod background;
 pub mod dial;
+pub mod fetch;
 pub mod listen;
+pub mod messages;
 pub mod options;
 pub mod plugin;
 pub mod resolve;
 pub mod rt;
+pub mod syslog;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
@@ -25,6 +29,14 @@ mod testing;
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
+}
+
+pub use adit_sys::user::User;
+
+/// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
+pub fn forget_start() {
+    adit_sys::alloc::trim_heap();
+    adit_sys::code::forget_code();
 }
 
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].

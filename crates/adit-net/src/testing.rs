@@ -147,3 +147,12 @@ fn write_record(packet: &mut Vec<u8>, kind: u16, ttl: u32, data: &[u8]) {
     packet.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
     packet.extend(data);
 }
+
+/// Runs a test that looks at the clock, on an event loop of its own; again if it fails, see [`adit_testkit::in_time`].
+pub(crate) fn in_time(test: impl AsyncFn()) {
+    adit_testkit::in_time(|| {
+        let builder = &mut tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build_local(tokio::runtime::LocalOptions::default()).unwrap();
+        runtime.block_on(test());
+    });
+}

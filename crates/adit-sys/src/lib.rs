@@ -7,11 +7,13 @@
 #![allow(unsafe_code, reason = "this crate exists to hold it")]
 
 pub mod alloc;
+pub mod code;
 #[cfg(target_os = "linux")]
 pub mod diag;
 pub mod process;
 pub mod tcp;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod user;
 
 pub use alloc::CountingAlloc;

@@ -1,6 +1,7 @@
 //! Limits of the process, and children that do not outlive it.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::process::Command;
 
 /// Soft and hard limit of open descriptors.
@@ -66,6 +67,32 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: takes no pointers; a positive number names one process.
     check(unsafe { libc::kill(pid, libc::SIGTERM) })
+}
+
+/// Makes the child that `command` starts the leader of a session of its own: no terminal is left that could end it.
+pub fn in_new_session(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+
+    let leave = || {
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::setsid() })
+    };
+    // SAFETY: the closure runs between fork and exec; it makes one system call that is safe after a fork and builds an
+    // error from a number, which does not allocate.
+    unsafe { command.pre_exec(leave) }
+}
+
+/// Puts `/dev/null` in the place of standard input, output and error.
+///
+/// # Errors
+/// What `open` and `dup2` report.
+pub fn silence_stdio() -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    for stream in 0..=2 {
+        // SAFETY: takes no pointers; the number of an open file takes the place of one that nothing owns.
+        check(unsafe { libc::dup2(null.as_raw_fd(), stream) })?;
+    }
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]

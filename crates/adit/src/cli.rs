@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use adit_config::dialect::opensnell::Program;
+use crate::commands::Format;
 use adit_config::dialect::share::{Form, KEY_LEN, KEY_LENGTHS};
 use adit_config::model::{Level, LogFormat};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
@@ -21,9 +21,12 @@ Examples:
 In place of other programs:
   adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
   adit snell-client -c FILE
-  adit ss-local | ss-server | ss-tunnel ...       shadowsocks-libev's flags and files
-  adit sslocal | ssserver | ssservice | ssurl ... shadowsocks-rust's
-  adit kcptun-client | kcptun-server ...          kcptun's
+  adit ss-local | ss-server | ss-tunnel | ss-manager ...
+                                     shadowsocks-libev's flags and files
+  adit sslocal | ssserver | ssmanager | ssservice | ssurl ...
+                                     shadowsocks-rust's
+  adit kcptun-client | kcptun-server ...
+                                     kcptun's
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 
@@ -71,7 +74,7 @@ pub(crate) enum Command {
     /// Print an example of, or the reference for, adit.toml
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn a file of OpenSnell (or the official server) into adit.toml, on standard output
+    /// Turn another program's file (OpenSnell, shadowsocks-libev, shadowsocks-rust) into adit.toml, on standard output
     Convert(ConvertArgs),
     /// Measure adit and other programs on this machine
     Bench(Box<adit_lab::Args>),
@@ -116,9 +119,12 @@ pub(crate) struct CheckArgs {
     /// Count warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Read the files as another program's: snell-server or snell-client
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = program)]
-    pub(crate) program: Option<Program>,
+    /// Read the files as another program's: snell-server, ss-local, ssserver and so on, or as a list of SIP008: sip008
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
+    pub(crate) format: Option<Format>,
+    /// Files, the same as with -c
+    #[arg(value_name = "FILE", conflicts_with = "config", value_hint = ValueHint::FilePath)]
+    pub(crate) paths: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -193,9 +199,9 @@ pub(crate) struct ConvertArgs {
     /// The file
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Read it as snell-server's or snell-client's; needed when it has sections for both
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = program)]
-    pub(crate) program: Option<Program>,
+    /// Read it as this program's, or as a list of SIP008: sip008; not needed for Snell's files with one section
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
+    pub(crate) format: Option<Format>,
 }
 
 fn level(text: &str) -> Result<Level, &'static str> {
@@ -215,13 +221,6 @@ fn format(text: &str) -> Result<LogFormat, &'static str> {
         "json" => Ok(LogFormat::Json),
         _ => Err("the formats are text and json"),
     }
-}
-
-fn program(text: &str) -> Result<Program, &'static str> {
-    let all = [Program::Server, Program::Client];
-    all.into_iter()
-        .find(|program| program.name() == text)
-        .ok_or("the programs are snell-server and snell-client")
 }
 
 fn key_len(text: &str) -> Result<usize, String> {

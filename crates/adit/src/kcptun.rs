@@ -15,7 +15,7 @@ use adit_config::dialect::kcptun::{
 };
 use adit_config::model::Log;
 use adit_config::source;
-use adit_core::{KcpTotals, Observer};
+use adit_core::{KcpTotals, Observer, Running};
 use adit_net::rt;
 use zeroize::Zeroizing;
 
@@ -56,13 +56,13 @@ fn run(program: Program, flags: Flags) -> ExitCode {
     }
     serve::log_findings(&setup.diagnostics);
     let Setup { config, counters, .. } = setup;
-    let watch = |observer| {
-        let release = program.release;
+    let watch = |running: &Running| {
+        let (release, observer) = (program.release, running.observer());
         let thread = std::thread::Builder::new().name("counters".into());
         thread.spawn(move || watch(release, &observer, counters))?;
         Ok(())
     };
-    match serve::run_watched(&config, watch) {
+    match serve::run_holding(&config, watch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }

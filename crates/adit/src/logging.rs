@@ -10,14 +10,17 @@
 //! at trace (their debug lines), because what they say may name destinations.
 
 use std::fmt::{self, Write as _};
+use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use adit_config::model::{Level, Log, LogFormat};
+use adit_net::syslog::Syslog;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -46,28 +49,78 @@ impl From<LogFormat> for Shape {
 
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
-    let colour = shape == Shape::Text && print::colour(&std::io::stderr());
-    init_to(log, Lines { shape, time: log.time, colour }, std::io::stderr);
-}
-
-/// The same for lines that go to a file.
-pub(crate) fn init_file(log: &Log, shape: Shape, file: std::fs::File) {
-    init_to(log, Lines { shape, time: log.time, colour: false }, std::sync::Mutex::new(file));
-}
-
-fn init_to(
-    log: &Log,
-    lines: Lines,
-    writer: impl for<'w> tracing_subscriber::fmt::MakeWriter<'w> + Send + Sync + 'static,
-) {
     let (own, others) = filters(log.level);
-    let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(writer);
+    let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
+    let lines = Lines { shape, time: log.time, colour };
+    let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(Destination);
     // A second start of logging in one process is a no-op.
     tracing_subscriber::registry()
         .with(Targets::new().with_target("adit", own).with_default(others))
         .with(layer)
         .try_init()
         .ok();
+}
+
+/// The same for lines that go to a file.
+pub(crate) fn init_file(log: &Log, shape: Shape, file: std::fs::File) {
+    drop(FILE.set(file));
+    init(log, shape);
+}
+
+/// The file that lines go to, if there is one.
+static FILE: OnceLock<std::fs::File> = OnceLock::new();
+
+/// The system's log, once lines go there.
+static SYSTEM: OnceLock<Syslog> = OnceLock::new();
+
+/// From here on lines go to the system's log, where there is one, as those of the program `name`.
+pub(crate) fn to_system(name: &str) {
+    match Syslog::open(name) {
+        Ok(log) => drop(SYSTEM.set(log)),
+        Err(error) => tracing::warn!(%error, "there is no system log: lines go to standard error"),
+    }
+}
+
+/// Standard error, or the system's log.
+struct Destination;
+
+/// A line on its way there; 0 (emergency) to 7 (debug).
+struct LineWriter(u8);
+
+impl<'a> MakeWriter<'a> for Destination {
+    type Writer = LineWriter;
+
+    fn make_writer(&'a self) -> LineWriter {
+        LineWriter(6)
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LineWriter {
+        LineWriter(match *meta.level() {
+            tracing::Level::ERROR => 3,
+            tracing::Level::WARN => 4,
+            tracing::Level::INFO => 6,
+            _ => 7,
+        })
+    }
+}
+
+impl Write for LineWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match SYSTEM.get() {
+            Some(log) => log.write(self.0, &String::from_utf8_lossy(line)),
+            None => {
+                return match FILE.get() {
+                    Some(mut file) => file.write(line),
+                    None => io::stderr().write(line),
+                };
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// From which level on adit itself and everything else is heard.

@@ -2,14 +2,14 @@
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Transports};
-use adit_core::{Observer, Running};
+use adit_core::Running;
 
 /// Runs a configuration until SIGINT or SIGTERM.
 ///
 /// # Errors
 /// When it cannot start.
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
-    run_holding(config, || Ok(()))
+    run_holding(config, |_| Ok(()))
 }
 
 /// The same, with something that is made once the ports are open, and dropped at the end.
@@ -18,18 +18,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
     config: &Config,
-    hold: impl FnOnce() -> anyhow::Result<T>,
-) -> anyhow::Result<()> {
-    run_watched(config, |_| hold())
-}
-
-/// The same, with what is held being given who may ask for the state.
-///
-/// # Errors
-/// As [`run_holding`].
-pub(crate) fn run_watched<T>(
-    config: &Config,
-    hold: impl FnOnce(Observer) -> anyhow::Result<T>,
+    hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
@@ -37,7 +26,7 @@ pub(crate) fn run_watched<T>(
         Err(error) => tracing::warn!(%error, "descriptor limit not raised"),
     }
     let running = adit_core::start(config)?;
-    let held = match hold(running.observer()) {
+    let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {
             running.end();
@@ -45,7 +34,10 @@ pub(crate) fn run_watched<T>(
         }
     };
     let lines = Start::new(config, &running);
-    let result = running.run_until_signal(|| lines.write());
+    let result = running.run_until_signal(|| {
+        lines.write();
+        adit_net::forget_start();
+    });
     drop(held);
     result?;
     tracing::info!("stopped");

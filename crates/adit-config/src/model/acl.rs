@@ -1,6 +1,8 @@
 //! Access control: which targets go through a proxy, and which clients and targets a server takes.
 
 use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use adit_proto::wire::Host;
 use regex_lite::Regex;
@@ -10,12 +12,41 @@ use regex_lite::Regex;
 pub struct Acl {
     /// `[bypass_all]`: what no rule names does not use the proxy.
     pub(crate) bypass_all: bool,
+    /// Of names the bypass list is asked first too (shadowsocks-libev 3.3.5; shadowsocks-rust asks the proxy list).
+    pub(crate) bypass_first: bool,
+    /// Names without an address here are proxied, whatever the default (shadowsocks-libev 3.3.5).
+    pub(crate) proxies_unknown: bool,
     pub(crate) bypass: List,
     pub(crate) proxy: List,
     /// `[outbound_block_all]`: what no rule names is no target.
     pub(crate) block_all: bool,
     pub(crate) block: List,
     pub(crate) allow: List,
+}
+
+/// Rules that are shared: a configuration is copied, a list of 100,000 names is not. Two are equal if they are one.
+#[derive(Debug, Clone)]
+pub struct AccessList(Arc<Acl>);
+
+impl AccessList {
+    /// Shares rules.
+    pub fn new(acl: Acl) -> Self {
+        Self(Arc::new(acl))
+    }
+}
+
+impl Deref for AccessList {
+    type Target = Acl;
+
+    fn deref(&self) -> &Acl {
+        &self.0
+    }
+}
+
+impl PartialEq for AccessList {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// What the rules say.
@@ -43,10 +74,14 @@ impl Acl {
             Host::Ip(ip) => (self.proxy.holds_ip(*ip) || !self.bypass_all).into(),
             Host::Name(name) => {
                 let name = normal(name);
-                if self.proxy.holds_name(&name) {
+                if self.bypass_first && self.bypass.holds_name(&name) {
+                    Verdict::No
+                } else if self.proxy.holds_name(&name) {
                     Verdict::Yes
                 } else if self.bypass.holds_name(&name) {
                     Verdict::No
+                } else if self.bypass_all && self.proxies_unknown {
+                    Verdict::Resolve
                 } else {
                     unnamed(!self.bypass_all, &self.bypass, &self.proxy)
                 }
@@ -57,6 +92,11 @@ impl Acl {
     /// After [`Verdict::Resolve`] of [`Acl::proxies`]: the same for the addresses of the name.
     pub fn proxies_any(&self, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
         of_addresses(!self.bypass_all, &self.bypass, &self.proxy, addresses)
+    }
+
+    /// After [`Verdict::Resolve`] of [`Acl::proxies`]: the same for a name that has no address here.
+    pub fn proxies_unknown(&self) -> bool {
+        self.proxies_unknown || !self.bypass_all
     }
 
     /// Whether a server takes connections from this address.

@@ -1,12 +1,15 @@
 //! Several outbounds of which one is used.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Several outbounds, of which each connection uses the one that answers best.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// What there is to choose from: at least one, none of them twice, and none of them a group.
+    /// What there is to choose from: none of them twice, none of them a group, and at least one unless the group grows.
     pub members: Vec<Member>,
+    /// Whether more members are added while it runs.
+    pub grows: bool,
     /// How it is found out which answers best.
     pub check: Check,
 }
@@ -34,6 +37,8 @@ impl Member {
 pub struct Check {
     /// What is fetched through each member, plain HTTP; any answer counts.
     pub url: Box<str>,
+    /// Which name server is asked through each member that carries datagrams; any answer counts.
+    pub dns: SocketAddr,
     /// Time between two checks of a member.
     pub interval: Duration,
     /// The same for the member in use, at most as long.
@@ -47,11 +52,15 @@ pub struct Check {
 /// The address that phones and browsers ask whether they are online: an empty answer, near everywhere.
 pub const CHECK_URL: &str = "http://www.gstatic.com/generate_204";
 
+/// A name server that answers everywhere.
+pub const CHECK_DNS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)), 53);
+
 /// Every 10 s, as shadowsocks-rust does (1.25, its longest round trip too), and the tolerance of sing-box (1.13).
 impl Default for Check {
     fn default() -> Self {
         Self {
             url: CHECK_URL.into(),
+            dns: CHECK_DNS,
             interval: Duration::from_secs(10),
             interval_in_use: Duration::from_secs(10),
             timeout: Duration::from_secs(5),

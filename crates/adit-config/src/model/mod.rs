@@ -5,6 +5,7 @@ pub mod acl;
 mod group;
 mod kcp;
 mod shadowsocks;
+mod url;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,12 +16,13 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
-pub use self::group::{CHECK_URL, Check, Group, Member};
+pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
+pub use self::url::{HttpUrl, UrlError, fuzz_http_url};
 
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +35,10 @@ pub struct Config {
     pub cores: Option<usize>,
     /// Limits that hold for the whole process.
     pub limits: Limits,
+    /// Access control for all inbounds.
+    pub acl: Option<acl::AccessList>,
+    /// How datagrams are relayed.
+    pub udp: Udp,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
@@ -110,6 +116,35 @@ impl Default for Limits {
             unauthenticated: 4096,
             unauthenticated_per_source: 256,
         }
+    }
+}
+
+/// How datagrams are relayed, by the whole process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Udp {
+    /// A flow without a datagram in either direction for this long is forgotten; at least [`Udp::MIN_IDLE`].
+    pub idle: Duration,
+    /// Flows per listener and event loop, at least 1; each holds a descriptor.
+    pub flows: usize,
+    /// Whether marks of congestion (RFC 3168) are carried from one side to the other.
+    pub ecn: bool,
+    /// Differentiated services code point (RFC 2474) of sealed datagrams, 0 to 63.
+    pub dscp: u8,
+    /// Whether sealed datagrams that are larger than the path takes are sent in fragments.
+    pub fragment: bool,
+    /// Largest packet that the path takes, headers of IP and UDP included; `None` for what the system knows.
+    pub mtu: Option<u16>,
+}
+
+impl Udp {
+    /// SIP022 has packet numbers remembered for a minute.
+    pub const MIN_IDLE: Duration = Duration::from_secs(60);
+}
+
+impl Default for Udp {
+    fn default() -> Self {
+        // RFC 4787 (REQ-5) recommends five minutes; so does shadowsocks-rust.
+        Self { idle: Duration::from_secs(300), flows: 4096, ecn: false, dscp: 0, fragment: false, mtu: None }
     }
 }
 

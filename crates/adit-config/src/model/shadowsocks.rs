@@ -93,6 +93,8 @@ fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError>
 pub struct ShadowsocksServerKey {
     key: ShadowsocksKey,
     users: Vec<(Box<str>, Secret)>,
+    /// One for each user, or none.
+    hops: Vec<Target>,
 }
 
 impl ShadowsocksServerKey {
@@ -110,7 +112,22 @@ impl ShadowsocksServerKey {
     /// [`KeyError`] if the method has no users, or a user's key does not fit or is there twice.
     pub fn with_users(key: ShadowsocksKey, users: Vec<(Box<str>, Secret)>) -> Result<Self, KeyError> {
         derive_server(&key, &users)?;
-        Ok(Self { key, users })
+        Ok(Self { key, users, hops: Vec::new() })
+    }
+
+    /// A relay (SIP023): it takes off the outermost identity of a client and passes everything else on to the server
+    /// of that identity, unread. `hops` are names, base64 keys and servers, at least one.
+    ///
+    /// # Errors
+    /// As [`Self::with_users`].
+    pub fn with_hops(key: ShadowsocksKey, hops: Vec<(Box<str>, Secret, Target)>) -> Result<Self, KeyError> {
+        let (users, hops) = hops.into_iter().map(|(name, key, server)| ((name, key), server)).unzip();
+        Ok(Self { hops, ..Self::with_users(key, users)? })
+    }
+
+    /// Where the users' connections are passed on to, in the order of the users; empty for a server of its own.
+    pub fn hops(&self) -> &[Target] {
+        &self.hops
     }
 
     /// The method.

@@ -20,6 +20,7 @@ pub(super) struct Moved {
     pub(super) bytes: Vec<u8>,
     pub(super) from: SocketAddr,
     pub(super) to: Option<IpAddr>,
+    pub(super) class: u8,
 }
 
 /// Which core owns which session of one listener, and a mailbox per core. Touched when a session begins or ends and

@@ -11,6 +11,7 @@
 
 mod exchange;
 mod far;
+mod marks;
 mod names;
 mod near;
 mod ready;
@@ -27,12 +28,10 @@ use adit_net::udp::{Batch, Datagram, Outgoing};
 use adit_proto::wire::Room;
 
 pub(crate) use exchange::Exchange;
-pub(crate) use far::Far;
+pub(crate) use far::{Far, FarFlow};
+pub(crate) use names::Known;
 pub(crate) use near::Near;
 pub(crate) use relay::{Ends, Relay};
-
-/// Flows of one listener on one core. Each holds a descriptor.
-pub(crate) const MAX_FLOWS: usize = 4096;
 
 /// What the relays of one core share while they have their turn.
 #[derive(Debug, Default)]
@@ -50,6 +49,8 @@ struct Payload {
     range: Range<usize>,
     before: usize,
     after: usize,
+    /// Traffic class of the datagram that it came in.
+    class: u8,
 }
 
 impl Payload {
@@ -60,6 +61,7 @@ impl Payload {
             before: datagram.head + range.start,
             after: datagram.tail + (len - range.end),
             range: datagram.start + range.start..datagram.start + range.end,
+            class: datagram.class,
         }
     }
 

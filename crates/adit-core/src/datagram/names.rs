@@ -22,7 +22,7 @@ const FAILED_LIFE: Tick = 5;
 
 /// What is known of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(crate) enum Known {
     /// Its address.
     Addr(SocketAddr),
     /// It is being asked for.

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 
-use adit_proto::shadowsocks::aead2022::{Header, ServerPackets, Session};
-use adit_proto::shadowsocks::{Key as SsKey, NoFilter, PacketCodec, ServerKey, client_packets};
+use adit_proto::shadowsocks::aead2022::{Header, Relay, ServerPackets, Session};
+use adit_proto::shadowsocks::{Key as SsKey, NoFilter, PacketCodec, ServerKey, UserId, client_packets};
 use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
@@ -18,6 +19,8 @@ pub(super) enum Key {
     Peer(SocketAddr),
     /// That of a session, which may change its address.
     Session(u64),
+    /// That of a client's address, past the tunnel.
+    Past(SocketAddr),
 }
 
 /// What clients speak.
@@ -33,6 +36,8 @@ pub(crate) enum Near {
     Packets(Box<dyn PacketCodec>),
     /// Shadowsocks 2022, where datagrams belong to sessions.
     Sessions(Box<ServerPackets>),
+    /// The same, passed on unread to the server that it names.
+    Relay(Relay, Arc<[Target]>),
 }
 
 /// A client's datagram, as far as it can be opened without its flow.
@@ -52,16 +57,21 @@ impl Near {
         }
     }
 
+    /// A Shadowsocks relay's, with a server for each user.
+    pub(crate) fn relay(relay: Relay, hops: Arc<[Target]>) -> Self {
+        Self::Relay(relay, hops)
+    }
+
     /// Whether datagrams carry their key, so that their size must not exceed the path's.
     pub(super) fn is_tunnel(&self) -> bool {
-        matches!(self, Self::Packets(_) | Self::Sessions(_))
+        matches!(self, Self::Packets(_) | Self::Sessions(_) | Self::Relay(..))
     }
 
     /// The only target of a tunnel.
     pub(super) fn fixed_target(&self) -> Option<&Target> {
         match self {
             Self::Tunnel(target) => Some(target),
-            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) => None,
+            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) => None,
         }
     }
 
@@ -86,6 +96,10 @@ impl Near {
                 let packet = codec.open(datagram, unix_s, &mut NoFilter)?;
                 Ok((Key::Peer(from), Opened::Plain(Some(packet.target), packet.payload)))
             }
+            Self::Relay(relay, hops) => {
+                let (UserId(hop), rest) = relay.forward_datagram(datagram)?;
+                Ok((Key::Peer(from), Opened::Plain(hops.get(hop).cloned(), rest)))
+            }
             Self::Sessions(packets) => {
                 let header = packets.read_header(datagram)?;
                 Ok((Key::Session(header.session_id()), Opened::Sealed(header)))
@@ -97,7 +111,7 @@ impl Near {
     pub(super) fn new_session(&self, header: &Header) -> Option<Box<Session>> {
         match self {
             Self::Sessions(packets) => Some(Box::new(packets.new_session(header, &mut OsRng))),
-            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) => None,
+            Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) | Self::Relay(..) => None,
         }
     }
 
@@ -109,7 +123,7 @@ impl Near {
             (Self::Socks { .. }, None) => {
                 Room { head: socks::header_len(source), tail: 0, max_payload: usize::from(u16::MAX) }
             }
-            (Self::Tunnel(_) | Self::Sessions(_), None) => {
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..), None) => {
                 Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
             }
         }
@@ -132,7 +146,7 @@ impl Near {
                 socks::emit_header(source, &mut block[start..payload.start]);
                 Ok(start..payload.end)
             }
-            (Self::Tunnel(_) | Self::Sessions(_), None) => Ok(payload),
+            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..), None) => Ok(payload),
         }
     }
 }

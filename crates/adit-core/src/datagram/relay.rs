@@ -6,30 +6,32 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, Fragmentation, HEADROOM, Outgoing, Sent, Socket};
+use adit_net::udp::{Datagram, HEADROOM, Outgoing, Sent, Socket};
 use adit_proto::shadowsocks::NoFilter;
 use adit_proto::shadowsocks::aead2022::{Header, Session};
 use adit_proto::wire::{Target, WireError};
 
 use super::exchange::{Exchange, Moved};
-use super::far::{Far, FarFlow};
+use super::far::{Far, FarFlow, Way, set_options};
+use super::marks::Marks;
 use super::names::Known;
 use super::near::{Key, Near, Opened};
 use super::ready::Ready;
-use super::{MAX_FLOWS, Payload, Scratch, SharedScratch};
+use super::{Payload, Scratch, SharedScratch};
+use crate::access::{Access, Side};
 use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
 use crate::metrics::{Counter, Dropped, InboundMetrics};
 use crate::rng::OsRng;
 
-/// Seconds of silence after which a flow is forgotten: the recommendation of RFC 4787 (REQ-5), and the default of
-/// shadowsocks-rust. Never less than the minute for which SIP022 has packet numbers remembered.
-const IDLE: Tick = 300;
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
-/// Indices of the two in the table.
+/// Seconds of silence after which a flow gives up what can be derived again.
+const REST_AFTER: Tick = 10;
+/// Classes of flows in the table: with traffic, with an answer from a name server, and silent.
 const NORMAL: usize = 0;
 const BRIEF: usize = 1;
+const RESTING: usize = 2;
 
 /// Where name servers listen.
 const DNS: u16 = 53;
@@ -52,6 +54,8 @@ pub(crate) struct Ends {
     pub(crate) near: Near,
     /// How the targets are reached.
     pub(crate) far: Rc<Far>,
+    /// Whom to take datagrams from, and where to send them.
+    pub(crate) access: Option<Rc<Access>>,
 }
 
 /// A listening socket on one core, with its flows.
@@ -61,7 +65,9 @@ pub(crate) struct Relay {
     listener: Socket,
     near: Near,
     far: Rc<Far>,
-    flows: FlowTable<Key, Flow, 2>,
+    access: Option<Rc<Access>>,
+    flows: FlowTable<Key, Flow, 3>,
+    marks: Marks,
     ready: Ready,
     todo: Vec<FlowId>,
     scratch: SharedScratch,
@@ -78,6 +84,7 @@ struct Flow {
     near: SocketAddr,
     near_local: Option<IpAddr>,
     session: Option<Box<Session>>,
+    way: Way,
     far: FarFlow,
     waker: Option<Waker>,
     /// The last target, and where its datagrams are sent: most of the time also the next one's.
@@ -86,10 +93,33 @@ struct Flow {
     is_spread: bool,
     /// All of them were name servers.
     is_dns: bool,
-    /// They have answered: the flow is not to last.
-    is_resting: bool,
+    /// It goes past the tunnel.
+    is_past: bool,
+    /// It is of another class than [`NORMAL`]; its next datagram takes it back.
+    is_demoted: bool,
     is_too_big_logged: bool,
-    waiting: Vec<(Target, Vec<u8>)>,
+    waiting: Vec<(Target, Vec<u8>, u8)>,
+}
+
+impl Flow {
+    /// Says once what would fit.
+    fn log_too_big(&mut self, inbound: &str, to: SocketAddr, len: usize, marks: &Marks) {
+        if !std::mem::replace(&mut self.is_too_big_logged, true) {
+            let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
+            tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+        }
+    }
+
+    /// Gives up what can be derived again, for it has been silent for a while.
+    fn rest(&mut self) {
+        self.is_demoted = true;
+        if let Some(session) = &mut self.session {
+            session.rest();
+        }
+        if let Some(codec) = &mut self.far.codec {
+            codec.rest();
+        }
+    }
 }
 
 /// Counts of a turn, which go to the metrics at its end.
@@ -112,6 +142,8 @@ enum Drop {
     /// Its flow has just ended.
     Gone,
     Mailbox,
+    /// A rule says so.
+    Rule,
 }
 
 impl From<WireError> for Drop {
@@ -137,17 +169,21 @@ impl Relay {
         if listener.local_addr()?.ip().is_unspecified() {
             listener.report_destination()?;
         }
-        if ends.near.is_tunnel() {
-            listener.set_fragmentation(Fragmentation::Forbid)?;
-        }
-        let Ends { near, far } = ends;
+        let Ends { near, far, access } = ends;
+        let udp = far.options();
+        set_options(&listener, udp, near.is_tunnel())?;
+        let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
+        let flows = FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle]);
+        let marks = Marks::new(udp);
         Ok(Self {
             name,
             metrics,
             listener,
             near,
             far,
-            flows: FlowTable::new(MAX_FLOWS, [IDLE, BRIEF_IDLE]),
+            access,
+            flows,
+            marks,
             ready: Ready::default(),
             todo: Vec::new(),
             scratch,
@@ -204,6 +240,12 @@ impl Relay {
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(key);
         }
+        while let Some(id) = self.flows.oldest_of(NORMAL, REST_AFTER, self.now) {
+            self.flows.demote(id, RESTING);
+            if let Some(flow) = self.flows.get_mut(id) {
+                flow.rest();
+            }
+        }
     }
 
     fn receive_near(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> io::Result<bool> {
@@ -227,8 +269,14 @@ impl Relay {
 
     /// Opens a client's datagram, finds or makes its flow, and queues it for the far side.
     fn take_from_near(&mut self, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), Drop> {
+        if self.access.as_ref().is_some_and(|access| !access.accepts(datagram.from.ip().to_canonical())) {
+            return Err(Drop::Rule);
+        }
         let bytes = &mut scratch.batch.block[datagram.range()];
-        let (key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        let (mut key, opened) = self.near.open(datagram.from, bytes, self.unix_s)?;
+        if let (Opened::Plain(target, _), Some(_)) = (&opened, &self.access) {
+            key = self.sided(key, target.as_ref());
+        }
         let found = self.flows.find(&key);
         let (target, payload, session) = match opened {
             Opened::Plain(target, payload) => (target, payload, None),
@@ -250,7 +298,7 @@ impl Relay {
         };
         let id = match found {
             Some(id) => id,
-            None => self.begin(key, datagram, session, target.as_ref(), scratch)?,
+            None => self.begin(key, (datagram.from, datagram.to), session, target.as_ref(), scratch)?,
         };
         self.forward(id, target.as_ref(), &Payload::of(datagram, payload), scratch)
     }
@@ -258,7 +306,7 @@ impl Relay {
     fn begin(
         &mut self,
         key: Key,
-        datagram: &Datagram,
+        (near, near_local): (SocketAddr, Option<IpAddr>),
         session: Option<Box<Session>>,
         target: Option<&Target>,
         scratch: &mut Scratch,
@@ -266,21 +314,31 @@ impl Relay {
         // What is queued names flows by their slot, and one of them may have to make room.
         self.flush_far(scratch);
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
-        let server = match self.far.find(target, None, self.now) {
-            Known::Addr(addr) if self.far.is_server() => Some(addr),
+        let is_past = matches!(key, Key::Past(_));
+        let way = if is_past {
+            let past = self.access.as_deref().and_then(Access::past);
+            past.map(|far| Way { far: far.clone(), member: None })
+        } else {
+            self.far.pick()
+        };
+        let way = way.ok_or(Drop::Unresolved)?;
+        let server = match way.far.find(target, None, self.now) {
+            Known::Addr(addr) if way.far.is_server() => Some(addr),
             Known::Addr(_) | Known::Pending | Known::Nothing => None,
         };
-        let far = self.far.open(server).map_err(Drop::System)?;
+        let far = way.far.open(server).map_err(Drop::System)?;
         let flow = Flow {
-            near: datagram.from,
-            near_local: datagram.to,
+            near,
+            near_local,
             session,
+            way,
             far,
             waker: None,
             last: None,
             is_spread: false,
             is_dns: true,
-            is_resting: false,
+            is_past,
+            is_demoted: false,
             is_too_big_logged: false,
             waiting: Vec::new(),
         };
@@ -331,7 +389,7 @@ impl Relay {
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match self.far.find(target, flow.waker.as_ref(), self.now) {
+            _ => match find(self.access.as_deref(), flow, target, self.now)? {
                 Known::Addr(addr) => {
                     flow.is_spread |= flow.last.is_some();
                     flow.is_dns &= target.port == DNS;
@@ -340,7 +398,7 @@ impl Relay {
                 }
                 Known::Pending if flow.waiting.len() < MAX_WAITING => {
                     let bytes = scratch.batch.block[payload.range.clone()].to_vec();
-                    flow.waiting.push((target.clone(), bytes));
+                    flow.waiting.push((target.clone(), bytes, payload.class));
                     return Ok(());
                 }
                 Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
@@ -362,16 +420,18 @@ impl Relay {
                 sealed
             }
         };
-        let is_resting = std::mem::take(&mut flow.is_resting);
         let (key, start, len) = (id.index(), range.start, range.len());
-        scratch.outgoing.push(Outgoing { key, to, from: None, class: 0, start, len });
+        let is_sealed = flow.far.codec.is_some();
+        if is_sealed && self.marks.is_too_long(len, to) {
+            flow.log_too_big(&self.name, to, len, &self.marks);
+            return Err(Drop::TooBig);
+        }
+        let is_demoted = std::mem::take(&mut flow.is_demoted);
+        let class = self.marks.class(payload.class, is_sealed);
+        scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;
         self.tally.up_bytes += payload.range.len() as u64;
-        if is_resting {
-            self.flows.set_class(id, NORMAL, self.now);
-        } else {
-            self.flows.touch(id, self.now);
-        }
+        self.touch(id, is_demoted);
         Ok(())
     }
 
@@ -386,10 +446,8 @@ impl Relay {
             let Some(flow) = self.flows.get_mut(id) else { continue };
             let sent = flow.far.socket.send(batch, group);
             self.metrics.datagrams.dropped.note(&sent);
-            if let Some((to, len)) = sent.too_big_to
-                && !std::mem::replace(&mut flow.is_too_big_logged, true)
-            {
-                log_too_big(&self.name, to, len);
+            if let Some((to, len)) = sent.too_big_to {
+                flow.log_too_big(&self.name, to, len, &self.marks);
             }
             // With one target alone the flow is of no use; its client's next datagram begins another one.
             let is_only =
@@ -446,9 +504,22 @@ impl Relay {
         }
         self.flush_near(scratch);
         let Some(flow) = self.flows.get_mut(id) else { return };
+        if let Some(member) = &flow.way.member {
+            member.note_datagram();
+        }
         if flow.is_dns {
-            flow.is_resting = true;
+            flow.is_demoted = true;
             self.flows.set_class(id, BRIEF, self.now);
+        } else {
+            let is_demoted = std::mem::take(&mut flow.is_demoted);
+            self.touch(id, is_demoted);
+        }
+    }
+
+    /// A datagram of this flow has passed.
+    fn touch(&mut self, id: FlowId, is_demoted: bool) {
+        if is_demoted {
+            self.flows.set_class(id, NORMAL, self.now);
         } else {
             self.flows.touch(id, self.now);
         }
@@ -480,7 +551,13 @@ impl Relay {
         }
         let (key, start, len) = (id.index(), sealed.start, sealed.len());
         let (to, from) = (flow.near, flow.near_local);
-        scratch.outgoing.push(Outgoing { key, to, from, class: 0, start, len });
+        let is_sealed = self.near.is_tunnel();
+        if is_sealed && self.marks.is_too_long(len, to) {
+            flow.log_too_big(&self.name, to, len, &self.marks);
+            return Err(Drop::TooBig);
+        }
+        let class = self.marks.class(datagram.class, is_sealed);
+        scratch.outgoing.push(Outgoing { key, to, from, class, start, len });
         self.tally.down += 1;
         self.tally.down_bytes += payload.range.len() as u64;
         Ok(())
@@ -495,9 +572,8 @@ impl Relay {
             if let (Some((to, len)), Some(first)) = (sent.too_big_to, outgoing.first())
                 && let Some(id) = self.flows.at(first.key)
                 && let Some(flow) = self.flows.get_mut(id)
-                && !std::mem::replace(&mut flow.is_too_big_logged, true)
             {
-                log_too_big(&self.name, to, len);
+                flow.log_too_big(&self.name, to, len, &self.marks);
             }
         }
         outgoing.clear();
@@ -510,15 +586,63 @@ impl Relay {
         if flow.waiting.is_empty() {
             return;
         }
-        for (target, bytes) in std::mem::take(&mut flow.waiting) {
-            let result = match place_copy(scratch, &bytes) {
-                Some(payload) => self.forward(id, Some(&target), &payload, scratch),
+        for (target, bytes, class) in std::mem::take(&mut flow.waiting) {
+            let result = match place_copy(scratch, &bytes, class) {
+                Some(payload) => self.forward_waiting(id, &target, &payload, scratch),
                 None => Err(Drop::TooBig),
             };
             if let Err(reason) = result {
                 self.count(&reason);
             }
             self.flush_far(scratch);
+        }
+    }
+
+    /// The rules may by now send what has waited another way than its flow's.
+    fn forward_waiting(
+        &mut self,
+        id: FlowId,
+        target: &Target,
+        payload: &Payload,
+        scratch: &mut Scratch,
+    ) -> Result<(), Drop> {
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let (near, is_past) = ((flow.near, flow.near_local), flow.is_past);
+        let (true, false) = (self.access.is_some(), is_past) else {
+            return self.forward(id, Some(target), payload, scratch);
+        };
+        match self.sided(Key::Peer(near.0), Some(target)) {
+            key @ Key::Past(_) => {
+                let id = match self.flows.find(&key) {
+                    Some(id) => id,
+                    None => self.begin(key, near, None, Some(target), scratch)?,
+                };
+                self.forward(id, Some(target), payload, scratch)
+            }
+            Key::Peer(_) | Key::Session(_) => self.forward(id, Some(target), payload, scratch),
+        }
+    }
+
+    /// The flow of a client that the rules give `target`: `key`'s own, as long as they cannot tell.
+    fn sided(&mut self, key: Key, target: Option<&Target>) -> Key {
+        let (Key::Peer(from), Some(access), Some(target)) =
+            (key, &self.access, target.or_else(|| self.near.fixed_target()))
+        else {
+            return key;
+        };
+        for key in [key, Key::Past(from)] {
+            let flow = self.flows.find(&key).and_then(|id| self.flows.get_mut(id));
+            if flow.and_then(|flow| flow.last.as_ref()).is_some_and(|(last, _)| last == target) {
+                return key;
+            }
+        }
+        let address = |far: &Far| match far.find(target, None, self.now) {
+            Known::Addr(addr) => Some(addr.ip()),
+            Known::Pending | Known::Nothing => None,
+        };
+        match access.side(target, address) {
+            Some(Side::Past) => Key::Past(from),
+            Some(Side::Through) | None => key,
         }
     }
 
@@ -530,7 +654,8 @@ impl Relay {
 
     fn hand_over(&self, owner: usize, header: Header, datagram: &Datagram, bytes: &[u8]) -> Result<(), Drop> {
         let (exchange, _) = self.exchange.as_ref().ok_or(Drop::Gone)?;
-        let moved = Moved { header, bytes: bytes.to_vec(), from: datagram.from, to: datagram.to };
+        let Datagram { from, to, class, .. } = *datagram;
+        let moved = Moved { header, bytes: bytes.to_vec(), from, to, class };
         if exchange.post(owner, moved) { Ok(()) } else { Err(Drop::Mailbox) }
     }
 
@@ -549,7 +674,7 @@ impl Relay {
 
     fn take_one_moved(&mut self, moved: Moved, scratch: &mut Scratch) -> Result<(), Drop> {
         let id = self.flows.find(&moved.key()).ok_or(Drop::Gone)?;
-        let whole = place_copy(scratch, &moved.bytes).ok_or(Drop::TooBig)?;
+        let whole = place_copy(scratch, &moved.bytes, moved.class).ok_or(Drop::TooBig)?;
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
         let session = flow.session.as_mut().ok_or(Drop::Gone)?;
         let packet =
@@ -559,6 +684,7 @@ impl Relay {
             range: whole.range.start + packet.payload.start..whole.range.start + packet.payload.end,
             before: whole.before + packet.payload.start,
             after: whole.after + moved.bytes.len() - packet.payload.end,
+            class: moved.class,
         };
         self.forward(id, Some(&packet.target), &payload, scratch)
     }
@@ -586,6 +712,7 @@ impl Relay {
             }
             Drop::Gone => &dropped.no_flow,
             Drop::Mailbox => &dropped.full,
+            Drop::Rule => &dropped.rule,
         };
         counter.add(1);
         if let Drop::Wire(error) = reason {
@@ -629,17 +756,33 @@ impl Dropped {
     }
 }
 
+/// Where a flow's datagram for `target` has to be sent, if the rules allow it.
+fn find(access: Option<&Access>, flow: &Flow, target: &Target, now: Tick) -> Result<Known, Drop> {
+    let waker = flow.waker.as_ref();
+    if let Some(access) = access
+        && !flow.is_past
+    {
+        let mut known = None;
+        let address = |past: &Far| match known.insert(past.find(target, waker, now)) {
+            Known::Addr(addr) => Some(addr.ip()),
+            Known::Pending | Known::Nothing => None,
+        };
+        if access.side(target, address).is_none() && known == Some(Known::Pending) {
+            return Ok(Known::Pending);
+        }
+    }
+    let known = flow.way.far.find(target, waker, now);
+    match (access, known) {
+        (Some(access), Known::Addr(addr)) if !access.reaches(target, addr.ip()) => Err(Drop::Rule),
+        _ => Ok(known),
+    }
+}
+
 /// Copies bytes from elsewhere into the batch, with room around them.
-fn place_copy(scratch: &mut Scratch, bytes: &[u8]) -> Option<Payload> {
+fn place_copy(scratch: &mut Scratch, bytes: &[u8], class: u8) -> Option<Payload> {
     let place = scratch.batch.take_spare(HEADROOM + bytes.len() + TAILROOM)?;
     let start = place.start + HEADROOM;
     let range = start..start + bytes.len();
     scratch.batch.block[range.clone()].copy_from_slice(bytes);
-    Some(Payload { range, before: HEADROOM, after: TAILROOM })
-}
-
-/// Says once per flow what would fit.
-fn log_too_big(inbound: &str, to: SocketAddr, len: usize) {
-    let fits = Socket::largest_payload(to);
-    tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+    Some(Payload { range, before: HEADROOM, after: TAILROOM, class })
 }

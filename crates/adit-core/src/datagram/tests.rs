@@ -1,5 +1,6 @@
 //! Whole ways of datagrams: clients and targets are plain sockets, everything between them runs as in the program.
 
+mod marks;
 mod measure;
 mod overhead;
 mod pairs;

@@ -159,7 +159,7 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let near = Near::Socks { client: self.peer.ip().to_canonical() };
-            let ends = Ends { near, far: datagrams.far.clone() };
+            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.access.clone() };
             let Inbound { name, metrics, .. } = self.inbound;
             let relay =
                 Relay::new(name.clone(), metrics.clone(), socket, ends, datagrams.scratch.clone(), None);
@@ -258,19 +258,23 @@ impl Client<'_> {
     async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Prepared>)> {
         let TunnelRequest { stream, target, answer, early } = request;
         let since = rt::now();
-        let session = Session { inbound: self.inbound, peer: self.peer, target: &target, since };
+        let way = self.inbound.way(&target).await;
+        let (outbound, peer) = (&*way.outbound, self.peer);
+        let session = Session { inbound: self.inbound, outbound, peer, target: &target, since };
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let is_early = self.config.reply == Reply::Early && self.inbound.outbound.is_tunnel();
+        let is_early = self.config.reply == Reply::Early && outbound.is_tunnel();
         if is_early {
             stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
         }
-        match session.open().await {
+        match session.open(&way).await {
             Ok(opened) => {
                 if !is_early {
                     stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
                 }
                 let early = Early { bytes: early, ended: false };
-                Some((Endpoint::plain(stream), Box::new(Prepared { target, since, opened, early })))
+                let outbound = way.outbound;
+                let prepared = Prepared { target, since, outbound, opened, early };
+                Some((Endpoint::plain(stream), Box::new(prepared)))
             }
             Err(_) if is_early => {
                 // The application was told that all is well: only a reset says otherwise now.

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use adit_config::model::{self, ServerCover, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::rt::{self, Stop, Stream};
+use adit_proto::wire::Target;
 
+use crate::access::{Access, Route};
 use crate::carrier::kcp;
 use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
 use crate::guard::Guard;
@@ -42,6 +44,8 @@ pub(crate) struct Inbound {
     pub(crate) active: Rc<Cell<usize>>,
     /// What it needs to carry datagrams, if its outbound does.
     pub(crate) datagrams: Option<Datagrams>,
+    /// Its rules.
+    pub(crate) access: Option<Rc<Access>>,
     kind: Kind,
 }
 
@@ -82,10 +86,11 @@ enum Kind {
     Local(model::Local),
     Shadowsocks(Arc<ShadowsocksServerShared>),
     Snell(Arc<SnellServerShared>),
-    Tunnel(adit_proto::wire::Target),
+    Tunnel(Target),
 }
 
 /// What an inbound shares over all cores.
+#[derive(Clone)]
 pub(crate) enum Shared {
     /// Nothing.
     None,
@@ -137,6 +142,7 @@ pub(crate) struct Surroundings {
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
     pub(crate) datagrams: Option<Datagrams>,
+    pub(crate) access: Option<Rc<Access>>,
 }
 
 impl Inbound {
@@ -153,8 +159,8 @@ impl Inbound {
                 unreachable!("shared state is made from the same inbound")
             }
         };
-        let Surroundings { metrics, outbound, core, guard, active, datagrams } = around;
-        Self { name: inbound.name.clone(), metrics, outbound, core, guard, active, datagrams, kind }
+        let Surroundings { metrics, outbound, core, guard, active, datagrams, access } = around;
+        Self { name: inbound.name.clone(), metrics, outbound, core, guard, active, datagrams, access, kind }
     }
 
     /// Accepts until told to drain.
@@ -202,7 +208,10 @@ impl Inbound {
         mut stop: Stop,
     ) {
         let near = match protocol {
-            model::InboundProtocol::Shadowsocks(server) => Near::shadowsocks(&server.key.derive()),
+            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
+                Some((relay, hops)) => Near::relay(relay, hops),
+                None => Near::shadowsocks(&server.key.derive()),
+            },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
             model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => return,
         };
@@ -221,13 +230,30 @@ impl Inbound {
         exchange: Option<(Arc<Exchange>, usize)>,
     ) -> Option<std::io::Result<Relay>> {
         let Datagrams { far, scratch } = self.datagrams.clone()?;
-        let ends = Ends { near, far };
+        let ends = Ends { near, far, access: self.access.clone() };
         Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
+    }
+
+    /// The way to `target`.
+    pub(crate) async fn way(&self, target: &Target) -> Route {
+        if self.core.conns.is_cut() {
+            // The port was taken away while the request came in.
+            return Route::blocked(self.outbound.clone());
+        }
+        match &self.access {
+            None => Route::open_to_all(self.outbound.clone()),
+            Some(access) => Box::pin(access.way(&self.outbound, target)).await,
+        }
     }
 
     /// One task per connection and kind, so that a task is no larger than what it runs.
     fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
         self.metrics.accepted.add(1);
+        if self.access.as_ref().is_some_and(|access| !access.accepts(peer.ip())) {
+            tracing::debug!(inbound = &*self.name, %peer, "refused by the access control list");
+            self.metrics.refused.rule.add(1);
+            return;
+        }
         let open = Open::new(&self);
         match &self.kind {
             Kind::Local(_) => rt::spawn_local(async move {

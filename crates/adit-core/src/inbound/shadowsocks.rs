@@ -3,6 +3,8 @@
 //! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
 //! [`super::stranger`], whatever the method and whichever of these it is.
 
+mod relay;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,9 +12,10 @@ use std::time::{Duration, Instant};
 use adit_config::model::{self, ObfsServer, ReplayPolicy, ServerCover};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
+use adit_proto::shadowsocks::aead2022::Relay;
 use adit_proto::shadowsocks::replay::RecentSalts;
 use adit_proto::shadowsocks::{
-    Accept, Acceptor, Generation, SaltFilter as Filter, ServerKey, UserId, WallClock,
+    Accept, Acceptor, Generation, Key, SaltFilter as Filter, ServerKey, UserId, WallClock,
 };
 use adit_proto::wire::{Target, WireError};
 
@@ -37,6 +40,8 @@ const RECENT_SALTS: usize = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct ShadowsocksServerShared {
     key: ServerKey,
+    /// Where clients are passed on to, if they are.
+    relay: Option<(Relay, Arc<[Target]>)>,
     obfs: ObfsServer,
     /// A plugin is in front, which cuts the stream as it likes.
     has_plugin: bool,
@@ -46,6 +51,16 @@ pub(crate) struct ShadowsocksServerShared {
     deadline: Duration,
     skewed: Notice,
     replayed: Notice,
+}
+
+/// The relay that a key is for, with a server for each user.
+pub(super) fn relay(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
+    if key.hops().is_empty() {
+        return None;
+    }
+    let derived = key.derive();
+    let Key::Aead2022(keys) = derived.key() else { return None };
+    Some((Relay::new(keys, derived.shared_users()), key.hops().into()))
 }
 
 /// The salts that have been seen, as the generation of the method needs it.
@@ -75,6 +90,7 @@ impl ShadowsocksServerShared {
         };
         let users = config.key.users().iter().map(|(name, _)| UserMetrics::new(name));
         Self {
+            relay: relay(&config.key),
             obfs,
             has_plugin,
             replay: config.replay,
@@ -141,11 +157,20 @@ pub(super) async fn serve(
     stream: Stream,
     peer: SocketAddr,
 ) {
+    if let Some((relay, hops)) = &shared.relay {
+        return Box::pin(relay::serve(inbound, shared, (relay, hops), stream, peer)).await;
+    }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
+    run(inbound, shared, client, peer).await;
+}
+
+/// The relay of bytes, and the user's counters.
+async fn run(inbound: &Inbound, shared: &ShadowsocksServerShared, client: Client, peer: SocketAddr) {
     let Client { mut near, user, mut prepared } = client;
     let entry = inbound.core.conns.enter();
-    let session = Session { inbound, peer, target: &prepared.target, since: prepared.since };
+    let outbound = &*prepared.outbound;
+    let session = Session { inbound, outbound, peer, target: &prepared.target, since: prepared.since };
     let outcome = session.relay(&mut near, &mut prepared.opened, &mut prepared.early, &entry).await;
     if let Some(UserId(user)) = user {
         let user = &shared.users[user];
@@ -172,12 +197,15 @@ async fn prepare(
 ) -> Option<Client> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let since = rt::now();
-    let Ok(opened) = (Session { inbound, peer, target: &target, since }).open().await else {
+    let way = inbound.way(&target).await;
+    let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
+    let Ok(opened) = session.open(&way).await else {
         stream.abort_on_close();
         return None;
     };
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    Some(Client { near, user, prepared: Box::new(Prepared { target, since, opened, early }) })
+    let outbound = way.outbound;
+    Some(Client { near, user, prepared: Box::new(Prepared { target, since, outbound, opened, early }) })
 }
 
 /// Everything up to the request; strangers are dealt with here.

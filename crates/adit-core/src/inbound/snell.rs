@@ -253,10 +253,12 @@ async fn prepare(
         }
     };
     let since = rt::now();
-    match (Session { inbound, peer, target: &target, since }).open().await {
+    let way = inbound.way(&target).await;
+    let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
+    match session.open(&way).await {
         Ok(opened) => {
             server(near).accept();
-            Step::Relay(Box::new(Prepared { target, since, opened, early }))
+            Step::Relay(Box::new(Prepared { target, since, outbound: way.outbound, opened, early }))
         }
         Err(error) => {
             server(near).refuse(&ErrorReply { code: error.errno(), message: error.chain() });

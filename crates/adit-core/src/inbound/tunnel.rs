@@ -24,9 +24,17 @@ async fn prepare(
     peer: SocketAddr,
 ) -> Option<Box<Prepared>> {
     let since = rt::now();
-    let Ok(opened) = (Session { inbound, peer, target, since }).open().await else {
+    let way = inbound.way(target).await;
+    let session = Session { inbound, outbound: &way.outbound, peer, target, since };
+    let Ok(opened) = session.open(&way).await else {
         near.stream.abort_on_close();
         return None;
     };
-    Some(Box::new(Prepared { target: target.clone(), since, opened, early: Early::default() }))
+    Some(Box::new(Prepared {
+        target: target.clone(),
+        since,
+        outbound: way.outbound,
+        opened,
+        early: Early::default(),
+    }))
 }

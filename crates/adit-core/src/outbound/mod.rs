@@ -1,17 +1,21 @@
 //! The registry of ways out.
 
+mod group;
 mod shadowsocks;
 mod snell;
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::model;
 use adit_net::dial::{DialError, Dialer};
 use adit_net::plugin::Plugins;
-use adit_net::rt::{Pool, Stream};
-use adit_proto::wire::{Failure, Target, WireError};
+use adit_net::resolve::ResolveError;
+use adit_net::rt::{self, Pool, Stream};
+use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
 use crate::carrier::kcp;
 use crate::datagram::Far;
@@ -20,6 +24,8 @@ use crate::notice;
 use crate::record::EndReason;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
+pub(crate) use group::run as check_members;
+pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
 
@@ -43,9 +49,11 @@ enum Kind {
     Reject,
     Shadowsocks(Arc<ShadowsocksShared>),
     Snell(Rc<SnellOutbound>),
+    Group(Rc<Group>),
 }
 
 /// What an outbound shares over all cores.
+#[derive(Debug)]
 pub(crate) enum Shared {
     /// Nothing.
     None,
@@ -53,22 +61,41 @@ pub(crate) enum Shared {
     Shadowsocks(Arc<ShadowsocksShared>),
     /// A Snell client's keys.
     Snell(Arc<SnellShared>),
+    /// A group's members and the choice among them.
+    Group(Arc<GroupShared>),
 }
 
 impl Shared {
-    /// What `outbound` needs once per process.
+    /// What `outbound` needs once per process; `all` are those that its members are among.
     ///
     /// # Errors
-    /// When a thread cannot be made, or a plugin cannot be started.
-    pub(crate) fn new(outbound: &model::Outbound, plugins: &mut Plugins) -> std::io::Result<Self> {
+    /// When a thread cannot be made, a plugin cannot be started, or a group cannot be checked.
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        all: &[model::Outbound],
+        plugins: &mut Plugins,
+    ) -> std::io::Result<Self> {
         Ok(match &outbound.protocol {
             model::OutboundProtocol::Direct | model::OutboundProtocol::Reject => Self::None,
             model::OutboundProtocol::Snell(snell) => Self::Snell(SnellShared::start(snell)?),
             model::OutboundProtocol::Shadowsocks(client) => {
                 Self::Shadowsocks(Arc::new(ShadowsocksShared::start(&outbound.name, client, plugins)?))
             }
-            model::OutboundProtocol::Group(_) => return Err(std::io::ErrorKind::Unsupported.into()),
+            model::OutboundProtocol::Group(group) => {
+                Check::new(&group.check)?;
+                Self::Group(Arc::new(GroupShared::new(&outbound.name, group, all, rt::now())))
+            }
         })
+    }
+}
+
+impl Shared {
+    /// What a group shares.
+    pub(crate) fn group(&self) -> Option<&Arc<GroupShared>> {
+        match self {
+            Self::Group(group) => Some(group),
+            Self::None | Self::Shadowsocks(_) | Self::Snell(_) => None,
+        }
     }
 }
 
@@ -78,24 +105,47 @@ pub(crate) enum OpenError {
     /// The configuration says no.
     #[error("refused by a rule")]
     Rejected,
+    /// The access control list refuses the target.
+    #[error("refused by the access control list")]
+    Blocked,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// A group has no member that could be used.
+    #[error("there is no server to use")]
+    NoMember,
+    /// The server of a member was given up for the next one.
+    #[error("no connection within {waited:?}")]
+    Slow {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The member of a group that was tried last.
+    #[error("through {member}")]
+    Member {
+        /// Its name.
+        member: Arc<str>,
+        /// Why there is no way.
+        source: Box<Self>,
+    },
 }
 
 impl OpenError {
     /// What a local client is told.
-    pub(crate) fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> WireFailure {
         match self {
-            Self::Rejected => Failure::NotAllowed,
-            Self::Dial(DialError::Refused { .. }) => Failure::ConnectionRefused,
-            Self::Dial(DialError::Timeout { .. }) => Failure::TimedOut,
-            Self::Dial(DialError::Resolve(_) | DialError::Port) => Failure::HostUnreachable,
+            Self::Rejected | Self::Blocked => WireFailure::NotAllowed,
+            Self::NoMember => WireFailure::NetworkUnreachable,
+            Self::Slow { .. } => WireFailure::TimedOut,
+            Self::Member { source, .. } => source.failure(),
+            Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
+            Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
+            Self::Dial(DialError::Resolve(_) | DialError::Port) => WireFailure::HostUnreachable,
             Self::Dial(DialError::Unreachable { source, .. }) => {
                 if source.kind() == std::io::ErrorKind::HostUnreachable {
-                    Failure::HostUnreachable
+                    WireFailure::HostUnreachable
                 } else {
-                    Failure::NetworkUnreachable
+                    WireFailure::NetworkUnreachable
                 }
             }
             Self::Dial(
@@ -104,9 +154,9 @@ impl OpenError {
                 | DialError::Socket { source, .. },
             ) => {
                 if source.kind() == std::io::ErrorKind::PermissionDenied {
-                    Failure::NotAllowed
+                    WireFailure::NotAllowed
                 } else {
-                    Failure::General
+                    WireFailure::General
                 }
             }
         }
@@ -118,8 +168,10 @@ impl OpenError {
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
         match self {
-            Self::Rejected => EACCES,
-            Self::Dial(DialError::Timeout { .. }) => ETIMEDOUT,
+            Self::Rejected | Self::Blocked => EACCES,
+            Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
+            Self::NoMember => 0,
+            Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
     }
@@ -142,6 +194,15 @@ pub(crate) struct Opened {
     pub(crate) far: Endpoint,
     /// How the relay is to treat it.
     pub(crate) policy: Policy,
+    /// The member that it goes over, for one of a group.
+    pub(crate) passage: Option<Box<Passage>>,
+}
+
+impl Opened {
+    /// A connection that goes over no group.
+    fn new(far: Endpoint, policy: Policy) -> Self {
+        Self { far, policy, passage: None }
+    }
 }
 
 /// Closes `far` with a reset if what was sent to it broke off: it must not be taken for all there was.
@@ -158,7 +219,7 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
         Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
-        if client.transports.udp() && Far::new(outbound).is_none() {
+        if client.transports.udp() && !Far::carries(outbound) {
             warnings.push("datagrams through a plugin are not in this build".into());
         }
     }
@@ -167,12 +228,7 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
 
 impl Outbound {
     /// Builds the outbound for one core.
-    pub(crate) fn new(
-        outbound: &model::Outbound,
-        shared: &Shared,
-        carrier: Option<kcp::Client>,
-        metrics: Arc<OutboundMetrics>,
-    ) -> Self {
+    pub(crate) fn new(outbound: &model::Outbound, shared: &Shared, metrics: Arc<OutboundMetrics>) -> Self {
         let kind = match (&outbound.protocol, shared) {
             (model::OutboundProtocol::Direct, _) => Kind::Direct,
             (model::OutboundProtocol::Snell(snell), Shared::Snell(shared)) => Kind::Snell(Rc::new(
@@ -181,6 +237,7 @@ impl Outbound {
             (model::OutboundProtocol::Shadowsocks(_), Shared::Shadowsocks(shared)) => {
                 Kind::Shadowsocks(shared.clone())
             }
+            // A group is made of what is built here: see [`Outbound::group`].
             (
                 model::OutboundProtocol::Reject
                 | model::OutboundProtocol::Snell(_)
@@ -192,12 +249,39 @@ impl Outbound {
         let loopback = Dialer::new(&model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() });
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
         let unix = outbound.dial.unix.clone();
-        Self { name, kind, dialer, loopback, carrier, unix, metrics }
+        Self { name, kind, dialer, loopback, carrier: None, unix, metrics }
+    }
+
+    /// The same with what takes the place of TCP, if there is something.
+    pub(crate) fn with_carrier(self, carrier: Option<kcp::Client>) -> Self {
+        Self { carrier, ..self }
+    }
+
+    /// The outbound for a group on one core.
+    pub(crate) fn group(outbound: &model::Outbound, group: Rc<Group>, metrics: Arc<OutboundMetrics>) -> Self {
+        Self { kind: Kind::Group(group), ..Self::new(outbound, &Shared::None, metrics) }
+    }
+
+    /// The group, if it is one.
+    pub(crate) fn as_group(&self) -> Option<&Rc<Group>> {
+        match &self.kind {
+            Kind::Group(group) => Some(group),
+            Kind::Direct | Kind::Reject | Kind::Shadowsocks(_) | Kind::Snell(_) => None,
+        }
+    }
+
+    /// The name of what `opened` goes over.
+    pub(crate) fn name_of<'a>(&'a self, opened: &'a Opened) -> &'a Arc<str> {
+        opened.passage.as_ref().map_or(&self.name, |passage| &passage.outbound().name)
     }
 
     /// True if what the far target says is known only after the relay has begun.
     pub(crate) fn is_tunnel(&self) -> bool {
-        matches!(self.kind, Kind::Snell(_) | Kind::Shadowsocks(_)) || self.carrier.is_some()
+        match &self.kind {
+            Kind::Snell(_) | Kind::Shadowsocks(_) => true,
+            Kind::Direct | Kind::Reject => self.carrier.is_some(),
+            Kind::Group(group) => group.is_tunnel(),
+        }
     }
 
     /// A connection towards `target`; with `fresh` never one that was kept.
@@ -214,7 +298,7 @@ impl Outbound {
             Kind::Reject => Err(OpenError::Rejected),
             Kind::Direct => {
                 let stream = self.dial(target).await?;
-                Ok(Opened { far: Endpoint::plain(stream), policy: Policy::default() })
+                Ok(Opened::new(Endpoint::plain(stream), Policy::default()))
             }
             Kind::Shadowsocks(shadowsocks) => {
                 if !shadowsocks.carries_streams() {
@@ -233,13 +317,34 @@ impl Outbound {
                 let stream = self.dial(snell.server()).await?;
                 Ok(snell.start(stream, target))
             }
+            Kind::Group(group) => Box::pin(group.open(target, fresh)).await,
         }
     }
 
+    /// The same to these addresses of `target` alone, where the addresses are up to this end.
+    pub(crate) async fn open_at(&self, ips: &[IpAddr], target: &Target) -> Result<Opened, OpenError> {
+        if !matches!(self.kind, Kind::Direct) {
+            return self.open(target, false).await;
+        }
+        let addrs: Vec<_> = ips.iter().map(|ip| SocketAddr::new(*ip, target.port)).collect();
+        let stream = self.count(Box::pin(self.dialer.dial_addrs(&addrs)).await)?;
+        Ok(Opened::new(Endpoint::plain(stream), Policy::default()))
+    }
+
+    /// The addresses of a name that a direct connection would try.
+    pub(crate) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        self.dialer.lookup(name).await
+    }
+
     /// The relay is done with a far end: takes and keeps its stream for the next request where that is possible.
-    pub(crate) fn close(&self, far: Endpoint, outcome: &Outcome, pool: &Pool) {
+    pub(crate) fn close(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
+        let Opened { far, policy, passage } = opened;
+        if let Some(passage) = passage {
+            passage.note_end(outcome);
+            return passage.outbound().close(Opened::new(far, policy), outcome, pool);
+        }
         match &self.kind {
-            Kind::Reject => {}
+            Kind::Reject | Kind::Group(_) => {}
             Kind::Direct => end_of_cut(&far, outcome),
             Kind::Shadowsocks(shadowsocks) => {
                 end_of_cut(&far, outcome);
@@ -273,7 +378,11 @@ impl Outbound {
     }
 
     async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, DialError> {
-        match Box::pin(dialer.dial(target)).await {
+        self.count(Box::pin(dialer.dial(target)).await)
+    }
+
+    fn count(&self, dialled: Result<impl Into<Stream>, DialError>) -> Result<Stream, DialError> {
+        match dialled {
             Ok(stream) => {
                 self.metrics.dialled.add(1);
                 Ok(stream.into())

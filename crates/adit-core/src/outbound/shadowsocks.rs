@@ -11,12 +11,16 @@ use adit_proto::wire::{Host, Target, WireError};
 
 use super::Opened;
 use crate::disguise::ClientDisguise;
-use crate::layer::{Protocol, Stack};
+use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice::{self, Notice};
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 use crate::rng::OsRng;
+use crate::salts::SaltFilter;
+
+/// Salts that a client remembers at least, as many as shadowsocks-libev (3.3.5).
+const SALTS: usize = 10_000;
 
 /// What a Shadowsocks client shares over all cores.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(crate) struct ShadowsocksShared {
     /// Where the plugin listens that takes the server's place.
     plugin: Option<PluginPort>,
     carries_streams: bool,
+    /// Salts of answers and of our own requests.
+    salts: Arc<SaltFilter>,
     skewed: Notice,
     rejected: Notice,
 }
@@ -55,6 +61,7 @@ impl ShadowsocksShared {
             disguise,
             plugin,
             carries_streams: config.transports.tcp(),
+            salts: Arc::new(SaltFilter::with_generation(SALTS)),
             skewed: Notice::default(),
             rejected: Notice::default(),
         })
@@ -79,9 +86,9 @@ impl ShadowsocksShared {
     pub(super) fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
         let clock = WallClock::new(rt::now(), rt::unix_time());
         let client = Client::new(&self.key, target, clock, &mut OsRng);
-        let stack = Stack::new(Protocol::ShadowsocksClient(client), self.disguise.front());
+        let stack = Stack::shadowsocks_client(client, self.disguise.front(), &self.salts);
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened { far, policy: Policy { half_close: HalfClose::AtOnce, keep_for_replay: false } }
+        Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false })
     }
 
     /// Nothing on the wire says what the server does not like; what can be told from outside is said here.

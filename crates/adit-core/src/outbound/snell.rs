@@ -145,7 +145,7 @@ impl SnellOutbound {
         client.start(&Request::connect(target.clone(), self.config.reuse));
         let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened { far, policy: self.policy(false) }
+        Opened::new(far, self.policy(false))
     }
 
     fn policy(&self, keep_for_replay: bool) -> Policy {
@@ -168,7 +168,7 @@ impl SnellOutbound {
             if usable && client.is_idle() {
                 client.start(&Request::connect(target.clone(), true));
                 self.metrics.reused.add(1);
-                return Some(Opened { far: kept.end, policy: self.policy(true) });
+                return Some(Opened::new(kept.end, self.policy(true)));
             }
         }
         None

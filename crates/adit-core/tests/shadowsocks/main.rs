@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip and how far they have come")]
 
+mod answers;
 mod interop;
 mod pairs;
 mod plugins;
+mod relay;
 mod strangers;
 mod support;

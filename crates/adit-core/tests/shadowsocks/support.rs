@@ -115,6 +115,14 @@ pub(crate) fn try_run_clients(
     start(&config(inbounds, outbounds))
 }
 
+/// A client behind a port from which all datagrams go to `target`.
+pub(crate) fn run_datagram_clients(mut client: ShadowsocksClient, target: SocketAddr) -> Running {
+    client.transports = Transports::Both;
+    let tunnel = InboundProtocol::Tunnel { target: destination(target), transports: Transports::Udp };
+    let outbound = outbound("client", OutboundProtocol::Shadowsocks(client));
+    start(&config(vec![inbound("tunnel", 0, tunnel)], vec![outbound])).unwrap()
+}
+
 pub(crate) fn addrs(running: &Running) -> Vec<SocketAddr> {
     running.addresses().into_iter().map(|(_, addr)| addr).collect()
 }
@@ -302,11 +310,13 @@ impl Peer {
 
 /// Asked of the system, so that nobody has to accept a connection for it.
 fn listens(addr: SocketAddr) -> bool {
-    let port = format!(":{:04X} ", addr.port());
+    let SocketAddr::V4(addr) = addr else { panic!("tests listen on IPv4: {addr}") };
+    let own = format!("{:08X}:{:04X}", u32::from_le_bytes(addr.ip().octets()), addr.port());
+    let any = format!("00000000:{:04X}", addr.port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     table.lines().any(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        fields.nth(1).is_some_and(|local| format!("{local} ").ends_with(&port)) && fields.nth(1) == Some("0A")
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        fields.next().is_some_and(|local| local == own || local == any) && fields.nth(1) == Some("0A")
     })
 }
 

@@ -7,7 +7,7 @@ use tokio::io::Interest;
 use super::*;
 use crate::listen::{ListenOptions, Listeners, listen_many};
 use crate::options::KEEP_ALIVE;
-use crate::testing::{A, AAAA, NameServer, Reply};
+use crate::testing::{A, AAAA, NameServer, Reply, in_time};
 
 fn plan(family: Family) -> Dial {
     Dial { family, timeout: Duration::from_secs(5), ..Dial::default() }
@@ -101,90 +101,100 @@ async fn port_zero_and_excluded_families_are_not_dialled() {
     assert!(matches!(dialer.dial_addrs(&[]).await, Err(DialError::Resolve(ResolveError::NoAddress))));
 }
 
-#[tokio::test(flavor = "local")]
-async fn a_dead_v6_falls_back_to_v4_at_once() {
-    let server = NameServer::start("127.0.0.1").await;
-    server.set_ips("web.test", A, &["127.0.0.1"]);
-    server.set_ips("web.test", AAAA, &["::1"]);
-    let listener = listener("127.0.0.1:0");
-    let target = Target::new(b"web.test", listener.addr.port()).unwrap();
-    let start = Instant::now();
-    let stream = dialer(&plan(Family::Any), Some(&server)).dial(&target).await.unwrap();
-    assert_eq!(stream.peer_addr().unwrap(), listener.addr);
-    assert!(start.elapsed() < ATTEMPT_DELAY, "{:?}", start.elapsed());
-}
-
-#[tokio::test(flavor = "local")]
-async fn a_black_hole_delays_the_next_attempt_by_the_stagger() {
-    let (hole, listener) = (black_hole(), listener("127.0.0.2:0"));
-    let dialer = dialer(&plan(Family::Any), None);
-    for holes in 1..=2u32 {
-        let mut addrs = vec![hole.addr; holes as usize];
-        addrs.push(listener.addr);
-        let start = Instant::now();
-        let stream = dialer.dial_addrs(&addrs).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), listener.addr);
-        near(start.elapsed(), ATTEMPT_DELAY * holes);
-    }
-}
-
-#[tokio::test(flavor = "local")]
-async fn time_runs_out_for_all_attempts_together() {
-    let hole = black_hole();
-    let (_held, refused) = closed_port("127.0.0.1");
-    let dial = Dial { timeout: Duration::from_millis(400), ..plan(Family::Any) };
-    let dialer = dialer(&dial, None);
-    for addrs in [vec![hole.addr; 8], vec![refused, hole.addr]] {
-        let start = Instant::now();
-        let error = dialer.dial_addrs(&addrs).await.unwrap_err();
-        assert!(matches!(error, DialError::Timeout { addr } if addr == hole.addr), "{error:?}");
-        assert_eq!(error.errno(), None);
-        near(start.elapsed(), dial.timeout);
-    }
-}
-
-#[tokio::test(flavor = "local")]
-async fn v4_waits_a_little_for_v6() {
-    let server = NameServer::start("127.0.0.1").await;
-    let v4 = listener("127.0.0.1:0");
-    let v6 = listener(&format!("[::1]:{}", v4.addr.port()));
-    let late = |by: u64| {
-        let reply = Reply::Ips(vec!["::1".parse().unwrap()], 60);
-        Reply::Late(Duration::from_millis(by), Box::new(reply))
-    };
-    for (name, reply, winner) in [
-        ("soon.test", late(5), v6.addr),
-        ("late.test", late(2000), v4.addr),
-        ("never.test", Reply::Silence, v4.addr),
-        ("none.test", Reply::Empty(60), v4.addr),
-    ] {
-        server.set_ips(name, A, &["127.0.0.1"]);
-        server.set(name, AAAA, reply);
-        let target = Target::new(name.as_bytes(), v4.addr.port()).unwrap();
+#[test]
+fn a_dead_v6_falls_back_to_v4_at_once() {
+    in_time(async || {
+        let server = NameServer::start("127.0.0.1").await;
+        server.set_ips("web.test", A, &["127.0.0.1"]);
+        server.set_ips("web.test", AAAA, &["::1"]);
+        let listener = listener("127.0.0.1:0");
+        let target = Target::new(b"web.test", listener.addr.port()).unwrap();
         let start = Instant::now();
         let stream = dialer(&plan(Family::Any), Some(&server)).dial(&target).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), winner, "{name}");
-        if name == "late.test" || name == "never.test" {
-            near(start.elapsed(), RESOLUTION_DELAY);
-        }
-    }
-    let target = Target::new(b"soon.test", v4.addr.port()).unwrap();
-    let stream = dialer(&plan(Family::PreferV4), Some(&server)).dial(&target).await.unwrap();
-    assert_eq!(stream.peer_addr().unwrap(), v4.addr);
+        assert_eq!(stream.peer_addr().unwrap(), listener.addr);
+        assert!(start.elapsed() < ATTEMPT_DELAY, "{:?}", start.elapsed());
+    });
 }
 
-#[tokio::test(flavor = "local")]
-async fn names_without_addresses_are_resolve_errors() {
-    let server = NameServer::start("127.0.0.1").await;
-    server.set("silent.test", A, Reply::Silence);
-    let dial = Dial { timeout: Duration::from_millis(200), ..plan(Family::V4Only) };
-    let dialer = dialer(&dial, Some(&server));
-    let error = dialer.dial(&"gone.test:80".parse().unwrap()).await.unwrap_err();
-    assert!(matches!(error, DialError::Resolve(ResolveError::NotFound)), "{error:?}");
-    let start = Instant::now();
-    let error = dialer.dial(&"silent.test:80".parse().unwrap()).await.unwrap_err();
-    assert!(matches!(error, DialError::Resolve(ResolveError::Timeout)), "{error:?}");
-    near(start.elapsed(), dial.timeout);
+#[test]
+fn a_black_hole_delays_the_next_attempt_by_the_stagger() {
+    in_time(async || {
+        let (hole, listener) = (black_hole(), listener("127.0.0.2:0"));
+        let dialer = dialer(&plan(Family::Any), None);
+        for holes in 1..=2u32 {
+            let mut addrs = vec![hole.addr; holes as usize];
+            addrs.push(listener.addr);
+            let start = Instant::now();
+            let stream = dialer.dial_addrs(&addrs).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), listener.addr);
+            near(start.elapsed(), ATTEMPT_DELAY * holes);
+        }
+    });
+}
+
+#[test]
+fn time_runs_out_for_all_attempts_together() {
+    in_time(async || {
+        let hole = black_hole();
+        let (_held, refused) = closed_port("127.0.0.1");
+        let dial = Dial { timeout: Duration::from_millis(400), ..plan(Family::Any) };
+        let dialer = dialer(&dial, None);
+        for addrs in [vec![hole.addr; 8], vec![refused, hole.addr]] {
+            let start = Instant::now();
+            let error = dialer.dial_addrs(&addrs).await.unwrap_err();
+            assert!(matches!(error, DialError::Timeout { addr } if addr == hole.addr), "{error:?}");
+            assert_eq!(error.errno(), None);
+            near(start.elapsed(), dial.timeout);
+        }
+    });
+}
+
+#[test]
+fn v4_waits_a_little_for_v6() {
+    in_time(async || {
+        let server = NameServer::start("127.0.0.1").await;
+        let v4 = listener("127.0.0.1:0");
+        let v6 = listener(&format!("[::1]:{}", v4.addr.port()));
+        let late = |by: u64| {
+            let reply = Reply::Ips(vec!["::1".parse().unwrap()], 60);
+            Reply::Late(Duration::from_millis(by), Box::new(reply))
+        };
+        for (name, reply, winner) in [
+            ("soon.test", late(5), v6.addr),
+            ("late.test", late(2000), v4.addr),
+            ("never.test", Reply::Silence, v4.addr),
+            ("none.test", Reply::Empty(60), v4.addr),
+        ] {
+            server.set_ips(name, A, &["127.0.0.1"]);
+            server.set(name, AAAA, reply);
+            let target = Target::new(name.as_bytes(), v4.addr.port()).unwrap();
+            let start = Instant::now();
+            let stream = dialer(&plan(Family::Any), Some(&server)).dial(&target).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), winner, "{name}");
+            if name == "late.test" || name == "never.test" {
+                near(start.elapsed(), RESOLUTION_DELAY);
+            }
+        }
+        let target = Target::new(b"soon.test", v4.addr.port()).unwrap();
+        let stream = dialer(&plan(Family::PreferV4), Some(&server)).dial(&target).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), v4.addr);
+    });
+}
+
+#[test]
+fn names_without_addresses_are_resolve_errors() {
+    in_time(async || {
+        let server = NameServer::start("127.0.0.1").await;
+        server.set("silent.test", A, Reply::Silence);
+        let dial = Dial { timeout: Duration::from_millis(200), ..plan(Family::V4Only) };
+        let dialer = dialer(&dial, Some(&server));
+        let error = dialer.dial(&"gone.test:80".parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, DialError::Resolve(ResolveError::NotFound)), "{error:?}");
+        let start = Instant::now();
+        let error = dialer.dial(&"silent.test:80".parse().unwrap()).await.unwrap_err();
+        assert!(matches!(error, DialError::Resolve(ResolveError::Timeout)), "{error:?}");
+        near(start.elapsed(), dial.timeout);
+    });
 }
 
 #[test]

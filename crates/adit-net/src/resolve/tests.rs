@@ -3,7 +3,7 @@ use std::fs;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::testing::{A, AAAA, NameServer, Reply};
+use crate::testing::{A, AAAA, NameServer, Reply, in_time};
 
 const FAMILIES: [Family; 4] = [Family::Any, Family::PreferV4, Family::V4Only, Family::V6Only];
 
@@ -58,19 +58,21 @@ async fn a_family_that_is_not_used_is_not_asked_for() {
     assert_eq!((server.asked("both.test", A), server.asked("both.test", AAAA)), (1, 0));
 }
 
-#[tokio::test(flavor = "local")]
-async fn answers_are_kept_for_their_time_to_live() {
-    let server = NameServer::start("127.0.0.1").await;
-    server.set("short.test", A, Reply::Ips(vec!["192.0.2.1".parse().unwrap()], 1));
-    let resolver = resolver(&[&server]);
-    for _ in 0..3 {
-        texts(&resolver, "short.test", Family::V4Only).await;
-    }
-    assert_eq!(server.asked("short.test", A), 1);
-    server.set_ips("short.test", A, &["192.0.2.2"]);
-    sleep(Duration::from_millis(1100)).await;
-    assert_eq!(texts(&resolver, "short.test", Family::V4Only).await, ["192.0.2.2"]);
-    assert_eq!(server.asked("short.test", A), 2);
+#[test]
+fn answers_are_kept_for_their_time_to_live() {
+    in_time(async || {
+        let server = NameServer::start("127.0.0.1").await;
+        server.set("short.test", A, Reply::Ips(vec!["192.0.2.1".parse().unwrap()], 1));
+        let resolver = resolver(&[&server]);
+        for _ in 0..3 {
+            texts(&resolver, "short.test", Family::V4Only).await;
+        }
+        assert_eq!(server.asked("short.test", A), 1);
+        server.set_ips("short.test", A, &["192.0.2.2"]);
+        sleep(Duration::from_millis(1100)).await;
+        assert_eq!(texts(&resolver, "short.test", Family::V4Only).await, ["192.0.2.2"]);
+        assert_eq!(server.asked("short.test", A), 2);
+    });
 }
 
 #[tokio::test(flavor = "local")]
@@ -87,55 +89,61 @@ async fn missing_names_are_remembered_too() {
     assert_eq!(server.asked("gone.test", A), 2);
 }
 
-#[tokio::test(flavor = "local")]
-async fn a_silent_server_is_passed_over_and_then_demoted() {
-    let (first, second) = (NameServer::start("127.0.0.1").await, NameServer::start("127.0.0.1").await);
-    for name in ["a.test", "b.test"] {
-        first.set(name, A, Reply::Silence);
-        second.set_ips(name, A, &["192.0.2.1"]);
-    }
-    let resolver = resolver(&[&first, &second]);
-    let start = Instant::now();
-    texts(&resolver, "a.test", Family::V4Only).await;
-    let waited = start.elapsed();
-    assert!(waited >= Duration::from_millis(990) && waited < Duration::from_secs(3), "{waited:?}");
+#[test]
+fn a_silent_server_is_passed_over_and_then_demoted() {
+    in_time(async || {
+        let (first, second) = (NameServer::start("127.0.0.1").await, NameServer::start("127.0.0.1").await);
+        for name in ["a.test", "b.test"] {
+            first.set(name, A, Reply::Silence);
+            second.set_ips(name, A, &["192.0.2.1"]);
+        }
+        let resolver = resolver(&[&first, &second]);
+        let start = Instant::now();
+        texts(&resolver, "a.test", Family::V4Only).await;
+        let waited = start.elapsed();
+        assert!(waited >= Duration::from_millis(990) && waited < Duration::from_secs(3), "{waited:?}");
 
-    let start = Instant::now();
-    texts(&resolver, "b.test", Family::V4Only).await;
-    assert!(start.elapsed() < Duration::from_millis(500), "the second server is asked first");
-    assert_eq!(first.asked("b.test", 0), 0);
+        let start = Instant::now();
+        texts(&resolver, "b.test", Family::V4Only).await;
+        assert!(start.elapsed() < Duration::from_millis(500), "the second server is asked first");
+        assert_eq!(first.asked("b.test", 0), 0);
+    });
 }
 
-#[tokio::test(flavor = "local")]
-async fn a_failing_server_is_passed_over_at_once() {
-    let (first, second) = (NameServer::start("127.0.0.1").await, NameServer::start("127.0.0.1").await);
-    first.set("a.test", A, Reply::Code(2));
-    first.set("bad.test", A, Reply::Code(5));
-    second.set_ips("a.test", A, &["192.0.2.1"]);
-    second.set("bad.test", A, Reply::Code(2));
-    first.set_ips("only-first.test", A, &["192.0.2.3"]);
-    let resolver = resolver(&[&first, &second]);
+#[test]
+fn a_failing_server_is_passed_over_at_once() {
+    in_time(async || {
+        let (first, second) = (NameServer::start("127.0.0.1").await, NameServer::start("127.0.0.1").await);
+        first.set("a.test", A, Reply::Code(2));
+        first.set("bad.test", A, Reply::Code(5));
+        second.set_ips("a.test", A, &["192.0.2.1"]);
+        second.set("bad.test", A, Reply::Code(2));
+        first.set_ips("only-first.test", A, &["192.0.2.3"]);
+        let resolver = resolver(&[&first, &second]);
 
-    let start = Instant::now();
-    assert_eq!(texts(&resolver, "only-first.test", Family::V4Only).await, ["192.0.2.3"]);
-    assert_eq!(texts(&resolver, "a.test", Family::V4Only).await, ["192.0.2.1"]);
-    assert!(matches!(error(&resolver, "bad.test", Family::V4Only).await, ResolveError::Server(_)));
-    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+        let start = Instant::now();
+        assert_eq!(texts(&resolver, "only-first.test", Family::V4Only).await, ["192.0.2.3"]);
+        assert_eq!(texts(&resolver, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert!(matches!(error(&resolver, "bad.test", Family::V4Only).await, ResolveError::Server(_)));
+        assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+    });
 }
 
-#[tokio::test(flavor = "local")]
-async fn answers_can_be_had_as_they_arrive() {
-    let server = NameServer::start("127.0.0.1").await;
-    let six = Reply::Ips(vec!["2001:db8::1".parse().unwrap()], 60);
-    server.set("slow.test", AAAA, Reply::Late(Duration::from_millis(200), Box::new(six)));
-    server.set_ips("slow.test", A, &["192.0.2.1"]);
-    let resolver = resolver(&[&server]);
-    let mut answers = resolver.start("slow.test", Family::Any);
-    let first = timeout(Duration::from_millis(150), answers.next()).await.unwrap().unwrap();
-    assert_eq!(first, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
-    assert!(timeout(Duration::from_millis(10), answers.next()).await.is_err());
-    assert_eq!(answers.next().await.unwrap(), ["2001:db8::1".parse::<IpAddr>().unwrap()]);
-    assert_eq!(answers.next().await, None);
+#[test]
+fn answers_can_be_had_as_they_arrive() {
+    in_time(async || {
+        let server = NameServer::start("127.0.0.1").await;
+        let six = Reply::Ips(vec!["2001:db8::1".parse().unwrap()], 60);
+        server.set("slow.test", AAAA, Reply::Late(Duration::from_millis(200), Box::new(six)));
+        server.set_ips("slow.test", A, &["192.0.2.1"]);
+        let resolver = resolver(&[&server]);
+        let mut answers = resolver.start("slow.test", Family::Any);
+        let first = timeout(Duration::from_millis(150), answers.next()).await.unwrap().unwrap();
+        assert_eq!(first, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
+        assert!(timeout(Duration::from_millis(10), answers.next()).await.is_err());
+        assert_eq!(answers.next().await.unwrap(), ["2001:db8::1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(answers.next().await, None);
+    });
 }
 
 #[tokio::test(flavor = "local")]

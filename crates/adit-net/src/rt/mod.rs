@@ -5,11 +5,13 @@
 //! [`Stream::poll_recv`] and its kin, which another back end could serve as well.
 
 mod cores;
+mod orders;
 mod pool;
 mod stream;
 mod time;
 
 pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, yield_now};
+pub use orders::{OrderSender, Orders, orders};
 pub use pool::{CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
 pub use time::{Elapsed, now, race, sleep, sleep_until, timeout, unix_time};

@@ -14,6 +14,7 @@ mod batch;
 mod gro;
 mod group;
 mod socket;
+mod trial;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use super::batch::{Batch, MERGED_MESSAGES, MESSAGES};
 use super::gro::Gro;
 use super::group::{Outgoing, group_len};
+use super::trial;
 
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;
@@ -75,7 +76,13 @@ impl Socket {
         let is_v6 = socket.local_addr()?.is_ipv6();
         let is_connected = socket.peer_addr().is_ok();
         sys::report_drops(&socket)?;
-        let ability = if sys::knows_segments(&socket) { Ability::Segments } else { Ability::Batches };
+        let trial = trial::result();
+        let known = if sys::knows_segments(&socket) { Ability::Segments } else { Ability::Batches };
+        let ability = known.min(trial.ability);
+        let mut gro = Gro::default();
+        if !trial.merges {
+            gro.refuse();
+        }
         // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
         #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
@@ -86,7 +93,7 @@ impl Socket {
             is_connected,
             ability: Cell::new(ability),
             max_segment: Cell::new(max_segment),
-            gro: Cell::new(Gro::default()),
+            gro: Cell::new(gro),
             lost: Cell::new(0),
         })
     }
@@ -154,6 +161,14 @@ impl Socket {
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
         let socket = SockRef::from(self.fd.get_ref());
         if self.is_v6 { socket.set_tclass_v6(class.into()) } else { socket.set_tos_v4(class.into()) }
+    }
+
+    /// Notes the traffic class of each datagram.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn report_class(&self) -> io::Result<()> {
+        sys::report_class(&self.fd, self.is_v6)
     }
 
     /// Address of this end.

@@ -216,6 +216,8 @@ async fn the_kernels_drops_are_counted_once() {
 
 #[test]
 fn a_kernel_that_refuses_batches_is_served_one_by_one() {
+    // The trial of the system holds for the process: what is tried here is a call that fails later.
+    assert_eq!(trial::result().ability, Ability::Segments);
     let run = || {
         // For this thread, for good.
         if let Err(error) = sys::refuse_batches() {
@@ -231,6 +233,7 @@ fn a_kernel_that_refuses_batches_is_served_one_by_one() {
             assert_eq!(sender.send(&mut batch, &all).sent, lens.len());
             assert_eq!(received(&socket, &mut batch, lens.len()).await, expected(&lens));
             assert_eq!((sender.ability(), socket.ability()), (Ability::Single, Ability::Single));
+            assert_eq!(trial::run(), trial::Trial { ability: Ability::Single, merges: false });
         });
     };
     std::thread::spawn(run).join().unwrap();

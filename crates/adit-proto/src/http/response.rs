@@ -66,6 +66,21 @@ impl<'a> ResponseHead<'a> {
         self.status
     }
 
+    /// Follows the body, for whoever has asked with GET.
+    ///
+    /// # Errors
+    /// [`HeadError`] if it cannot be told where the body ends.
+    pub fn body_for_get(&self) -> Result<BodyFramer, HeadError> {
+        let exchange =
+            Exchange { version: Version::Http11, keep_alive: false, head_request: false, upgrade: false };
+        Ok(self.body(self.fields.framing(self.version)?, &exchange))
+    }
+
+    /// Where the answer leads, as the server wrote it.
+    pub fn location(&self) -> Option<&'a str> {
+        self.fields.values("location").next().and_then(|value| std::str::from_utf8(value).ok())
+    }
+
     /// Appends the head for the client and says what follows. Interim responses are swallowed for clients of
     /// HTTP/1.0, which do not know them.
     ///

@@ -41,6 +41,9 @@ pub trait PacketCodec {
         unix_s: u64,
         filter: &mut dyn SaltFilter,
     ) -> Result<Packet, WireError>;
+
+    /// Gives up what can be derived again: for codecs that are silent.
+    fn rest(&mut self) {}
 }
 
 /// The codec of a client's datagrams. Servers use [`stream::Packets`], [`aead::Packets`] and

@@ -50,6 +50,15 @@ impl Client {
         })
     }
 
+    /// The salt of the request until it has left, where the request itself could pass for an answer: the caller
+    /// remembers it together with those of servers.
+    pub fn own_salt(&self) -> Option<&[u8]> {
+        match &self.0 {
+            ClientKind::Aead(client) => client.own_salt(),
+            ClientKind::Stream(_) | ClientKind::Aead2022(_) => None,
+        }
+    }
+
     /// The server's salt (or IV), from its first opened payload on: the caller may check that it does not repeat.
     pub fn peer_salt(&self) -> Option<&[u8]> {
         match &self.0 {

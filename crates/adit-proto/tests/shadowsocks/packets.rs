@@ -132,6 +132,26 @@ fn answer(session: &mut Session, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn sessions_go_on_after_a_rest() {
+    for (password, name) in [(PSK_16, "2022-blake3-aes-128-gcm"), (PSK_32, "2022-blake3-chacha8-poly1305")] {
+        let (mut client, server, mut session) = pair(password, name);
+        let mut known = answer(&mut session, b"before");
+        client.open(&mut known.clone(), NOW_S, &mut NoFilter).expect("an answer");
+        client.rest();
+        session.rest();
+        let mut sent = seal(&mut client, b"again", &target());
+        let header = server.read_header(&mut sent).unwrap();
+        let packet = session.open(&header, &mut sent, NOW_S).expect("the same keys as before");
+        assert_eq!(&sent[packet.payload], b"again");
+        let mut reply = answer(&mut session, b"after");
+        let packet = client.open(&mut reply, NOW_S, &mut NoFilter).expect("the same keys as before");
+        assert_eq!(&reply[packet.payload], b"after");
+        let replayed = client.open(&mut known, NOW_S, &mut NoFilter);
+        assert_eq!(replayed.map(|_| ()), Err(WireError::Replayed { what: "packet id" }));
+    }
+}
+
+#[test]
 fn windows_of_sessions() {
     for (password, name) in [(PSK_16, "2022-blake3-aes-128-gcm"), (PSK_32, "2022-blake3-chacha8-poly1305")] {
         let (mut client, server, mut session) = pair(password, name);

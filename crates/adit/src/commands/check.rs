@@ -3,11 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::{Loaded, opensnell};
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::Loaded;
 use adit_config::model::Config;
 
-use crate::cli::CheckArgs;
+use crate::cli::{CheckArgs, FileArgs};
 use crate::commands::files;
 use crate::{print, serve};
 
@@ -30,15 +30,20 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
-    let Some(program) = args.program else { return files::load(&args.files) };
-    let paths = match &*args.files.config {
-        [] => &[program.default_path().into()],
-        named => named,
+    let named = [&*args.files.config, &*args.paths].concat();
+    let Some(format) = args.format else { return files::load(&FileArgs { config: named }) };
+    let paths = match (&*named, format.default_path()) {
+        ([], Some(path)) => &[path.into()],
+        ([], None) => {
+            let error = Diagnostic::error(&format.name().into(), "", "no file is named");
+            return Err(error.hint("write its name behind the flags").into());
+        }
+        (named, _) => named,
     };
     let mut last = None;
     let mut found = Diagnostics::new();
     for path in paths {
-        match files::read(path).and_then(|(name, text)| opensnell::parse(program, None, &name, &text)) {
+        match format.check(path) {
             Ok(loaded) => {
                 found.append(loaded.diagnostics);
                 last = Some(loaded.config);

@@ -2,10 +2,11 @@
 
 use adit_config::diagnostic::Diagnostic;
 use adit_config::dialect::native::{self, keys};
-use adit_config::dialect::opensnell::{self, Program};
+use adit_config::dialect::opensnell::Program;
 
 use crate::cli::{ConfigCommand, ConvertArgs};
 use crate::commands::files;
+use crate::commands::foreign::Format;
 use crate::print;
 
 pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
@@ -16,18 +17,21 @@ pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
 }
 
 pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
-    let (name, text) = files::read(&args.file)?;
-    let program = match args.program {
-        Some(program) => program,
+    let format = match args.format {
+        Some(format) => format,
         None => {
-            program_of(&text).map_err(|problem| Diagnostic::error(&name, "", problem)).map_err(|error| {
-                adit_config::diagnostic::Diagnostics::from(
-                    error.hint("--as snell-server or --as snell-client"),
-                )
-            })?
+            let (name, text) = files::read(&args.file)?;
+            program_of(&text)
+                .map(Format::Snell)
+                .map_err(|problem| Diagnostic::error(&name, "", problem))
+                .map_err(|error| {
+                    adit_config::diagnostic::Diagnostics::from(
+                        error.hint("--as names the program, for instance --as snell-server or --as ss-local"),
+                    )
+                })?
         }
     };
-    let loaded = opensnell::parse(program, None, &name, &text)?;
+    let loaded = format.convert(&args.file)?;
     for finding in &loaded.diagnostics {
         print::remark(finding.to_string().trim_end());
     }

@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod demo;
 mod files;
+mod foreign;
 mod share;
 mod status;
 
@@ -14,6 +15,7 @@ use adit_config::dialect::share::{Rng, generate_key};
 use adit_config::model::{Level, Log};
 use clap::{CommandFactory as _, Parser as _};
 
+pub(crate) use self::foreign::Format;
 use crate::cli::{Cli, Command, KeyArgs, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
 use crate::{print, serve};

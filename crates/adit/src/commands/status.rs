@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adit_core::{Status, ask_status};
+use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus, Status, ask_status};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -104,6 +104,7 @@ fn render(status: &Status) -> String {
     }
     out.push_str(&format!("{table}\n"));
     out.push_str(&carriers(status));
+    out.push_str(&groups(status));
     out.push_str(&refused(status));
     out
 }
@@ -145,6 +146,60 @@ fn carriers(status: &Status) -> String {
     format!("{sessions}{lead}{unopened}")
 }
 
+/// The members of groups, and which of them are used.
+fn groups(status: &Status) -> String {
+    let mut table = new_table(
+        &["group", "member", "for", "used", "state"],
+        &["latency", "loss", "failed in a row", "weight", "score"],
+    );
+    let mut reasons = String::new();
+    for group in &status.groups {
+        for transport in ["tcp", "udp"] {
+            let choice = if transport == "tcp" { &group.tcp } else { &group.udp };
+            for member in &group.members {
+                let health = if transport == "tcp" { &member.tcp } else { &member.udp };
+                let Some(health) = health else { continue };
+                let is_used = choice.as_ref().is_some_and(|choice| choice.member == member.name);
+                table.add_row(row(group, member, transport, is_used, health));
+            }
+            if let Some(ChoiceStatus { member, why }) = choice {
+                reasons.push_str(&format!("\n{}, {transport}: {member}, {why}", group.name));
+            }
+        }
+    }
+    if table.is_empty() { String::new() } else { format!("\n{table}\n{reasons}\n") }
+}
+
+fn row(
+    group: &GroupStatus,
+    member: &MemberStatus,
+    transport: &str,
+    is_used: bool,
+    health: &HealthStatus,
+) -> [String; 10] {
+    let state = match &health.failure {
+        Some(failure) => format!("{}: {failure}", health.state),
+        None => health.state.clone(),
+    };
+    [
+        group.name.clone(),
+        member.name.clone(),
+        transport.to_owned(),
+        if is_used { "yes" } else { "" }.to_owned(),
+        state,
+        milliseconds(health.latency_us),
+        format!("{} %", health.loss_percent),
+        health.failures.to_string(),
+        format!("{} %", health.weight),
+        milliseconds(health.score_us),
+    ]
+}
+
+fn milliseconds(micros: Option<u64>) -> String {
+    let text = |micros: u64| format!("{}.{} ms", micros / 1000, micros % 1000 / 100);
+    micros.map_or_else(|| "-".to_owned(), text)
+}
+
 /// What was refused, by cause; nothing where nothing was.
 fn refused(status: &Status) -> String {
     let mut table = new_table(&["refused by", "cause"], &["connections"]);
@@ -178,11 +233,28 @@ mod tests {
             "inbounds":[{"name":"home","protocol":"snell","listen":["0.0.0.0:1"],"outbound":"direct","accepted":5,
             "open":1,"requests":4,"up_bytes":1500,"down_bytes":2000000,"refused":{"authentication":3}}],
             "outbounds":[{"name":"direct","protocol":"direct","dialled":4,"failed":1,"reused":0,"idle":0,
-            "early_closes":0}]}"#;
+            "early_closes":0}],
+            "groups":[{"name":"fastest","tcp":{"member":"home","why":"it is near"},"udp":null,"members":[
+            {"name":"home","tcp":{"state":"dead","failure":"no-answer","latency_us":1250,"loss_percent":25,
+            "failures":2,"weight":80,"score_us":9990},"udp":null}]}]}"#;
         let text = render(&serde_json::from_str(text).unwrap());
         assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2\n\n"), "{text}");
-        for word in ["home", "0.0.0.0:1", "1.5 KB", "2.0 MB", "authentication", "early closes"] {
+        for word in [
+            "home",
+            "0.0.0.0:1",
+            "1.5 KB",
+            "2.0 MB",
+            "authentication",
+            "early closes",
+            "yes",
+            "dead: no-answer",
+            "1.2 ms",
+            "25 %",
+            "80 %",
+            "9.9 ms",
+        ] {
             assert!(text.contains(word), "{word}: {text}");
         }
+        assert!(text.contains("\nfastest, tcp: home, it is near\n"), "{text}");
     }
 }

@@ -1,41 +1,55 @@
 //! From what is asked for to what this build runs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::{Control, Setup};
-use adit_config::model::{ClientCover, Config, InboundProtocol, Outbound, OutboundProtocol, Transports};
+use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
+use adit_config::model::acl::AccessList;
+use adit_config::model::{
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, ServerCover, Transports,
+    UrlError,
+};
+use adit_config::source;
+use adit_net::User;
 
+use super::online::Place;
 use super::process;
 
 /// Takes out what is not in this build and can be missed, with a warning each.
 ///
 /// # Errors
 /// What is not in this build and cannot be missed, behind the warnings.
-pub(super) fn fit(program: &str, mut setup: Setup) -> Result<Setup, Diagnostics> {
+pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
     let mut fitter = Fitter { program: program.into(), found: std::mem::take(&mut setup.diagnostics) };
-    if setup.acl.is_some() {
-        fitter.error(
-            "acl",
-            "access control lists are not in this build",
-            "without the list, nothing would be blocked and nothing would go past the server",
-        );
+    if let Some(path) = setup.acl.take() {
+        setup.config.acl = fitter.access(family, &path);
     }
-    if setup.control != Control::None {
-        fitter.error("manager_address", "managers are not in this build", "start the server without one");
-    }
-    if !setup.online.is_empty() {
-        let problem = "lists of servers that are fetched are not in this build";
-        fitter.error("online_config", problem, "write the servers into the file");
+    for online in &setup.online {
+        match Place::of(online) {
+            Ok(_) => {}
+            Err(UrlError::Https) => fitter.error(
+                "online_config",
+                "lists of servers over https are not in this build",
+                "have another program fetch the list into a file, and give the path of that",
+            ),
+            Err(error) => {
+                fitter.error("online_config", error.to_string(), "give http:// or the path of a file")
+            }
+        }
     }
     if let Some(user) = setup.process.user.as_deref()
         && !process::is_user(user)
     {
-        let problem = format!("becoming user {user} is not in this build");
-        fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
+        if let Err(error) = User::find(user) {
+            fitter.error("user", format!("no such user: {user}: {error}"), "name one of this machine");
+        } else if has_plugin(&setup) {
+            let problem = "a plugin that was started before could not be ended by another user";
+            fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
+        }
     }
-    fitter.first_server(&mut setup.config);
-    fitter.datagrams(&mut setup.config);
+    let fetched = setup.online.iter().any(|online| online.transports.udp());
+    fitter.datagrams(&mut setup.config, fetched, matches!(setup.control, Control::Manage(_)));
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
@@ -56,33 +70,33 @@ impl Fitter {
         self.found.push(Diagnostic::warning(&self.program, key, problem));
     }
 
-    /// Of several servers of a client, the first that carries streams.
-    fn first_server(&mut self, config: &mut Config) {
-        let Some(Outbound { protocol: OutboundProtocol::Group(group), .. }) = config.outbounds.first() else {
-            return;
+    /// The rules of a file.
+    fn access(&mut self, family: Family, path: &Path) -> Option<AccessList> {
+        let text = match source::read_up_to(path, acl::MAX_LEN) {
+            Ok(text) => text,
+            Err(error) => {
+                self.found.push(error);
+                return None;
+            }
         };
-        let carries = |index: usize| match config.outbounds.get(index).map(|outbound| &outbound.protocol) {
-            Some(OutboundProtocol::Shadowsocks(client)) => client.transports.tcp(),
-            _ => false,
-        };
-        let count = group.members.len();
-        let first = group.members.iter().find(|member| member.tcp_weight > 0 && carries(member.outbound));
-        let Some(index) = first.or_else(|| group.members.first()).map(|member| member.outbound) else {
-            return;
-        };
-        let server = config.outbounds.swap_remove(index);
-        let name = &server.name;
-        let problem =
-            format!("the balancer is not in this build, so {name} alone is used of {count} servers");
-        self.warning("server", problem);
-        config.outbounds = vec![server];
+        match acl::parse(family, &path.to_string_lossy(), &text) {
+            Ok((acl, found)) => {
+                self.found.append(found);
+                Some(AccessList::new(acl))
+            }
+            Err(found) => {
+                self.found.append(found);
+                None
+            }
+        }
     }
 
     /// A tunnel carries the datagrams that its way out carries.
-    fn datagrams(&mut self, config: &mut Config) {
-        for inbound in &mut config.inbounds {
+    fn datagrams(&mut self, config: &mut Config, fetched: bool, is_manager: bool) {
+        let Config { inbounds, outbounds, .. } = config;
+        for inbound in &mut *inbounds {
             let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
-            if !transports.udp() || config.outbounds.get(inbound.outbound).is_some_and(carries_datagrams) {
+            if !transports.udp() || fetched || carries_datagrams(outbounds, inbound.outbound) {
                 continue;
             }
             if transports.tcp() {
@@ -93,19 +107,31 @@ impl Fitter {
                 self.error("mode", problem, "give both the same mode, and plugins tcp_only");
             }
         }
-        if config.inbounds.is_empty() {
+        if inbounds.is_empty() && !is_manager {
             self.error("local_port", "nothing is left to listen for", "give a port of protocol socks");
         }
     }
 }
 
-fn carries_datagrams(outbound: &Outbound) -> bool {
-    match &outbound.protocol {
-        OutboundProtocol::Direct => true,
-        OutboundProtocol::Shadowsocks(client) => {
+fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
+    match outbounds.get(index).map(|outbound| &outbound.protocol) {
+        Some(OutboundProtocol::Direct) => true,
+        Some(OutboundProtocol::Shadowsocks(client)) => {
             let by_plugin = matches!(&client.cover, ClientCover::Plugin(plugin) if plugin.transports.udp());
             client.transports.udp() && !by_plugin
         }
-        OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+        // No group holds another one.
+        Some(OutboundProtocol::Group(group)) => {
+            let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
+            members.any(|member| member.outbound != index && carries_datagrams(outbounds, member.outbound))
+        }
+        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
     }
+}
+
+/// Whether a plugin is started, at once or for a server that is added.
+fn has_plugin(setup: &Setup) -> bool {
+    let of_outbound = |outbound: &Outbound| matches!(&outbound.protocol, OutboundProtocol::Shadowsocks(client) if matches!(client.cover, ClientCover::Plugin(_)));
+    let of_inbound = |inbound: &Inbound| matches!(&inbound.protocol, InboundProtocol::Shadowsocks(server) if matches!(server.cover, ServerCover::Plugin(_)));
+    setup.config.outbounds.iter().any(of_outbound) || setup.config.inbounds.iter().any(of_inbound)
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::shadowsocks::Setup;
 use adit_config::dialect::shadowsocks::libev::{self, EXIT_FAILURE, EXIT_USAGE, Flags, Invocation, Program};
+use adit_config::dialect::shadowsocks::{Family, Setup};
 use adit_config::source;
 
 use super::Statuses;
@@ -20,7 +20,7 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
     match libev::flags(program, args) {
         Ok(Invocation::Help) => super::say(&libev::usage(program)),
         Ok(Invocation::Run(flags)) => {
-            let statuses = Statuses { config: EXIT_FAILURE, failure: EXIT_FAILURE };
+            let statuses = Statuses { family: Family::Libev, config: EXIT_FAILURE, failure: EXIT_FAILURE };
             super::run(program.name(), load(program, &flags), &statuses)
         }
         Err(found) => {

@@ -5,22 +5,32 @@
 
 mod fit;
 pub(crate) mod libev;
+mod manager;
+mod online;
 mod process;
+mod report;
 pub(crate) mod rust;
 pub(crate) mod url;
 
+use std::mem::take;
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::Setup;
-use adit_config::model::Log;
+use adit_config::dialect::shadowsocks::{Control, Family, Online, Setup};
+use adit_config::model::{Config, Log};
+use adit_core::Running;
+use adit_net::background;
+use anyhow::Context as _;
 
-use self::process::PidFile;
+pub(crate) use self::fit::fit;
+use self::online::{Following, Place};
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
-/// The statuses that a program exits with.
+/// How a program's family behaves, and the statuses that it exits with.
 struct Statuses {
+    /// The family.
+    family: Family,
     /// The configuration is no good.
     config: u8,
     /// Something has failed later.
@@ -29,8 +39,8 @@ struct Statuses {
 
 /// Runs what was loaded until a signal; an error of loading comes with its status.
 fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statuses) -> ExitCode {
-    let fit = |setup| fit::fit(program, setup).map_err(|found| (statuses.config, found));
-    let setup = match loaded.and_then(fit) {
+    let fit = |setup| fit(program, statuses.family, setup).map_err(|found| (statuses.config, found));
+    let mut setup = match loaded.and_then(fit) {
         Ok(setup) => setup,
         Err((status, found)) => {
             logging::init(&Log::default(), Shape::Text);
@@ -38,17 +48,59 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
             return ExitCode::from(status);
         }
     };
+    if setup.process.daemonize && !background::is_background() {
+        return match background::start() {
+            Ok(status) => ExitCode::from(status),
+            Err(error) => {
+                print::remark(format_args!("error: cannot go into the background: {error}"));
+                ExitCode::from(statuses.failure)
+            }
+        };
+    }
     logging::init(&setup.config.log, Shape::Text);
+    if setup.process.syslog {
+        logging::to_system(program);
+    }
     serve::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
-    let pid_file = || setup.process.pid_file.as_deref().map(PidFile::write).transpose();
-    match serve::run_holding(&setup.config, pid_file) {
+    let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
+    let Setup { mut config, process, control, .. } = setup;
+    let first = if matches!(control, Control::Manage(_)) { take(&mut config.inbounds) } else { Vec::new() };
+    let hold = |running: &Running| {
+        let control = match control {
+            Control::None => None,
+            Control::Report(address) => {
+                let interval = report::interval(statuses.family);
+                let running = report::start(statuses.family, address, running.meter(), interval)?;
+                Some(Held::Report(running))
+            }
+            Control::Manage(manager) => Some(Held::Manage(manager::start(*manager, first, running.ports())?)),
+        };
+        let following = online.map(|(group, online)| follow(running, &group, online, &config));
+        process::settle(program, &process, (control, following.transpose()?))
+    };
+    match serve::run_holding(&config, hold) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(hint = print::hint(&error), "{error:#}");
             ExitCode::from(statuses.failure)
         }
     }
+}
+
+/// What runs beside the ports, until it is dropped.
+#[expect(dead_code, reason = "it is held to be dropped")]
+enum Held {
+    Report(report::Running),
+    Manage(manager::Running),
+}
+
+/// Keeps a group up to date with a list.
+fn follow(running: &Running, group: &str, online: Online, config: &Config) -> anyhow::Result<Following> {
+    let handle = running.group(group).context("the group that grows is one of the configuration")?;
+    let place = Place::of(&online)?;
+    let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
+    Ok(Following::start(online, place, handle, taken)?)
 }
 
 /// Prints a text that was asked for.

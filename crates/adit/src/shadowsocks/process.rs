@@ -1,11 +1,13 @@
 //! What the process itself does: its number in a file, its user.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use adit_config::dialect::shadowsocks::Process;
+use adit_net::{User, background};
 use anyhow::Context as _;
+
+use crate::logging;
 
 /// A file with the number of this process, removed when dropped.
 pub(super) struct PidFile(PathBuf);
@@ -13,7 +15,7 @@ pub(super) struct PidFile(PathBuf);
 impl PidFile {
     pub(super) fn write(path: &Path) -> anyhow::Result<Self> {
         fs::write(path, number()).with_context(|| format!("cannot write pid file {}", path.display()))?;
-        Ok(Self(path.to_path_buf()))
+        Ok(Self(std::path::absolute(path)?))
     }
 }
 
@@ -30,29 +32,33 @@ fn number() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// Whether this process runs as that user, by name or number; `false` where it cannot be known.
+/// Whether this process runs as that user, by name or number.
 pub(super) fn is_user(user: &str) -> bool {
-    let Ok(own) = fs::metadata("/proc/self") else { return false };
-    let of_name = |users: String| {
-        users.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            let is = fields.next() == Some(user);
-            fields.nth(1).filter(|_| is).and_then(|uid| uid.parse().ok())
-        })
-    };
-    let named = fs::read_to_string("/etc/passwd").ok().and_then(of_name);
-    named.or_else(|| user.parse().ok()) == Some(own.uid())
+    User::find(user).is_ok_and(|user| user.is_current())
+}
+
+/// What is held until the end: the file, and whatever was started before it.
+pub(super) struct Settled<T> {
+    _control: T,
+    _pid_file: Option<PidFile>,
+}
+
+/// The last steps of a start, once the ports are open: the file, the user, and the word to whoever has started it.
+pub(super) fn settle<T>(program: &str, process: &Process, control: T) -> anyhow::Result<Settled<T>> {
+    let pid_file = process.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if let Some(name) = &process.user {
+        let user = User::find(name).and_then(|user| user.assume().map(|()| user));
+        user.with_context(|| format!("cannot become user {name}"))?;
+    }
+    if process.daemonize && background::is_background() {
+        logging::to_system(program);
+        background::is_up().context("cannot let go of the terminal")?;
+    }
+    Ok(Settled { _control: control, _pid_file: pid_file })
 }
 
 /// Says what was asked for and is not done.
 pub(super) fn warn(process: &Process) {
-    if process.daemonize {
-        let hint = "let a service manager start it, or put & behind it";
-        tracing::warn!(hint, "going into the background is not in this build: adit stays in the foreground");
-    }
-    if process.syslog {
-        tracing::warn!("the system's log is not in this build: lines go to standard error");
-    }
     if let Some(files) = process.open_files
         && let Ok((_, limit)) = adit_net::raise_fd_limit()
         && limit < files
@@ -63,6 +69,8 @@ pub(super) fn warn(process: &Process) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]

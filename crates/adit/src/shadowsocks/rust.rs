@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::Setup;
 use adit_config::dialect::shadowsocks::rust::{self, Exit, Flags, Invocation, Outside, Program, Service};
+use adit_config::dialect::shadowsocks::{Family, Setup};
 use adit_config::source;
 use zeroize::Zeroizing;
 
@@ -18,8 +18,7 @@ use super::Statuses;
 use crate::commands::SystemRng;
 use crate::print;
 
-const SERVICE: &str =
-    "usage: ssservice local [flags]\n       ssservice server [flags]\n       ssservice genkey -m METHOD\n";
+const SERVICE: &str = "usage: ssservice local [flags]\n       ssservice server [flags]\n       ssservice manager [flags]\n       ssservice genkey -m METHOD\n";
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
@@ -27,7 +26,8 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
         Ok(Invocation::Help) => super::say(&rust::usage(program)),
         Ok(Invocation::Version) => version(program.name()),
         Ok(Invocation::Run(flags)) => {
-            let statuses = Statuses { config: Exit::Config as u8, failure: Exit::Software as u8 };
+            let (config, failure) = (Exit::Config as u8, Exit::Software as u8);
+            let statuses = Statuses { family: Family::Rust, config, failure };
             let loaded = load(program, &flags).map_err(|(exit, found)| (exit as u8, found));
             super::run(program.name(), loaded, &statuses)
         }
@@ -47,10 +47,6 @@ pub(crate) fn service(mut args: Vec<OsString>) -> ExitCode {
         _ => {}
     }
     match word.to_str().and_then(rust::service) {
-        Some(Service::Program(Program::Manager)) => {
-            print::remark("error: ssservice manager: managers are not in this build");
-            ExitCode::from(Exit::Config as u8)
-        }
         Some(Service::Program(program)) => main(program, args),
         Some(Service::Key) => generate_key(&args),
         None => {
@@ -107,6 +103,6 @@ fn default_path(program: Program) -> Option<PathBuf> {
 }
 
 /// The environment and the files of this process.
-pub(super) fn outside() -> Outside<'static> {
+pub(crate) fn outside() -> Outside<'static> {
     Outside { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
 }

@@ -4,11 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::disallowed_methods, reason = "the program's peers own their sockets and clocks")]
 
+mod access;
+mod background;
+mod balancer;
 mod commands;
+mod convert;
 mod demo;
 mod kcptun;
+mod manager;
 mod run;
 mod secrets;
 mod shadowsocks;
 mod snell;
 mod support;
+mod units;

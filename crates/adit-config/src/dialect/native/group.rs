@@ -4,7 +4,7 @@ use super::fields::{Fields, Report, Spanned};
 use super::keys::Table;
 use super::{MAX_OUTBOUNDS, name, value};
 use crate::dialect::value::{Problem, text_of};
-use crate::model::{Check, Group, Member, Outbound, OutboundProtocol};
+use crate::model::{Check, Group, HttpUrl, Member, Outbound, OutboundProtocol};
 
 /// Longest address that is fetched to compare members, in bytes.
 const MAX_URL: usize = 1024;
@@ -36,12 +36,13 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
             names.push(name);
         }
     }
-    (Group { members, check: check(fields, report) }, names)
+    (Group { members, grows: false, check: check(fields, report) }, names)
 }
 
 fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
     let default = Check::default();
     let url = fields.parsed(report, "check-url", url).map_or(default.url, |url| url.value);
+    let dns = fields.parsed(report, "check-dns", value::name_server).map_or(default.dns, |dns| dns.value);
     let mut span = |key| {
         let span = fields.duration(report, key)?;
         if span.is_zero() {
@@ -57,16 +58,17 @@ fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
         report.error(&fields.place(key), fields.path(key), Problem::new("longer than check-interval"));
     }
     let tolerance = fields.duration(report, "tolerance").unwrap_or(default.tolerance);
-    Check { url, interval, interval_in_use, timeout, tolerance }
+    Check { url, dns, interval, interval_in_use, timeout, tolerance }
 }
 
 fn url(text: &str) -> Result<Box<str>, Problem> {
     let url = text_of(text, MAX_URL)?;
-    if url.len() > "http://".len() && url.starts_with("http://") && !url.contains(char::is_whitespace) {
-        return Ok(url);
+    match HttpUrl::parse(&url) {
+        Ok(_) => Ok(url),
+        Err(error) => {
+            Err(Problem::new(error.to_string()).hint("write http:// and something that is small and public"))
+        }
     }
-    Err(Problem::new("no address that begins with http://")
-        .hint("what is fetched should be small and public"))
 }
 
 /// Gives the members of each group their places among all outbounds.

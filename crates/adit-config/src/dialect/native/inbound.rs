@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use adit_proto::wire::Target;
+
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::keys::Table;
 use super::write;
@@ -92,7 +94,8 @@ fn local(
 ) -> Local {
     const REPLIES: &[(&str, Reply)] = &[("early", Reply::Early), ("connected", Reply::Connected)];
     let has_users = fields.has("users") && !fields.is_empty_list("users");
-    let users = read_users(fields, report, |text| user_name(text, accepts));
+    let users = read_users(fields, report, false, |text| user_name(text, accepts));
+    let users = users.into_iter().map(|user| (user.name, user.password)).collect();
     let allow_lan = fields.flag(report, "allow-lan").unwrap_or(false);
     if !has_users && !allow_lan {
         refuse_open_proxy(fields, report, listen);
@@ -110,14 +113,23 @@ fn refuse_open_proxy(fields: &Fields<'_>, report: &mut Report<'_>, listen: &[Spa
     }
 }
 
+/// An entry of `users`.
+pub(super) struct User {
+    pub(super) name: Box<str>,
+    pub(super) password: Secret,
+    /// Where it is passed on to.
+    pub(super) server: Option<Target>,
+}
+
 pub(super) fn read_users(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,
+    may_pass_on: bool,
     user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
-) -> Vec<(Box<str>, Secret)> {
+) -> Vec<User> {
     let Some(field) = fields.take("users") else { return Vec::new() };
     let tables = field.tables(report, Table::User, MAX_USERS);
-    let mut users: Vec<(Box<str>, Secret)> = Vec::new();
+    let mut users: Vec<User> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for mut table in tables {
         let name = table.require(report, "name").and_then(|f| f.parsed(report, &user_name));
@@ -130,7 +142,9 @@ pub(super) fn read_users(
             report.error(&name.at, table.path("name"), Problem::new("this user is listed twice"));
         }
         if let (Some(name), Some(password)) = (name, password) {
-            users.push((name.value, password.value));
+            let server = if may_pass_on { table.parsed(report, "server", value::target) } else { None };
+            let server = server.map(|server| server.value);
+            users.push(User { name: name.value, password: password.value, server });
         }
         table.finish(report, None);
     }

@@ -13,6 +13,8 @@ pub enum Table {
     Admin,
     /// In `[limits]`.
     Limits,
+    /// In `[udp]`.
+    Udp,
     /// In an `[[inbound]]`.
     Inbound,
     /// In an entry of an inbound's `users`.
@@ -25,11 +27,12 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Root,
         Self::Log,
         Self::Admin,
         Self::Limits,
+        Self::Udp,
         Self::Inbound,
         Self::User,
         Self::Outbound,
@@ -43,6 +46,7 @@ impl Table {
             Self::Log => "[log]",
             Self::Admin => "[admin]",
             Self::Limits => "[limits]",
+            Self::Udp => "[udp]",
             Self::Inbound => "[[inbound]]",
             Self::User => "users of an [[inbound]]",
             Self::Outbound => "[[outbound]]",
@@ -123,12 +127,13 @@ const fn key(
 /// All keys, in the order in which documentation lists them.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = {
-    use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, User};
+    use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, Udp, User};
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
         key(Root, "log", ALL, "table", "", "what is logged, and how"),
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
+        key(Root, "udp", ALL, "table", "", "how datagrams are relayed"),
         key(Root, "inbound", ALL, "tables", "required", "where connections come in"),
         key(Root, "outbound", ALL, "tables", "one of protocol direct", "where connections go out"),
 
@@ -143,6 +148,13 @@ pub const KEYS: &[Key] = {
         key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
         key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
         key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
+
+        key(Udp, "idle", ALL, "duration, from 1m", "5m", "forgets a flow without a datagram in either direction for this long"),
+        key(Udp, "flows", ALL, "1 to 1048576", "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),
+        key(Udp, "ecn", ALL, "true or false", "false", "carries marks of congestion from one side to the other"),
+        key(Udp, "dscp", ALL, "0 to 63", "0", "code point of the service that sealed datagrams ask of routers"),
+        key(Udp, "fragment", ALL, "true or false", "false", "sends sealed datagrams that are too large for the path in fragments"),
+        key(Udp, "mtu", ALL, "576 to 65535 bytes", "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
         key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
@@ -175,6 +187,7 @@ pub const KEYS: &[Key] = {
 
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
         key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password"),
+        key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
         key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),
@@ -202,6 +215,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "timeout", DIALLING, "duration", "10s", "time for name resolution and all attempts to connect together"),
         key(Outbound, "members", GROUP, "list of { name }", "required", "outbounds of which the one that answers best is used"),
         key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),
+        key(Outbound, "check-dns", GROUP, "address of a name server", "8.8.8.8:53", "which server is asked through each member to compare them for datagrams"),
         key(Outbound, "check-interval", GROUP, "duration", "10s", "time between two checks of a member"),
         key(Outbound, "check-interval-in-use", GROUP, "duration", "check-interval", "the same for the member in use"),
         key(Outbound, "check-timeout", GROUP, "duration", "5s", "an answer that takes longer is none"),
@@ -254,13 +268,16 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_model() {
         use crate::dialect::value::duration;
-        use crate::model::{Dial, Limits};
+        use crate::model::{Dial, Limits, Udp};
 
         let default = |table, name| of(table).find(|key| key.name == name).unwrap().default;
         let limits = Limits::default();
         assert_eq!(duration(default(Table::Limits, "idle")).ok(), limits.idle);
         assert_eq!(duration(default(Table::Limits, "drain")), Ok(limits.drain));
         assert_eq!(duration(default(Table::Outbound, "timeout")), Ok(Dial::default().timeout));
+        let udp = Udp::default();
+        assert_eq!(duration(default(Table::Udp, "idle")), Ok(udp.idle));
+        assert_eq!(default(Table::Udp, "flows"), udp.flows.to_string());
         assert_eq!(default(Table::Limits, "unauthenticated"), limits.unauthenticated.to_string());
     }
 

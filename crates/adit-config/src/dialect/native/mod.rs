@@ -41,7 +41,7 @@ pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem, text_of};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol};
+use crate::model::{Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, Udp};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -86,6 +86,9 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     }
     if let Some(table) = root.take("limits").and_then(|field| field.table(report, Table::Limits)) {
         config.limits = limits(table, report);
+    }
+    if let Some(table) = root.take("udp").and_then(|field| field.table(report, Table::Udp)) {
+        config.udp = udp(table, report);
     }
     let outbounds = match root.take("outbound") {
         Some(field) => field.tables(report, Table::Outbound, MAX_OUTBOUNDS),
@@ -141,6 +144,30 @@ fn limits(mut table: Fields<'_>, report: &mut Report<'_>) -> Limits {
     };
     table.finish(report, None);
     limits
+}
+
+fn udp(mut table: Fields<'_>, report: &mut Report<'_>) -> Udp {
+    let default = Udp::default();
+    let idle = table.duration(report, "idle");
+    if idle.is_some_and(|idle| idle < Udp::MIN_IDLE) {
+        let problem = Problem::new("less than a minute, for which packet numbers have to be remembered");
+        report.error(&table.place("idle"), table.path("idle"), problem);
+    }
+    let udp = Udp {
+        idle: idle.unwrap_or(default.idle),
+        flows: table.integer(report, "flows", 1..=1 << 20).unwrap_or(default.flows),
+        ecn: table.flag(report, "ecn").unwrap_or(default.ecn),
+        dscp: table.integer(report, "dscp", 0..=63).map_or(default.dscp, small),
+        fragment: table.flag(report, "fragment").unwrap_or(default.fragment),
+        mtu: table.integer(report, "mtu", 576..=65_535).map(small),
+    };
+    table.finish(report, None);
+    udp
+}
+
+/// A number whose range has been checked.
+fn small<T: TryFrom<usize>>(number: usize) -> T {
+    T::try_from(number).unwrap_or_else(|_| unreachable!("its range was checked"))
 }
 
 fn idle(

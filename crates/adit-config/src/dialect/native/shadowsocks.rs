@@ -22,7 +22,7 @@ const MAX_ARGUMENTS: usize = 64;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = key(fields, report);
-    let users = read_users(fields, report, |text| text_of(text, MAX_CREDENTIAL));
+    let users = read_users(fields, report, true, |text| text_of(text, MAX_CREDENTIAL));
     let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
@@ -32,7 +32,20 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     };
     let replay = fields.one_of(report, "replay", write::REPLAY).unwrap_or_default();
     let Spanned { value: key, at } = key?;
-    match ShadowsocksServerKey::with_users(key, users) {
+    let passed_on = users.iter().filter(|user| user.server.is_some()).count();
+    if passed_on > 0 && (passed_on < users.len() || cover != ServerCover::default()) {
+        let problem = "with a server of its own for one user, all must have one, and there is no disguise";
+        report.error(&at, fields.path("users"), Problem::new(problem));
+        return None;
+    }
+    let server_key = if passed_on > 0 {
+        let hops = users.into_iter().filter_map(|user| Some((user.name, user.password, user.server?)));
+        ShadowsocksServerKey::with_hops(key, hops.collect())
+    } else {
+        let users = users.into_iter().map(|user| (user.name, user.password));
+        ShadowsocksServerKey::with_users(key, users.collect())
+    };
+    match server_key {
         Ok(key) => Some(ShadowsocksServer { key, transports, cover, replay }),
         Err(error) => {
             let field = if fields.has("users") { "users" } else { "password" };

@@ -84,7 +84,9 @@ fn groups() {
         ("members = [{ name = \"group\" }]", "a group cannot hold a group"),
         ("members = [{ name = \"no\" }, { name = \"no\" }]", "one of them is listed twice"),
         ("members = [{ name = \"no\", tcp-weight = 101 }]", "not from 0 to 100"),
-        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "no address that begins with http://"),
+        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "https is not in this build"),
+        ("members = [{ name = \"no\" }]\ncheck-url = \"ftp://a\"", "no address that begins with http://"),
+        ("members = [{ name = \"no\" }]\ncheck-dns = \"a\"", "bad name server: a"),
         ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "no time at all"),
         ("members = [{ name = \"no\" }]\ncheck-interval-in-use = \"1m\"", "longer than check-interval"),
         ("members = [{ name = \"no\" }]\ntimeout = \"1m\"", "protocol group has no such key"),
@@ -341,6 +343,20 @@ fn limits_strategy() -> impl Strategy<Value = Limits> {
     })
 }
 
+fn udp_strategy() -> impl Strategy<Value = Udp> {
+    let mtu = proptest::option::of(576_u16..);
+    (60_000_u64..10_000_000, 1_usize..10_000, any::<(bool, bool)>(), 0_u8..64, mtu).prop_map(
+        |(idle, flows, (ecn, fragment), dscp, mtu)| Udp {
+            idle: Duration::from_millis(idle),
+            flows,
+            ecn,
+            dscp,
+            fragment,
+            mtu,
+        },
+    )
+}
+
 fn dial_strategy() -> impl Strategy<Value = Dial> {
     let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
@@ -509,16 +525,42 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     )
 }
 
+#[test]
+fn a_relay_names_a_server_for_each_user() {
+    let head = "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:8388\"\n\
+                method = \"2022-blake3-aes-128-gcm\"\npassword = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n";
+    let user =
+        |name: &str, key: &str, rest: &str| format!("{{ name = \"{name}\", password = \"{key}\"{rest} }}");
+    let server = ", server = \"next.example:443\"";
+    let (one, two) = ("AQAAAAAAAAAAAAAAAAAAAA==", "AgAAAAAAAAAAAAAAAAAAAA==");
+    let text = format!("{head}users = [{}, {}]\n", user("a", one, server), user("b", two, server));
+    let config = load(&text);
+    let InboundProtocol::Shadowsocks(relay) = &config.inbounds[0].protocol else { panic!("no server") };
+    assert_eq!((relay.key.users().len(), relay.key.hops().len()), (2, 2));
+    assert_eq!(relay.key.hops()[0].to_string(), "next.example:443");
+    assert_eq!(load(&to_toml(&config)), config);
+    for text in [
+        format!("{head}users = [{}, {}]\n", user("a", one, server), user("b", two, "")),
+        format!("{head}obfs = \"http\"\nusers = [{}]\n", user("a", one, server)),
+    ] {
+        let found = parse("t", &text).unwrap_err().to_string();
+        assert!(found.contains("users: with a server of its own"), "{found}");
+    }
+}
+
 fn config_strategy() -> impl Strategy<Value = Config> {
     let inbounds = proptest::collection::vec(inbound_strategy(), 1..4);
     let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
     let admin = proptest::option::of("/[a-z ]{1,9}");
-    (log_strategy(), admin, proptest::option::of(1_usize..1000), limits_strategy(), inbounds, outbounds)
-        .prop_map(|(log, admin, cores, limits, inbounds, outbounds)| Config {
+    let cores = proptest::option::of(1_usize..1000);
+    (log_strategy(), admin, cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
+        .prop_map(|(log, admin, cores, limits, udp, inbounds, outbounds)| Config {
             log,
             admin: admin.map(PathBuf::from),
             cores,
             limits,
+            acl: None,
+            udp,
             inbounds,
             outbounds,
         })

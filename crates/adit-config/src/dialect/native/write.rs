@@ -9,7 +9,7 @@ use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
     Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
     OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, SnellClient, SocketOptions, Transports,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SocketOptions, Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -46,6 +46,9 @@ pub fn to_toml(config: &Config) -> String {
         out.text("socket", &socket.to_string_lossy());
     }
     out.limits(&config.limits);
+    if config.udp != Udp::default() {
+        out.udp(&config.udp);
+    }
     for inbound in &config.inbounds {
         out.inbound(inbound, &config.outbounds);
     }
@@ -134,6 +137,18 @@ impl Writer {
         self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
     }
 
+    fn udp(&mut self, udp: &Udp) {
+        self.header("[udp]");
+        self.text("idle", &duration_text(udp.idle));
+        self.raw("flows", udp.flows);
+        self.switch("ecn", udp.ecn);
+        self.raw("dscp", udp.dscp);
+        self.switch("fragment", udp.fragment);
+        if let Some(mtu) = udp.mtu {
+            self.raw("mtu", mtu);
+        }
+    }
+
     fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {
         self.header("[[inbound]]");
         self.text("name", &inbound.name);
@@ -176,6 +191,15 @@ impl Writer {
         }
     }
 
+    fn hops(&mut self, key: &ShadowsocksServerKey) {
+        let hops = key.users().iter().zip(key.hops()).map(|((name, password), server)| {
+            let (name, password, server) =
+                (quote(name), quote(password.expose()), quote(&server.to_string()));
+            format!("{{ name = {name}, password = {password}, server = {server} }}")
+        });
+        self.raw("users", format!("[{}]", hops.collect::<Vec<_>>().join(", ")));
+    }
+
     fn shadowsocks_key(&mut self, key: &ShadowsocksKey) {
         self.text("method", key.method().name());
         let name = match key.form() {
@@ -187,7 +211,11 @@ impl Writer {
 
     fn shadowsocks_server(&mut self, server: &ShadowsocksServer) {
         self.shadowsocks_key(server.key.key());
-        self.users(server.key.users());
+        if server.key.hops().is_empty() {
+            self.users(server.key.users());
+        } else {
+            self.hops(&server.key);
+        }
         self.choice("mode", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
@@ -276,6 +304,7 @@ impl Writer {
         let members: Vec<String> = members.collect();
         self.raw("members", format!("[{}]", members.join(", ")));
         self.text("check-url", &group.check.url);
+        self.text("check-dns", &group.check.dns.to_string());
         self.text("check-interval", &duration_text(group.check.interval));
         self.text("check-interval-in-use", &duration_text(group.check.interval_in_use));
         self.text("check-timeout", &duration_text(group.check.timeout));

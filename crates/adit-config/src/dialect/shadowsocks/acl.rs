@@ -18,7 +18,7 @@
 //! shadowsocks-rust has comments on lines of their own alone; shadowsocks-libev ends every line at a `#`. Lines that
 //! hold other characters than ASCII are skipped (shadowsocks-rust 1.25), with a warning here.
 //!
-//! Of addresses the bypass list is asked first, of names the proxy list. Regular expressions that say no more than
+//! Of addresses the bypass list is asked first; of names too in shadowsocks-libev, the proxy list in shadowsocks-rust. Regular expressions that say no more than
 //! "this name and below it" are kept as names: the expression in the example costs what `||example.com` costs.
 
 use std::net::IpAddr;
@@ -55,7 +55,11 @@ pub fn parse(family: Family, file: &str, text: &str) -> Result<(Acl, Diagnostics
     let mut reader = Reader {
         family,
         source: &source,
-        acl: Acl::default(),
+        acl: Acl {
+            bypass_first: family == Family::Libev,
+            proxies_unknown: family == Family::Libev,
+            ..Acl::default()
+        },
         list: Name::Bypass,
         found: Diagnostics::new(),
     };
@@ -306,6 +310,7 @@ mod tests {
             (^|\\.)tree\\.example$\n^ads?[0-9]\n[proxy_list]\n10.1.0.0/16\n||up.cn.example\n";
         for family in [Family::Libev, Family::Rust] {
             let acl = acl(family, TEXT);
+            let of_both = if family == Family::Libev { Verdict::No } else { Verdict::Yes };
             for (target, want) in [
                 ("10.2.3.4", Verdict::No),
                 ("10.1.3.4", Verdict::No),
@@ -315,7 +320,7 @@ mod tests {
                 ("cn.example", Verdict::No),
                 ("WWW.CN.Example", Verdict::No),
                 ("xcn.example", Verdict::Resolve),
-                ("up.cn.example", Verdict::Yes),
+                ("up.cn.example", of_both),
                 ("one.example", Verdict::No),
                 ("a.one.example", Verdict::Resolve),
                 ("a.tree.example", Verdict::No),
@@ -404,6 +409,54 @@ mod tests {
         assert!(found.starts_with("t:2:1: neither a network"), "{found}");
         let long = format!("{}\n", "a".repeat(255));
         assert_eq!(parse(Family::Libev, "t", &long).unwrap().1.len(), 1);
+    }
+
+    /// Observed of ss-local 3.3.5: an unmatched name that has no address goes through the proxy in either mode.
+    #[test]
+    fn names_without_an_address() {
+        let text = "[bypass_all]\n[proxy_list]\n^x$\n";
+        let name = host("nosuch.example");
+        let libev = acl(Family::Libev, text);
+        assert_eq!((libev.proxies(&name), libev.proxies_unknown()), (Verdict::Resolve, true));
+        assert!(!libev.proxies_any(["192.0.2.1".parse().unwrap()]));
+        assert_eq!(acl(Family::Rust, text).proxies(&name), Verdict::No);
+    }
+
+    #[test]
+    fn a_large_list() {
+        let mut text = String::from("[bypass_all]\n[proxy_list]\n");
+        for n in 0..50_000_u32 {
+            let [_, high, mid, low] = (n * 2).to_be_bytes();
+            text.push_str(&format!("10.{high}.{mid}.{low}\n||name{n}.example\n(^|\\.)tree{n}\\.example$\n"));
+        }
+        for family in [Family::Libev, Family::Rust] {
+            let acl = acl(family, &text);
+            assert!(acl.proxy.regexes.is_empty(), "all of them are names");
+            for n in (0..50_000_u32).step_by(997) {
+                let [_, high, mid, low] = (n * 2).to_be_bytes();
+                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{low}"))), Verdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{}", low + 1))), Verdict::No);
+                assert_eq!(acl.proxies(&host(&format!("a.b.name{n}.example"))), Verdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("x.tree{n}.example"))), Verdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("xname{n}.example"))), Verdict::Resolve);
+            }
+        }
+    }
+
+    /// Expressions that take other engines exponential time, or gigabytes.
+    #[test]
+    fn hostile_expressions() {
+        let name = host(&"a".repeat(255));
+        for regex in ["(a+)+b$", "(a|aa)+b$", "(a*)*b", "^(.*a){20}b"] {
+            let acl = acl(Family::Rust, &format!("{regex}\n"));
+            assert_eq!(acl.proxies(&name), Verdict::Yes, "{regex}");
+        }
+        for regex in ["(a{1000}){1000}", "((a{100}){100}){100}", "a{4294967296}", "(?=a)", "(a)\\1", "["] {
+            assert!(parse(Family::Rust, "t", &format!("{regex}\n")).is_err(), "{regex}");
+        }
+        let many = "[0-9]x\n".repeat(MAX_REGEXES + 1);
+        let found = parse(Family::Rust, "t", &many).unwrap_err();
+        assert!(found.to_string().starts_with("t:10001:1: more than 10000"), "{found}");
     }
 
     proptest! {

@@ -22,7 +22,7 @@ pub mod sip008;
 use adit_proto::shadowsocks::{KeyError, Method};
 use adit_proto::wire::Target;
 
-pub use self::setup::{Control, Datagrams, Manager, ManagerAddress, Online, Process, Setup};
+pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, Setup};
 use super::value::{self, Problem};
 use crate::model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 

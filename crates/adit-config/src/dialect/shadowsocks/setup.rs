@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::manager::Add;
-use super::{Family, MAX_TEXT, key, method, wrong_key};
+use super::{Family, MAX_TEXT, key, method, sip008, wrong_key};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
@@ -33,8 +33,6 @@ pub struct Setup {
     pub config: Config,
     /// What the process itself does.
     pub process: Process,
-    /// How datagrams are relayed.
-    pub datagrams: Datagrams,
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
     /// Managers.
@@ -72,17 +70,6 @@ pub struct Process {
     pub open_files: Option<u64>,
     /// Writes its log to the system's.
     pub syslog: bool,
-}
-
-/// How datagrams are relayed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Datagrams {
-    /// An association without a datagram for this long is forgotten.
-    pub idle: Option<Duration>,
-    /// Most associations at a time.
-    pub associations: Option<usize>,
-    /// Largest packet of the network.
-    pub mtu: Option<usize>,
 }
 
 /// Where a manager is.
@@ -187,7 +174,7 @@ impl Manager {
 }
 
 /// A list of servers that is fetched.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Online {
     /// Its address, which may hold a token.
     pub url: Secret,
@@ -195,6 +182,83 @@ pub struct Online {
     pub interval: Duration,
     /// Plugins that servers of the list may name; `None` for all.
     pub allowed_plugins: Option<Vec<Box<str>>>,
+    /// How servers are compared.
+    pub check: Check,
+    /// How they are dialled.
+    pub dial: Dial,
+    /// What they are used for.
+    pub transports: Transports,
+}
+
+impl Online {
+    /// A list at `url`, with everything else as it is without settings.
+    pub(super) fn new(url: Secret, interval: Duration, allowed_plugins: Option<Vec<Box<str>>>) -> Self {
+        Self {
+            url,
+            interval,
+            allowed_plugins,
+            check: Check::default(),
+            dial: Dial::default(),
+            transports: Transports::default(),
+        }
+    }
+
+    /// The outbounds for the servers of a list, with names that are not `taken`, and how many servers are left out
+    /// since they need a program of their own.
+    pub fn outbounds(&self, list: &sip008::List, taken: &[Arc<str>]) -> (Vec<Outbound>, usize) {
+        let mut taken: std::collections::HashSet<Arc<str>> = taken.iter().cloned().collect();
+        let (mut all, mut left_out) = (Vec::new(), 0);
+        for (i, profile) in list.servers.iter().enumerate() {
+            let cover = client_cover(profile.plugin.clone());
+            if matches!(cover, ClientCover::Plugin(_)) {
+                left_out += 1;
+                continue;
+            }
+            let own = profile.name.as_deref().and_then(|name| crate::dialect::native::name(name).ok());
+            let mut name: Arc<str> = own.map_or_else(|| format!("online-{}", i + 1).into(), Arc::from);
+            for n in 2.. {
+                if taken.insert(Arc::clone(&name)) {
+                    break;
+                }
+                name = format!("online-{}-{n}", i + 1).into();
+            }
+            let client = ShadowsocksClient {
+                server: profile.server.clone(),
+                key: profile.key.clone(),
+                transports: self.transports,
+                cover,
+            };
+            let protocol = OutboundProtocol::Shadowsocks(client);
+            all.push(Outbound { name, dial: self.dial.clone(), protocol });
+        }
+        (all, left_out)
+    }
+}
+
+impl Setup {
+    /// Makes what the connections go out through a group that can grow, with the servers that are there already, and
+    /// gives its name.
+    pub fn grow(&mut self, check: &Check) -> Arc<str> {
+        let outbounds = &mut self.config.outbounds;
+        let group = |members| Group { members, grows: true, check: check.clone() };
+        let is_taken = outbounds
+            .iter()
+            .any(|outbound| &*outbound.name == "servers" && outbound.protocol != OutboundProtocol::Reject);
+        let outbound = |group| Outbound {
+            name: if is_taken { "all servers" } else { "servers" }.into(),
+            dial: Dial::default(),
+            protocol: OutboundProtocol::Group(group),
+        };
+        match outbounds.first_mut().map(|first| &mut first.protocol) {
+            Some(OutboundProtocol::Group(group)) => group.grows = true,
+            Some(OutboundProtocol::Reject) => outbounds[0] = outbound(group(Vec::new())),
+            _ => {
+                let members = (1..=outbounds.len()).map(Member::new).collect();
+                outbounds.insert(0, outbound(group(members)));
+            }
+        }
+        outbounds[0].name.clone()
+    }
 }
 
 pub(super) fn transports(text: &str) -> Result<Transports, Problem> {
@@ -318,7 +382,7 @@ pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
             udp_weight: choice.udp_weight,
         };
         let members = choices.iter().enumerate().map(member).collect();
-        let protocol = OutboundProtocol::Group(Group { members, check });
+        let protocol = OutboundProtocol::Group(Group { members, grows: false, check });
         all.push(Outbound { name: "servers".into(), dial: Dial::default(), protocol });
         taken.insert(Arc::<str>::from("servers"));
     }

@@ -11,16 +11,21 @@
 //! from the future does not take the others away.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use adit_proto::wire::{Host, Target};
 use zeroize::Zeroizing;
 
 use super::fields::{Field, Fields, Report};
+use super::setup::{self, Choice};
 use super::{MAX_TEXT, Profile, key, method};
 use crate::diagnostic::{Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
 use crate::dialect::value::{Problem, text_of};
-use crate::model::{KeyForm, Plugin, Secret, Transports};
+use crate::model::{
+    Check, Config, Dial, Inbound, KeyForm, LocalProtocols, Plugin, Secret, ShadowsocksClient, SocketOptions,
+    Transports,
+};
 use crate::source::Source;
 
 /// Most servers in one list.
@@ -162,6 +167,34 @@ fn require<'a>(report: &mut Report<'_>, fields: &mut Fields<'a>, key: &'static s
         report.error(fields.at, fields.path(key), Problem::new("missing"));
     }
     field
+}
+
+/// A client of these servers, with a proxy port on `127.0.0.1:1080`.
+pub fn config(list: &List) -> Config {
+    let choice = |profile: &Profile| Choice {
+        name: profile.name.clone(),
+        client: ShadowsocksClient {
+            server: profile.server.clone(),
+            key: profile.key.clone(),
+            transports: Transports::Both,
+            cover: setup::client_cover(profile.plugin.clone()),
+        },
+        dial: Dial::default(),
+        tcp_weight: 100,
+        udp_weight: 100,
+    };
+    let inbound = Inbound {
+        name: "local".into(),
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 1080))],
+        socket: SocketOptions::default(),
+        outbound: 0,
+        protocol: setup::local(LocalProtocols::Mixed),
+    };
+    Config {
+        inbounds: vec![inbound],
+        outbounds: setup::outbounds(list.servers.iter().map(choice).collect(), Check::default()),
+        ..Config::default()
+    }
 }
 
 /// Writes a document. Servers that SIP008 has no words for are left out: those with a key instead of a password, or

@@ -43,7 +43,7 @@ fn names_are_resolved_once_and_the_first_datagrams_wait() {
 
 #[test]
 fn an_unreachable_target_ends_its_flow() {
-    let dead = addr(&socket());
+    let dead = adit_testkit::unused_addr();
     let (running, at) = run(tunnel(dead), OutboundProtocol::Direct, 1);
     let client = socket();
     client.send_to(b"nobody there", at).unwrap();

@@ -4,6 +4,7 @@ mod exchange;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 
 use self::exchange::{Broken, End, Exchange, Parts, Passed};
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
+use crate::access::Route;
 use crate::conns::Entry;
 use crate::io::send_end;
-use crate::outbound::Opened;
+use crate::outbound::{Opened, Outbound};
 use crate::record::{EndReason, Record, Side};
 use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
 use crate::session::Session;
@@ -52,7 +54,10 @@ struct Connection<'c> {
 /// The connection of the last request, for the next one to the same target.
 struct Kept {
     target: Target,
+    outbound: Rc<Outbound>,
     opened: Opened,
+    /// Bytes that have come over it.
+    down: u64,
 }
 
 /// What follows a request on its connection.
@@ -197,8 +202,8 @@ impl Connection<'_> {
         let received = rt::timeout(KEEP_ALIVE, wait).await.unwrap_or(0);
         self.entry.set_resting(false);
         self.wire.filled(received);
-        if let Some(Kept { opened, .. }) = lost {
-            self.close_far(opened.far, local_end(), true);
+        if let Some(Kept { outbound, opened, down, .. }) = lost {
+            self.close_far(&outbound, opened, local_end(), true, down);
         }
         received > 0
     }
@@ -255,14 +260,20 @@ impl Connection<'_> {
 
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
         let client = self.client;
-        let session =
-            Session { inbound: client.inbound, peer: client.peer, target: &target, since: rt::now() };
-        let (mut opened, mut replay) = match self.take_kept(&target, &request).await {
+        let way = client.inbound.way(&target).await;
+        let session = Session {
+            inbound: client.inbound,
+            outbound: &way.outbound,
+            peer: client.peer,
+            target: &target,
+            since: rt::now(),
+        };
+        let (mut opened, mut replay) = match self.take_kept(&target, &request, &way).await {
             Some(opened) => {
                 client.inbound.metrics.requests.add(1);
                 (opened, Some(Vec::new()))
             }
-            None => match session.open().await {
+            None => match session.open(&way).await {
                 Ok(opened) => {
                     let replay = opened.policy.keep_for_replay.then(Vec::new);
                     (opened, replay)
@@ -276,7 +287,7 @@ impl Connection<'_> {
         {
             // The other side had given up a kept connection before it saw the request: once more on a fresh one.
             request.head = sent;
-            match Box::pin(client.inbound.outbound.open(&target, true)).await {
+            match Box::pin(way.outbound.open(&target, true)).await {
                 Ok(fresh) => {
                     opened = fresh;
                     passed = self.pass(&mut opened.far, &mut request, &mut None).await;
@@ -287,7 +298,7 @@ impl Connection<'_> {
                 }
             }
         }
-        Box::pin(self.finish(&session, opened, passed, request)).await
+        Box::pin(self.finish(&session, &way, opened, passed, request)).await
     }
 
     async fn pass(
@@ -314,6 +325,7 @@ impl Connection<'_> {
     async fn finish(
         &mut self,
         session: &Session<'_>,
+        way: &Route,
         mut opened: Opened,
         passed: Passed,
         mut request: Request,
@@ -324,23 +336,24 @@ impl Connection<'_> {
                 Next::Close
             }
             Ok(_) => {
-                write_record(session, passed.up, passed.down, &EndReason::Finished);
+                write_record(session, &opened, passed.up, passed.down, &EndReason::Finished);
                 if passed.target_keeps {
                     let policy = Policy { keep_for_replay: false, ..opened.policy };
                     let opened = Opened { policy, ..opened };
                     self.drop_kept();
-                    self.kept = Some(Kept { target: session.target.clone(), opened });
+                    let (target, outbound) = (session.target.clone(), way.outbound.clone());
+                    self.kept = Some(Kept { target, outbound, opened, down: passed.down });
                 } else if passed.far_ended && passed.is_clean && self.end_exchange(&mut opened.far).await {
-                    self.close_far(opened.far, EndReason::Finished, true);
+                    self.close_far(&way.outbound, opened, EndReason::Finished, true, passed.down);
                 } else {
-                    self.close_far(opened.far, local_end(), passed.is_clean);
+                    self.close_far(&way.outbound, opened, local_end(), passed.is_clean, passed.down);
                 }
                 if passed.client_keeps { Next::Request } else { self.hang_up().await }
             }
             Err(Broken { reason, status }) => {
-                write_record(session, passed.up, passed.down, &reason);
+                write_record(session, &opened, passed.up, passed.down, &reason);
                 let is_local = matches!(reason, EndReason::Socket(Side::Near, _));
-                self.close_far(opened.far, reason, passed.is_clean);
+                self.close_far(&way.outbound, opened, reason, passed.is_clean, passed.down);
                 if is_local {
                     return Next::Close;
                 }
@@ -373,21 +386,22 @@ impl Connection<'_> {
 
     /// The kept connection, if it leads to `target` and still does. A request that could not be sent again, should
     /// the connection turn out to be closed, gets a fresh one.
-    async fn take_kept(&mut self, target: &Target, request: &Request) -> Option<Opened> {
-        if !request.is_repeatable || self.kept.as_ref()?.target != *target {
+    async fn take_kept(&mut self, target: &Target, request: &Request, way: &Route) -> Option<Opened> {
+        let kept = self.kept.as_ref()?;
+        if !request.is_repeatable || kept.target != *target || !Rc::ptr_eq(&kept.outbound, &way.outbound) {
             return None;
         }
-        let Kept { opened, .. } = self.kept.take()?;
+        let Kept { outbound, opened, down, .. } = self.kept.take()?;
         if poll_fn(|cx| Poll::Ready(is_quiet(&opened.far, cx))).await {
             return Some(opened);
         }
-        self.close_far(opened.far, local_end(), true);
+        self.close_far(&outbound, opened, local_end(), true, down);
         None
     }
 
     fn drop_kept(&mut self) {
-        if let Some(Kept { opened, .. }) = self.kept.take() {
-            self.close_far(opened.far, local_end(), true);
+        if let Some(Kept { outbound, opened, down, .. }) = self.kept.take() {
+            self.close_far(&outbound, opened, local_end(), true, down);
         }
     }
 
@@ -401,10 +415,10 @@ impl Connection<'_> {
             )
     }
 
-    fn close_far(&self, far: Endpoint, reason: EndReason, is_clean: bool) {
+    fn close_far(&self, outbound: &Outbound, opened: Opened, reason: EndReason, is_clean: bool, down: u64) {
         let inbound = self.client.inbound;
-        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean, near_ended: false };
-        inbound.outbound.close(far, &outcome, &inbound.core.pool);
+        let outcome = Outcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
+        outbound.close(opened, &outcome, &inbound.core.pool);
     }
 
     /// Answers a request with an error of our own.
@@ -480,11 +494,11 @@ fn is_quiet(far: &Endpoint, cx: &mut Context<'_>) -> bool {
     }
 }
 
-fn write_record(session: &Session<'_>, up: u64, down: u64, reason: &EndReason) {
+fn write_record(session: &Session<'_>, opened: &Opened, up: u64, down: u64, reason: &EndReason) {
     let inbound = session.inbound;
     let record = Record {
         inbound: &inbound.name,
-        outbound: &inbound.outbound.name,
+        outbound: session.outbound.name_of(opened),
         peer: Some(session.peer),
         target: session.target,
         since: session.since,

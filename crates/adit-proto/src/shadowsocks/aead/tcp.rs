@@ -95,6 +95,11 @@ impl Client {
         Self { sender: Sender::new(key, address.into(), rng), receiver: Receiver::new(key) }
     }
 
+    /// The salt of the request until it has left; a client that takes no request for an answer remembers it.
+    pub fn own_salt(&self) -> Option<&[u8]> {
+        self.sender.salt.as_ref().map(Salt::as_slice)
+    }
+
     /// The server's salt, once it is there: to be checked for repetition when the first payload has been opened.
     pub fn peer_salt(&self) -> Option<&[u8]> {
         self.receiver.salt.as_ref().map(Salt::as_slice)

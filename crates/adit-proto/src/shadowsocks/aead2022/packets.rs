@@ -47,10 +47,39 @@ pub(super) fn draw_session_id(rng: &mut dyn Rng) -> [u8; 8] {
     }
 }
 
-/// The session cipher of AES methods; `None` for those that seal under the PSK itself.
-pub(super) fn session_cipher(method: Method2022, psk: &Psk, session_id: [u8; 8]) -> Option<Aead> {
-    let key = session_key(psk, &session_id);
-    method.has_identities().then(|| Aead::new(method.algorithm(), &key[..method.key_len()]))
+/// The cipher of one session in one direction. Its schedule (600 bytes) is derived when it is wanted, and given up
+/// by [`SessionCipher::rest`].
+#[derive(Debug)]
+pub(super) struct SessionCipher {
+    method: Method2022,
+    schedule: Option<Box<Aead>>,
+}
+
+impl SessionCipher {
+    pub(super) fn new(method: Method2022) -> Self {
+        Self { method, schedule: None }
+    }
+
+    /// Whether there is one: other methods than those with AES seal under the PSK itself.
+    pub(super) fn is_used(&self) -> bool {
+        self.method.has_identities()
+    }
+
+    /// The cipher of session `id` under `psk`, which are the same at each call.
+    pub(super) fn schedule(&mut self, psk: &Psk, id: [u8; 8]) -> Option<&Aead> {
+        if !self.is_used() {
+            return None;
+        }
+        let method = self.method;
+        Some(self.schedule.get_or_insert_with(|| {
+            let key = session_key(psk, &id);
+            Box::new(Aead::new(method.algorithm(), &key[..method.key_len()]))
+        }))
+    }
+
+    pub(super) fn rest(&mut self) {
+        self.schedule = None;
+    }
 }
 
 /// Room around a payload; `fixed` is what lies in front of the padding.
@@ -210,7 +239,7 @@ pub struct ClientPackets {
     keys: Arc<Keys2022>,
     session_id: [u8; 8],
     next_packet_id: u64,
-    cipher: Option<Aead>,
+    cipher: SessionCipher,
     current: Option<Box<PeerSession>>,
     previous: Option<Box<PeerSession>>,
 }
@@ -219,7 +248,7 @@ pub struct ClientPackets {
 #[derive(Debug)]
 struct PeerSession {
     id: [u8; 8],
-    cipher: Option<Aead>,
+    cipher: SessionCipher,
     window: Window,
     seen_s: u64,
 }
@@ -232,7 +261,7 @@ impl ClientPackets {
             keys: Arc::clone(keys),
             session_id,
             next_packet_id: 0,
-            cipher: session_cipher(keys.method, &keys.user, session_id),
+            cipher: SessionCipher::new(keys.method),
             current: None,
             previous: None,
         }
@@ -241,11 +270,6 @@ impl ClientPackets {
     /// The id of this session.
     pub fn session_id(&self) -> u64 {
         u64::from_be_bytes(self.session_id)
-    }
-
-    /// The key under which the separate header goes out.
-    fn outer_psk(&self) -> &Psk {
-        self.keys.identities.first().unwrap_or(&self.keys.user)
     }
 
     /// Writes the identity headers behind the separate header at `start`.
@@ -280,7 +304,7 @@ impl ClientPackets {
 impl PacketCodec for ClientPackets {
     fn room(&self, peer: &Target) -> Room {
         let head = BodyHead { client_session: None, unix_s: 0 };
-        let nonce_len = if self.cipher.is_some() { 0 } else { XNONCE_LEN };
+        let nonce_len = if self.cipher.is_used() { 0 } else { XNONCE_LEN };
         room(nonce_len + HEADER_LEN + IDENTITY_LEN * self.keys.identities.len() + head.len(), peer)
     }
 
@@ -301,7 +325,9 @@ impl PacketCodec for ClientPackets {
         self.next_packet_id += 1;
         let body = BodyHead { client_session: None, unix_s }.emit(block, &payload, peer, rng);
         let identities = self.keys.identities.len();
-        let (session, psk) = (self.cipher.as_ref(), self.outer_psk());
+        let session = self.cipher.schedule(&self.keys.user, self.session_id);
+        // The separate header goes out under the key of the first hop.
+        let psk = self.keys.identities.first().unwrap_or(&self.keys.user);
         let start = seal_datagram(block, body..payload.end, &header, session, psk, identities, rng)?;
         self.emit_identities(block, start, &header);
         Ok(start..payload.end + TAG_LEN)
@@ -325,16 +351,23 @@ impl PacketCodec for ClientPackets {
             if !session.window.is_fresh(packet_id) {
                 return Err(WireError::Replayed { what: "packet id" });
             }
-            let packet = open(session.cipher.as_ref(), datagram)?;
+            let packet = open(session.cipher.schedule(&keys.user, id), datagram)?;
             session.window.insert(packet_id);
             session.seen_s = unix_s;
             return Ok(packet);
         }
-        let cipher = session_cipher(keys.method, &keys.user, id);
-        let packet = open(cipher.as_ref(), datagram)?;
+        let mut cipher = SessionCipher::new(keys.method);
+        let packet = open(cipher.schedule(&keys.user, id), datagram)?;
         let mut window = Window::new();
         window.insert(packet_id);
         self.admit(Box::new(PeerSession { id, cipher, window, seen_s: unix_s }))?;
         Ok(packet)
+    }
+
+    fn rest(&mut self) {
+        self.cipher.rest();
+        for session in [&mut self.current, &mut self.previous].into_iter().flatten() {
+            session.cipher.rest();
+        }
     }
 }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 
 use super::IDENTITY_LEN;
 use super::packets::{
-    BodyHead, HEADER_LEN, draw_session_id, header, ids, open_body, open_outer, room, seal_datagram,
-    session_cipher,
+    BodyHead, HEADER_LEN, SessionCipher, draw_session_id, header, ids, open_body, open_outer, room,
+    seal_datagram,
 };
 use super::window::Window;
-use crate::crypto::{Aead, XNONCE_LEN};
+use crate::crypto::XNONCE_LEN;
 use crate::shadowsocks::key::{DatagramCipher, Keys2022, Psk, UserId, Users};
 use crate::shadowsocks::packet::Packet;
 use crate::wire::{Rng, Room, Target, WireError};
@@ -86,11 +86,11 @@ impl ServerPackets {
         Session {
             client_id,
             user: header.user,
-            opening: session_cipher(method, &psk, client_id),
-            window: Box::new(Window::new()),
+            opening: SessionCipher::new(method),
+            window: Window::new(),
             own_id,
             next_packet_id: 0,
-            sealing: session_cipher(method, &psk, own_id),
+            sealing: SessionCipher::new(method),
             psk,
         }
     }
@@ -101,11 +101,11 @@ impl ServerPackets {
 pub struct Session {
     client_id: [u8; 8],
     user: Option<UserId>,
-    opening: Option<Aead>,
-    window: Box<Window>,
+    opening: SessionCipher,
+    window: Window,
     own_id: [u8; 8],
     next_packet_id: u64,
-    sealing: Option<Aead>,
+    sealing: SessionCipher,
     psk: Psk,
 }
 
@@ -127,17 +127,24 @@ impl Session {
         if !self.window.is_fresh(packet_id) {
             return Err(WireError::Replayed { what: "packet id" });
         }
-        let body = open_body(self.opening.as_ref(), datagram, &header.plain, header.body.clone())?;
+        let cipher = self.opening.schedule(&self.psk, self.client_id);
+        let body = open_body(cipher, datagram, &header.plain, header.body.clone())?;
         let head = BodyHead { client_session: None, unix_s };
         let packet = head.parse(&datagram[body.clone()], body.start)?;
         self.window.insert(packet_id);
         Ok(packet)
     }
 
+    /// Gives up what can be derived again: for sessions that are silent.
+    pub fn rest(&mut self) {
+        self.opening.rest();
+        self.sealing.rest();
+    }
+
     /// What must lie free around the payload for [`Session::seal`], at most.
     pub fn room(&self, source: &Target) -> Room {
         let head = BodyHead { client_session: Some(self.client_id), unix_s: 0 };
-        let nonce_len = if self.sealing.is_some() { 0 } else { XNONCE_LEN };
+        let nonce_len = if self.sealing.is_used() { 0 } else { XNONCE_LEN };
         room(nonce_len + HEADER_LEN + head.len(), source)
     }
 
@@ -161,7 +168,8 @@ impl Session {
         let head = BodyHead { client_session: Some(self.client_id), unix_s };
         let body = head.emit(block, &payload, source, rng);
         let end = payload.end;
-        let start = seal_datagram(block, body..end, &header, self.sealing.as_ref(), &self.psk, 0, rng)?;
+        let cipher = self.sealing.schedule(&self.psk, self.own_id);
+        let start = seal_datagram(block, body..end, &header, cipher, &self.psk, 0, rng)?;
         Ok(start..end + crate::crypto::TAG_LEN)
     }
 }

@@ -4,16 +4,22 @@ const BLOCKS: u64 = 128;
 /// newest never overlaps that of the oldest (RFC 6479; the size is that of shadowsocks-rust 1.25.0 and sing-box 1.13.2).
 pub(super) const WINDOW: u64 = (BLOCKS - 1) * 64;
 
+/// Blocks of a new window: most sessions are short.
+const FIRST_BLOCKS: usize = 4;
+
 /// The packet ids that have been seen in a session.
+///
+/// The ring has a power of two of blocks, and grows to 128 of them before it turns for the first time: until then
+/// every id has its bit.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     newest: u64,
-    ring: [u64; 128],
+    ring: Vec<u64>,
 }
 
 impl Window {
     pub(super) fn new() -> Self {
-        Self { newest: 0, ring: [0; 128] }
+        Self { newest: 0, ring: vec![0; FIRST_BLOCKS] }
     }
 
     /// Is `id` neither too old nor known? Changes nothing: ask before authentication, insert after.
@@ -21,28 +27,41 @@ impl Window {
         if id > self.newest {
             return true;
         }
-        let (block, bit) = slot(id);
+        let (block, bit) = self.slot(id);
         self.newest - id <= WINDOW && self.ring[block] & bit == 0
     }
 
     /// Remembers `id`, which is fresh.
     pub(super) fn insert(&mut self, id: u64) {
         if id > self.newest {
+            self.make_room(id / 64);
             let first = self.newest / 64 + 1;
             let last = (id / 64).min(self.newest / 64 + BLOCKS);
             for block in first..=last {
-                self.ring[slot(block * 64).0] = 0;
+                let (block, _) = self.slot(block * 64);
+                self.ring[block] = 0;
             }
             self.newest = id;
         }
-        let (block, bit) = slot(id);
+        let (block, bit) = self.slot(id);
         self.ring[block] |= bit;
     }
-}
 
-fn slot(id: u64) -> (usize, u64) {
-    let block = usize::try_from(id / 64 % BLOCKS).expect("less than 128");
-    (block, 1 << (id % 64))
+    /// Grows the ring so that it does not turn at `block`, as far as it may grow.
+    fn make_room(&mut self, block: u64) {
+        let len = (block + 1).min(BLOCKS).next_power_of_two();
+        let len = usize::try_from(len).expect("at most 128");
+        if len > self.ring.len() {
+            self.ring.resize(len, 0);
+        }
+    }
+
+    fn slot(&self, id: u64) -> (usize, u64) {
+        // A power of two, so that the remainder costs no division.
+        let mask = self.ring.len() - 1;
+        let block = usize::try_from(id / 64 % BLOCKS).expect("less than 128");
+        (block & mask, 1 << (id % 64))
+    }
 }
 
 #[cfg(test)]

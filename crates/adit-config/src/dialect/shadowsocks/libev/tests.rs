@@ -65,7 +65,7 @@ fn debians_file_for_a_server() {
     assert_eq!(server.key.method().name(), "chacha20-ietf-poly1305");
     assert_eq!((server.key.key().text().expose(), server.transports), ("60jsKDQuuneN", Transports::Both));
     assert_eq!(setup.config.limits.idle, Some(Duration::from_secs(86_400)));
-    assert_eq!(setup.datagrams.idle, Some(Duration::from_secs(86_400)));
+    assert_eq!(setup.config.udp.idle, Duration::from_secs(86_400));
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(10));
     assert_eq!(setup.config.outbounds[0].dial.family, Family::PreferV4);
 }
@@ -107,7 +107,7 @@ fn flags_count_more_than_the_file() {
         ("1.1.1.1:1".into(), Transports::Udp)
     );
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(5));
-    assert_eq!(setup.datagrams.idle, Some(Duration::from_secs(10)));
+    assert_eq!(setup.config.udp.idle, Duration::from_secs(60));
     let line = "-c f -s 2.2.2.2 -s [::2]:9 -p 3 -k one --password flag -m aes-256-gcm -l4 -b ::1 -t 20 -uv -6 --fast-open";
     let setup = good(Program::Local, line, Some(FILE));
     assert_eq!(listen(&setup), ["[::1]:4"]);
@@ -132,7 +132,7 @@ fn a_server_of_flags_alone() {
     assert_eq!((process.user.as_deref(), process.open_files), (Some("nobody"), Some(1024)));
     assert_eq!(setup.acl.as_deref(), Some(Path::new("a.acl")));
     assert_eq!(setup.control, Control::Report(ManagerAddress::Unix("/run/m".into())));
-    assert_eq!(setup.datagrams.mtu, Some(1400));
+    assert_eq!(setup.config.udp.mtu, Some(1400));
     let dial = &setup.config.outbounds[0].dial;
     assert_eq!((dial.interface.as_deref(), dial.dns.len()), (Some("eth0"), 2));
     let line = "-s 127.0.0.1:5 -s ::1 -p 6 -m aes-128-gcm --key AAAAAAAAAAAAAAAAAAAAAA";

@@ -14,14 +14,14 @@ use super::flags::Flags;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::manager::Add;
 use crate::dialect::shadowsocks::setup::{
-    self, Choice, Control, Datagrams, Manager, ManagerAddress, NOT_YET, Process, Setup,
+    self, Choice, Control, Manager, ManagerAddress, NOT_YET, Process, Setup,
 };
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
 use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
 use crate::model::{
     Check, Config, Dial, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log, Outbound,
     OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SocketOptions, Transports,
+    ShadowsocksServerKey, SocketOptions, Transports, Udp,
 };
 
 /// Longest name of a user, in bytes.
@@ -47,15 +47,16 @@ pub(super) fn translate(
     let mut setup = Setup {
         config: Config::default(),
         process: merged.process(),
-        datagrams: Datagrams {
-            idle: Some(Duration::from_secs(timeout.max(TEN_S))),
-            associations: None,
-            mtu: merged.parsed(Key::Mtu, |text| Ok(text.parse().ok())).flatten().filter(|mtu| *mtu > 0),
-        },
         acl: merged.path(Key::Acl),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
+    };
+    let mtu = merged.parsed(Key::Mtu, |text| Ok(text.parse().ok())).flatten();
+    setup.config.udp = Udp {
+        idle: Duration::from_secs(timeout).max(Udp::MIN_IDLE),
+        mtu: mtu.filter(|mtu| *mtu >= 576),
+        ..Udp::default()
     };
     merged.warn_of_what_is_to_come();
     match program {

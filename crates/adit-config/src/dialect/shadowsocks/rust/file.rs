@@ -11,10 +11,10 @@ use super::Outside;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
-use crate::dialect::shadowsocks::setup::{self, Datagrams, ManagerAddress, NOT_YET, Online, Process};
+use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, Process};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
-use crate::model::{Check, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports};
+use crate::model::{Check, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports, Udp};
 use crate::source::Source;
 
 const MAX_SERVERS: usize = 256;
@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) locals: Vec<Local>,
     pub(super) mode: Transports,
     pub(super) timeout: Option<Duration>,
-    pub(super) datagrams: Datagrams,
+    pub(super) udp: Udp,
     pub(super) process: Process,
     pub(super) interface: Option<Box<str>>,
     pub(super) dns: Vec<SocketAddr>,
@@ -193,15 +193,18 @@ impl Reader<'_, '_, '_> {
         const MOST: u64 = u32::MAX as u64;
         let report = &mut *self.report;
         let small = |number: u64| usize::try_from(number).ok();
-        wanted.datagrams.associations =
-            fields.number(report, "udp_max_associations", 1..=MOST).and_then(small);
-        wanted.datagrams.mtu = fields.number(report, "udp_mtu", 1..=65_535).and_then(small);
+        if let Some(flows) = fields.number(report, "udp_max_associations", 1..=MOST).and_then(small) {
+            wanted.udp.flows = flows;
+        }
+        let mtu = fields.number(report, "udp_mtu", 576..=65_535);
+        wanted.udp.mtu = mtu.and_then(|mtu| mtu.try_into().ok());
+        wanted.udp.fragment = fields.flag(report, "outbound_udp_allow_fragmentation").unwrap_or(false);
         wanted.process.open_files = fields.number(report, "nofile", 1..=MOST);
         wanted.ipv6_first = fields.flag(report, "ipv6_first").unwrap_or(false);
         wanted.fast_open = fields.flag(report, "fast_open").unwrap_or(false);
         fields.flag(report, "no_delay");
         fields.take("version");
-        for key in ["mptcp", "ipv6_only", "outbound_udp_allow_fragmentation"] {
+        for key in ["mptcp", "ipv6_only"] {
             if let Some(field) = fields.take(key)
                 && field.flag(report) == Some(true)
             {
@@ -222,7 +225,9 @@ impl Reader<'_, '_, '_> {
         if let Some(field) = fields.take("dns") {
             wanted.dns = dns(report, &field);
         }
-        wanted.datagrams.idle = self.seconds(fields, "udp_timeout");
+        if let Some(idle) = self.seconds(fields, "udp_timeout") {
+            wanted.udp.idle = idle.max(Udp::MIN_IDLE);
+        }
         self.manager(fields, wanted);
     }
 
@@ -316,7 +321,7 @@ impl Reader<'_, '_, '_> {
             return None;
         };
         let url = url.parsed(self.report, online_url)?;
-        Some(Online { url, interval: Duration::from_secs(interval), allowed_plugins: plugins })
+        Some(Online::new(url, Duration::from_secs(interval), plugins))
     }
 
     /// `server`, `server_port`, `method` and `password` at the top: all, or none.
@@ -694,8 +699,8 @@ pub(super) fn level(verbosity: u64) -> Level {
 }
 
 pub(super) fn online_url(text: &str) -> Result<Secret, Problem> {
-    if !text.starts_with("https://") && !text.starts_with("http://") {
-        return Err(Problem::new("no address that begins with https://"));
+    if !["https://", "http://", "file:///", "/"].iter().any(|begin| text.starts_with(begin)) {
+        return Err(Problem::new("no address that begins with http://, and no path of a file"));
     }
     value::secret(text, MAX_TEXT)
 }

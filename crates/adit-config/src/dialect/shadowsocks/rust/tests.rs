@@ -85,7 +85,7 @@ fn the_example_for_both_ends() {
     let one = client(&setup, 0);
     assert_eq!((one.server.to_string(), one.transports), ("127.0.0.1:8388".into(), Transports::Tcp));
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(300));
-    assert_eq!(setup.datagrams.idle, Some(Duration::from_secs(300)));
+    assert_eq!(setup.config.udp.idle, Duration::from_secs(300));
     let setup = good(Program::Server, "", Some(EXAMPLE));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:8388"]);
@@ -154,7 +154,7 @@ fn a_file_with_everything() {
     assert_eq!((dial.family, dial.interface.as_deref()), (Family::Any, Some("eth0")));
     let config = &setup.config;
     assert_eq!((config.log.level, config.log.time, config.cores), (Level::Trace, false, Some(1)));
-    assert_eq!(setup.datagrams.associations, Some(5));
+    assert_eq!(setup.config.udp.flows, 5);
     assert_eq!(setup.online[0].interval.as_secs(), 60);
     assert!(!format!("{setup:?}").contains("token"));
     let file =

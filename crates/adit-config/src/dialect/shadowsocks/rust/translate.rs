@@ -18,12 +18,9 @@ use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
     Config, Dial, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol, Plugin,
-    Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
+    Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports, Udp,
 };
 use crate::source::Source;
-
-/// Association without datagrams (shadowsocks-rust 1.25).
-const UDP_IDLE: Duration = Duration::from_secs(300);
 
 pub(super) fn translate(
     program: Program,
@@ -124,9 +121,12 @@ impl Builder<'_> {
         }
         self.wanted.fast_open |= self.flags.has(Flag::FastOpen);
         self.wanted.ipv6_first |= self.flags.has(Flag::Ipv6First);
-        self.wanted.datagrams.idle = self.seconds(Flag::UdpTimeout).or(self.wanted.datagrams.idle);
-        let associations = self.number(Flag::UdpAssociations).and_then(small);
-        self.wanted.datagrams.associations = associations.or(self.wanted.datagrams.associations);
+        if let Some(idle) = self.seconds(Flag::UdpTimeout) {
+            self.wanted.udp.idle = idle.max(Udp::MIN_IDLE);
+        }
+        if let Some(flows) = self.number(Flag::UdpAssociations).and_then(small) {
+            self.wanted.udp.flows = flows;
+        }
         let interface = self.flag(Flag::BindInterface, interface);
         self.wanted.interface = interface.or_else(|| self.wanted.interface.take());
         let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
@@ -173,7 +173,7 @@ impl Builder<'_> {
         let plugins = self.flags.items.iter().filter(|item| item.id == Flag::OnlinePlugin);
         let plugins: Vec<Box<str>> = plugins.map(|item| item.value.as_str().into()).collect();
         let allowed_plugins = (!plugins.is_empty()).then_some(plugins);
-        self.wanted.online = Some(Online { url, interval, allowed_plugins });
+        self.wanted.online = Some(Online::new(url, interval, allowed_plugins));
     }
 
     fn flag_mode(&self) -> Option<Transports> {
@@ -279,16 +279,15 @@ impl Builder<'_> {
                     ..Log::default()
                 },
                 cores: wanted.cores,
+                udp: wanted.udp.clone(),
                 ..Config::default()
             },
             process: wanted.process.clone(),
-            datagrams: wanted.datagrams.clone(),
             acl: wanted.acl.clone(),
             control: Control::None,
             online: wanted.online.clone().into_iter().collect(),
             diagnostics: Diagnostics::new(),
         };
-        setup.datagrams.idle.get_or_insert(UDP_IDLE);
         let servers = std::mem::take(&mut wanted.servers);
         let locals = std::mem::take(&mut wanted.locals);
         match self.program {
@@ -437,6 +436,10 @@ impl Builder<'_> {
             self.nothing("local_address", "no local port is given that this build can serve", hint);
         }
         let carried = carried.unwrap_or_default();
+        for online in &mut setup.online {
+            online.dial = self.dial(None);
+            (online.check, online.transports) = (self.wanted.check.clone(), carried);
+        }
         let choices: Vec<Choice> =
             servers.into_iter().filter_map(|server| self.choice(server, carried)).collect();
         if choices.is_empty() {

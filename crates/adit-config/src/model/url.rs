@@ -1,0 +1,166 @@
+//! Addresses of what is fetched over plain HTTP.
+
+use adit_proto::wire::{Target, TargetError};
+use thiserror::Error;
+
+/// An address that begins with `http://`, taken apart (RFC 3986, section 3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpUrl {
+    /// Whom to connect to.
+    pub target: Target,
+    /// What to say in the `Host` field.
+    pub authority: Box<str>,
+    /// What to ask for: path and query, beginning with a slash.
+    pub path: Box<str>,
+}
+
+/// Why a text is no [`HttpUrl`]. It does not show the text, which may hold a token.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UrlError {
+    /// It needs TLS.
+    #[error("https is not in this build")]
+    Https,
+    /// It begins with something else.
+    #[error("no address that begins with http://")]
+    Scheme,
+    /// It holds what cannot stand in a request: spaces, control characters, or other characters than ASCII.
+    #[error("a character that cannot stand in an address")]
+    Character,
+    /// A user name or password stands in it.
+    #[error("user names and passwords in addresses are not sent")]
+    User,
+    /// Its host or port is wrong.
+    #[error("bad host or port")]
+    Host(#[source] TargetError),
+}
+
+impl HttpUrl {
+    /// Takes an address apart; a fragment is left out.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let begins = |scheme: &str| text.get(..scheme.len()).is_some_and(|t| t.eq_ignore_ascii_case(scheme));
+        if begins("https://") {
+            return Err(UrlError::Https);
+        }
+        if !begins("http://") {
+            return Err(UrlError::Scheme);
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(UrlError::Character);
+        }
+        let rest = &text["http://".len()..];
+        let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(UrlError::User);
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        // A colon behind the last bracket is that of a port.
+        let has_port = authority.rfind(':') > authority.rfind(']');
+        let target = match authority.strip_suffix(':') {
+            Some(host) => format!("{host}:80"),
+            None if has_port => authority.to_owned(),
+            None => format!("{authority}:80"),
+        };
+        let target = target.parse().map_err(UrlError::Host)?;
+        Ok(Self { target, authority: authority.into(), path: path.into() })
+    }
+
+    /// The address that `reference` stands for in an answer from here (RFC 3986, section 4.2). Dots in paths are left
+    /// to the server.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn join(&self, reference: &str) -> Result<Self, UrlError> {
+        let begin = reference.split(['/', '?', '#']).next().unwrap_or_default();
+        if begin.contains(':') {
+            return Self::parse(reference);
+        }
+        if reference.starts_with("//") {
+            return Self::parse(&format!("http:{reference}"));
+        }
+        let authority = &self.authority;
+        let own = self.path.split('?').next().unwrap_or_default();
+        let folder = own.rfind('/').map_or("/", |slash| &own[..=slash]);
+        match reference.as_bytes().first() {
+            Some(b'/') => Self::parse(&format!("http://{authority}{reference}")),
+            Some(b'?') => Self::parse(&format!("http://{authority}{own}{reference}")),
+            _ => Self::parse(&format!("http://{authority}{folder}{reference}")),
+        }
+    }
+}
+
+/// Fuzz target: what is read can be put together and read again, and holds nothing that would end a line of a request.
+/// The first line is an address, the rest a reference from there.
+#[doc(hidden)]
+pub fn fuzz_http_url(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (text, reference) = text.split_once('\n').unwrap_or((&text, ""));
+    let Ok(url) = HttpUrl::parse(text) else { return };
+    for url in std::iter::once(url.clone()).chain(url.join(reference).ok()) {
+        assert!(url.path.starts_with('/'));
+        assert!(url.authority.bytes().chain(url.path.bytes()).all(|byte| byte.is_ascii_graphic()));
+        assert_eq!(HttpUrl::parse(&format!("http://{}{}", url.authority, url.path)), Ok(url));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, target, authority, path) in [
+            ("http://a.example", "a.example:80", "a.example", "/"),
+            ("HTTP://a.example/x/y?z=1#there", "a.example:80", "a.example", "/x/y?z=1"),
+            ("http://a.example:8080?q", "a.example:8080", "a.example:8080", "/?q"),
+            ("http://192.0.2.1:", "192.0.2.1:80", "192.0.2.1:", "/"),
+            ("http://[::1]/a@b", "[::1]:80", "[::1]", "/a@b"),
+            ("http://[::1]:81/", "[::1]:81", "[::1]:81", "/"),
+        ] {
+            let url = HttpUrl::parse(text).unwrap();
+            assert_eq!(
+                (url.target.to_string().as_str(), &*url.authority, &*url.path),
+                (target, authority, path)
+            );
+        }
+        for (text, want) in [
+            ("https://a.example", "https is not in this build"),
+            ("ftp://a.example", "no address that begins with http://"),
+            ("", "no address that begins with http://"),
+            ("http://a.example/a b", "a character that cannot stand in an address"),
+            ("http://a.example/\r\nx:", "a character that cannot stand in an address"),
+            ("http://me:secret@a.example/", "user names and passwords in addresses are not sent"),
+            ("http://", "bad host or port"),
+            ("http://a:99999/", "bad host or port"),
+        ] {
+            assert_eq!(
+                HttpUrl::parse(text).map_err(|error| error.to_string()),
+                Err(want.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn references() {
+        let url = HttpUrl::parse("http://a.example:81/b/c?d=/e").unwrap();
+        for (reference, want) in [
+            ("http://x/y", "x:80 /y"),
+            ("//x:82/y", "x:82 /y"),
+            ("/y?z", "a.example:81 /y?z"),
+            ("y", "a.example:81 /b/y"),
+            ("?q", "a.example:81 /b/c?q"),
+            ("", "a.example:81 /b/"),
+            ("#f", "a.example:81 /b/"),
+        ] {
+            let other = url.join(reference).unwrap();
+            assert_eq!(format!("{} {}", other.target, other.path), want, "{reference}");
+        }
+        assert_eq!(url.join("https://x"), Err(UrlError::Https));
+        assert_eq!(url.join("mailto:x"), Err(UrlError::Scheme));
+        assert_eq!(url.join("/a b"), Err(UrlError::Character));
+    }
+}

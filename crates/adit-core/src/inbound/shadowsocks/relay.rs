@@ -1,0 +1,88 @@
+//! The relay of SIP023: a client names the next server in its first identity header, and all else passes unread.
+//!
+//! What names no server meets the silence of strangers. Whether a request is fresh is for the next server to say.
+
+use std::net::SocketAddr;
+
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::shadowsocks::UserId;
+use adit_proto::shadowsocks::aead2022::{Relay, Relayed};
+use adit_proto::wire::{Target, WireError};
+
+use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, run};
+use crate::inbound::Inbound;
+use crate::inbound::stranger::{FIRST_READ, Refusal, in_time, leave_alone, receive};
+use crate::relay::{Early, Endpoint};
+use crate::session::{Prepared, Session};
+
+/// Serves one connection.
+pub(super) async fn serve(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    relay: (&Relay, &[Target]),
+    stream: Stream,
+    peer: SocketAddr,
+) {
+    if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
+        run(inbound, shared, client, peer).await;
+    }
+}
+
+/// Everything up to the relay of bytes.
+async fn prepare(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    (relay, hops): (&Relay, &[Target]),
+    stream: Stream,
+    peer: SocketAddr,
+) -> Option<Client> {
+    let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
+    let (target, since) = (hops.get(user.0)?.clone(), rt::now());
+    let route = inbound.way(&target).await;
+    let session = Session { inbound, outbound: &route.outbound, peer, target: &target, since };
+    let Ok(opened) = session.open(&route).await else {
+        stream.abort_on_close();
+        return None;
+    };
+    let early = Early { bytes: early, ended: false };
+    let prepared = Prepared { target, since, outbound: route.outbound, opened, early };
+    Some(Client { near: Endpoint::plain(stream), user: Some(user), prepared: Box::new(prepared) })
+}
+
+/// The next server's number, and what it is to be sent; strangers are dealt with here.
+async fn meet(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    relay: &Relay,
+    stream: &Stream,
+    peer: SocketAddr,
+) -> Option<(UserId, Vec<u8>)> {
+    let now = rt::now();
+    let ticket = inbound.guard.enter(peer.ip(), now);
+    let until = now + shared.deadline;
+    let read = Box::pin(async {
+        let mut wire = RecvBuf::with_len(FIRST_READ);
+        loop {
+            receive(stream, &mut wire, LONGEST_REQUEST).await?;
+            match relay.forward_stream(&mut wire).map_err(Refusal::Wire)? {
+                Relayed::NeedMore(_) => {}
+                Relayed::To(user) => return Ok((user, wire.unread().to_vec())),
+            }
+        }
+    });
+    match in_time(&ticket, until, read).await {
+        Ok(found) => {
+            ticket.authenticated(rt::now());
+            Some(found)
+        }
+        Err(refusal) => {
+            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            if matches!(refusal, Refusal::Wire(WireError::Authentication { .. })) {
+                ticket.mismatched(rt::now());
+            }
+            leave_alone(inbound, stream, &ticket, &refusal, shared.obfs, until).await;
+            None
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Several ways out of which the best is used.
+//!
+//! ```text
+//!   request ─→ Group (one per core) ─ the choice ─→ a member's own outbound ─→ server
+//!                 │ reads atomics         └ no connection: the next best, before a byte was sent
+//!              GroupShared ←─ results ─ prober (on one core) ─ checks ─→ through each member
+//! ```
+//!
+//! [`lane`] decides, on what [`probe`] finds out; [`shared`] is where they meet.
+
+mod lane;
+mod probe;
+mod shared;
+mod track;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit_config::model::Udp;
+use adit_net::rt;
+use adit_proto::wire::Target;
+
+use super::{OpenError, Opened, Outbound};
+use crate::datagram::Far;
+use crate::record::{EndReason, Side};
+use crate::relay::Outcome;
+
+use self::shared::{Member, Roster};
+
+pub(crate) use lane::Report;
+pub(crate) use probe::{Check, run};
+pub(crate) use shared::{GroupShared, Transport};
+pub(crate) use track::{Failure, Health};
+
+/// A member that is not connected to within this time is left for the next one; a lost first packet comes again
+/// after one second.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Members that are tried for one request.
+const MAX_TRIES: usize = 3;
+/// An application that gives up sooner without an answer says nothing about the server.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// A way out as a core has it.
+#[derive(Clone)]
+pub(crate) struct Leaf {
+    /// For streams.
+    pub(crate) outbound: Rc<Outbound>,
+    /// For datagrams, if it carries them.
+    pub(crate) far: Option<Rc<Far>>,
+}
+
+/// A group on one core.
+pub(crate) struct Group {
+    shared: Arc<GroupShared>,
+    /// The ways out of the configuration, by their numbers.
+    leaves: Rc<[Leaf]>,
+    udp: Udp,
+    view: RefCell<View>,
+}
+
+/// The members as a core has them.
+#[derive(Clone)]
+struct View {
+    roster: Arc<Roster>,
+    here: Rc<[Rc<Here>]>,
+}
+
+/// One member on one core. Connections hold it until they end, whatever becomes of the group meanwhile.
+pub(crate) struct Here {
+    member: Arc<Member>,
+    leaf: Leaf,
+    group: Arc<GroupShared>,
+}
+
+/// The member that a connection goes over.
+pub(crate) struct Passage {
+    here: Rc<Here>,
+    since: Instant,
+}
+
+impl Group {
+    /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp) -> Self {
+        let roster = shared.state().roster.clone();
+        let here = view_of(&roster, &[], &leaves, &shared, udp);
+        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
+    }
+
+    /// What all cores share of it.
+    pub(crate) fn shared(&self) -> &Arc<GroupShared> {
+        &self.shared
+    }
+
+    fn view(&self) -> View {
+        let mut view = self.view.borrow_mut();
+        if let Some(roster) = self.shared.newer_than(view.roster.generation) {
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, &self.udp);
+            *view = View { roster, here };
+        }
+        view.clone()
+    }
+
+    /// Whether each member is a tunnel.
+    pub(crate) fn is_tunnel(&self) -> bool {
+        self.view().here.iter().all(|here| here.leaf.outbound.is_tunnel())
+    }
+
+    /// A connection towards `target` over the member in use, or over the next best if there is none to be had.
+    pub(crate) async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+        self.shared.start(Transport::Tcp, rt::now());
+        let view = self.view();
+        let chosen = view.roster.chosen(Transport::Tcp).ok_or(OpenError::NoMember)?;
+        let first = view.here[chosen].clone();
+        let mut usable = view.here.iter().filter(|here| here.member.weights[Transport::Tcp as usize] > 0);
+        let patience = usable.nth(1).map(|_| PATIENCE);
+        let error = match first.open(target, fresh, patience).await {
+            Err(error) if first.leaf.outbound.is_tunnel() => error,
+            result => return result,
+        };
+        let others = self.shared.order(Transport::Tcp).into_iter();
+        let others: Vec<Rc<Here>> = others
+            .filter_map(|member| view.here.iter().find(|here| Arc::ptr_eq(&here.member, &member)))
+            .filter(|here| !Rc::ptr_eq(here, &first))
+            .take(MAX_TRIES - 1)
+            .cloned()
+            .collect();
+        let mut error = error;
+        for (i, here) in others.iter().enumerate() {
+            let is_last = i + 1 == others.len();
+            match here.open(target, fresh, (!is_last).then_some(PATIENCE)).await {
+                Err(other) => error = other,
+                opened => return opened,
+            }
+        }
+        Err(error)
+    }
+
+    /// The member that a new flow of datagrams goes over, with its way.
+    pub(crate) fn pick(&self) -> Option<(Rc<Far>, Rc<Here>)> {
+        let now = rt::now();
+        self.shared.start(Transport::Udp, now);
+        let view = self.view();
+        let here = view.here[view.roster.chosen(Transport::Udp)?].clone();
+        self.shared.note_use(Transport::Udp, &here.member, now);
+        Some((here.leaf.far.clone()?, here))
+    }
+
+    fn find(&self, member: &Arc<Member>) -> Option<Rc<Here>> {
+        self.view().here.iter().find(|here| Arc::ptr_eq(&here.member, member)).cloned()
+    }
+}
+
+/// The members of `roster`; what is there already stays.
+fn view_of(
+    roster: &Roster,
+    old: &[Rc<Here>],
+    leaves: &[Leaf],
+    shared: &Arc<GroupShared>,
+    udp: &Udp,
+) -> Rc<[Rc<Here>]> {
+    let here = |member: &Arc<Member>| {
+        if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
+            return same.clone();
+        }
+        let leaf = match (member.index, &member.shared) {
+            (Some(index), _) => leaves[index].clone(),
+            (None, Some(shared)) => Leaf {
+                outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
+                far: Far::new(&member.outbound, udp).map(Rc::new),
+            },
+            (None, None) => unreachable!("a member that is added brings what cores share"),
+        };
+        Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })
+    };
+    roster.members.iter().map(here).collect()
+}
+
+impl Here {
+    /// The member's name.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.leaf.outbound.name
+    }
+
+    /// A connection over this member, within `patience`.
+    async fn open(
+        self: &Rc<Self>,
+        target: &Target,
+        fresh: bool,
+        patience: Option<Duration>,
+    ) -> Result<Opened, OpenError> {
+        let since = rt::now();
+        self.group.note_use(Transport::Tcp, &self.member, since);
+        let open = Box::pin(self.leaf.outbound.open(target, fresh));
+        let result = match patience {
+            Some(patience) => {
+                rt::timeout(patience, open).await.unwrap_or(Err(OpenError::Slow { waited: patience }))
+            }
+            None => open.await,
+        };
+        match result {
+            Ok(opened) => {
+                let passage = Passage { here: self.clone(), since };
+                Ok(Opened { passage: Some(Box::new(passage)), ..opened })
+            }
+            Err(error) => {
+                let (outbound, member) = (&**self.group.name(), &**self.name());
+                tracing::debug!(outbound, member, error = error.chain(), "server could not be connected to");
+                if self.leaf.outbound.is_tunnel() {
+                    self.group.note_refusal(&self.member, rt::now());
+                }
+                Err(OpenError::Member { member: self.name().clone(), source: Box::new(error) })
+            }
+        }
+    }
+
+    /// A datagram has come from this member.
+    pub(crate) fn note_datagram(&self) {
+        self.group.note_answer(Transport::Udp, &self.member, rt::now());
+    }
+}
+
+impl Passage {
+    /// The member's way out.
+    pub(crate) fn outbound(&self) -> &Outbound {
+        &self.here.leaf.outbound
+    }
+
+    /// The connection has ended.
+    pub(crate) fn note_end(&self, outcome: &Outcome) {
+        if !self.outbound().is_tunnel() {
+            return;
+        }
+        let now = rt::now();
+        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Wire(_));
+        let is_answered = outcome.down > 0;
+        if is_answered || by_server || now.saturating_duration_since(self.since) >= SILENCE {
+            self.here.group.note_end(&self.here.member, is_answered, self.since, now);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! What the cores share of a group: its members, the choice among them, and what speaks for it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{self, Check};
+use adit_net::plugin::Plugins;
+use adit_net::rt;
+
+use super::lane::{Change, Lane, Report};
+use super::track::Failure;
+use crate::datagram::Far;
+use crate::metrics::OutboundMetrics;
+use crate::outbound::Shared;
+
+/// A member that has given no sign of life for so long is checked when it is to be used.
+const STALE: Duration = Duration::from_secs(2);
+/// Exchanges in a row without a byte from the server after which it is checked: one may be the target's doing.
+const SILENT: u32 = 3;
+/// Stands for no member.
+const NOBODY: usize = usize::MAX;
+
+/// What is carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Streams.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+impl Transport {
+    /// Both of them.
+    pub(super) const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
+    /// In a log.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// One member, on all cores.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Where it is among the outbounds of the configuration; `None` for one that was added later.
+    pub(super) index: Option<usize>,
+    /// What it is.
+    pub(super) outbound: model::Outbound,
+    /// Where it counts, if it was added later.
+    pub(super) metrics: Arc<OutboundMetrics>,
+    /// Percent for streams and datagrams.
+    pub(super) weights: [u8; 2],
+    /// The last sign of life over each transport, in milliseconds of the group's clock.
+    signs: [AtomicU64; 2],
+    /// Exchanges in a row that ended without a byte from the server.
+    silent: AtomicU32,
+    /// What the cores need of it, if it was added later.
+    pub(super) shared: Option<Shared>,
+}
+
+impl Member {
+    /// What it does not carry, it gets no weight for.
+    fn new(
+        outbound: &model::Outbound,
+        index: Option<usize>,
+        weights: [u8; 2],
+        shared: Option<Shared>,
+    ) -> Self {
+        let [tcp, udp] = weights;
+        let weights =
+            [if carries_streams(outbound) { tcp } else { 0 }, if Far::carries(outbound) { udp } else { 0 }];
+        Self {
+            index,
+            outbound: outbound.clone(),
+            metrics: Arc::default(),
+            weights,
+            signs: Default::default(),
+            silent: AtomicU32::new(0),
+            shared,
+        }
+    }
+}
+
+fn carries_streams(outbound: &model::Outbound) -> bool {
+    match &outbound.protocol {
+        model::OutboundProtocol::Direct | model::OutboundProtocol::Snell(_) => true,
+        model::OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
+        model::OutboundProtocol::Reject | model::OutboundProtocol::Group(_) => false,
+    }
+}
+
+/// The members at one time, and the choice among them.
+#[derive(Debug)]
+pub(super) struct Roster {
+    /// Grows with each other roster of the group.
+    pub(super) generation: u64,
+    pub(super) members: Vec<Arc<Member>>,
+    chosen: [AtomicUsize; 2],
+}
+
+impl Roster {
+    fn new(generation: u64, members: Vec<Arc<Member>>) -> Self {
+        Self { generation, members, chosen: [AtomicUsize::new(NOBODY), AtomicUsize::new(NOBODY)] }
+    }
+
+    /// The place of the member to use.
+    pub(super) fn chosen(&self, transport: Transport) -> Option<usize> {
+        let chosen = self.chosen[transport as usize].load(Ordering::Relaxed);
+        (chosen < self.members.len()).then_some(chosen)
+    }
+
+    fn place(&self, member: &Arc<Member>) -> Option<usize> {
+        self.members.iter().position(|other| Arc::ptr_eq(other, member))
+    }
+}
+
+/// What the cores share of one group.
+#[derive(Debug)]
+pub(crate) struct GroupShared {
+    name: Arc<str>,
+    check: Check,
+    since: Instant,
+    generation: AtomicU64,
+    started: [AtomicBool; 2],
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) roster: Arc<Roster>,
+    pub(super) lanes: [Lane; 2],
+    prober: Option<Waker>,
+    /// Something is to be looked at before the time that the prober sleeps for.
+    is_woken: bool,
+}
+
+/// A check that is due.
+pub(super) struct Due {
+    pub(super) transport: Transport,
+    pub(super) member: Arc<Member>,
+    pub(super) timeout: Duration,
+}
+
+impl GroupShared {
+    /// The group `name` of these `outbounds`, as of `now`.
+    pub(crate) fn new(
+        name: &Arc<str>,
+        group: &model::Group,
+        outbounds: &[model::Outbound],
+        now: Instant,
+    ) -> Self {
+        let members = group.members.iter().filter_map(|member| {
+            let outbound = outbounds.get(member.outbound)?;
+            let weights = [member.tcp_weight, member.udp_weight];
+            Some(Arc::new(Member::new(outbound, Some(member.outbound), weights, None)))
+        });
+        let members: Vec<_> = members.collect();
+        let lanes = Transport::ALL.map(|transport| {
+            let weights = members.iter().map(|member| member.weights[transport as usize]);
+            Lane::new(weights, &group.check, now)
+        });
+        let state = State { roster: Arc::new(Roster::new(0, members)), lanes, prober: None, is_woken: false };
+        state.publish();
+        Self {
+            name: name.clone(),
+            check: group.check.clone(),
+            since: now,
+            generation: AtomicU64::new(0),
+            started: Default::default(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// In logs and status.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// How members are compared.
+    pub(crate) fn check(&self) -> &Check {
+        &self.check
+    }
+
+    /// The names of the members, in their order.
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
+        self.state().roster.members.iter().map(|member| member.outbound.name.clone()).collect()
+    }
+
+    /// The place of the member in use and what spoke for it, and how all of them do, for a person.
+    pub(crate) fn report(&self, transport: Transport) -> (Option<(usize, String)>, Vec<Report>) {
+        let state = self.state();
+        let lane = &state.lanes[transport as usize];
+        let why = if lane.is_started() { lane.why() } else { "not used yet, so nothing is checked" };
+        (lane.chosen().map(|chosen| (chosen, why.to_owned())), lane.reports().collect())
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The roster, if it is another one than that of `generation`.
+    pub(super) fn newer_than(&self, generation: u64) -> Option<Arc<Roster>> {
+        let is_same = self.generation.load(Ordering::Acquire) == generation;
+        (!is_same).then(|| self.state().roster.clone())
+    }
+
+    /// Begins to check over `transport`, unless that has been done: what is not used is not checked.
+    pub(crate) fn start(&self, transport: Transport, now: Instant) {
+        if self.started[transport as usize].swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state();
+        let used = state.lanes[Transport::Tcp as usize].chosen();
+        state.lanes[transport as usize].start(used, now);
+        state.publish();
+        state.wake();
+    }
+
+    /// A member is about to be used. One that has been silent for long is checked: what is used tells soonest.
+    pub(super) fn note_use(&self, transport: Transport, member: &Arc<Member>, now: Instant) {
+        let sign = member.signs[transport as usize].load(Ordering::Relaxed);
+        if self.milliseconds(now).saturating_sub(sign) > milliseconds(STALE) {
+            self.nudge(transport, member, now);
+        }
+    }
+
+    /// A member is to be checked soon.
+    pub(super) fn nudge(&self, transport: Transport, member: &Arc<Member>, now: Instant) {
+        let mut state = self.state();
+        let Some(place) = state.roster.place(member) else { return };
+        if state.lanes[transport as usize].nudge(place, now) {
+            state.wake();
+        }
+    }
+
+    /// A client of ours got no connection to a member.
+    pub(super) fn note_refusal(&self, member: &Arc<Member>, now: Instant) {
+        let mut state = self.state();
+        let Some(place) = state.roster.place(member) else { return };
+        if let Some(change) = state.lanes[Transport::Tcp as usize].handle_refusal(place, now) {
+            self.log(&state.roster, &state.roster, Transport::Tcp, &change);
+            state.publish();
+        }
+        state.wake();
+    }
+
+    /// A member has answered at `at` or later.
+    pub(super) fn note_answer(&self, transport: Transport, member: &Arc<Member>, at: Instant) {
+        member.signs[transport as usize].fetch_max(self.milliseconds(at), Ordering::Relaxed);
+    }
+
+    /// An exchange over a member has ended: whether there was an answer, and when it had begun.
+    pub(super) fn note_end(&self, member: &Arc<Member>, is_answered: bool, begun: Instant, now: Instant) {
+        if is_answered {
+            self.note_answer(Transport::Tcp, member, begun);
+            member.silent.store(0, Ordering::Relaxed);
+        } else if member.silent.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT {
+            self.nudge(Transport::Tcp, member, now);
+        }
+    }
+
+    /// The members to try for one request, best first.
+    pub(super) fn order(&self, transport: Transport) -> Vec<Arc<Member>> {
+        let state = self.state();
+        let order = state.lanes[transport as usize].order();
+        order.into_iter().map(|place| state.roster.members[place].clone()).collect()
+    }
+
+    /// A check that is due, to be begun at once.
+    pub(super) fn poll_check(&self, now: Instant) -> Option<Due> {
+        let mut state = self.state();
+        Transport::ALL.into_iter().find_map(|transport| {
+            let (place, timeout) = state.lanes[transport as usize].poll_check(now)?;
+            Some(Due { transport, member: state.roster.members[place].clone(), timeout })
+        })
+    }
+
+    /// When the next check is due.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.state().lanes.iter().filter_map(Lane::next_at).min()
+    }
+
+    /// A check is over.
+    pub(super) fn handle_check(&self, due: &Due, result: Result<Duration, Failure>, now: Instant) {
+        if result.is_ok() {
+            self.note_answer(due.transport, &due.member, now);
+        }
+        let mut state = self.state();
+        let Some(place) = state.roster.place(&due.member) else { return };
+        let change = state.lanes[due.transport as usize].handle_check(place, result, now);
+        if let Some(change) = change {
+            self.log(&state.roster, &state.roster, due.transport, &change);
+        }
+        state.publish();
+        state.wake();
+    }
+
+    /// Other members: those of the configuration stay, all others go unless they are among `added`.
+    ///
+    /// # Errors
+    /// When one of them cannot be built; nothing has changed then.
+    pub(crate) fn replace(&self, added: Vec<(model::Outbound, [u8; 2])>, now: Instant) -> io::Result<()> {
+        let old = self.state().roster.clone();
+        let fixed = old.members.iter().filter(|member| member.index.is_some()).cloned();
+        let mut members: Vec<Arc<Member>> = fixed.collect();
+        for (outbound, weights) in added {
+            let is_same = |old: &&Arc<Member>| old.index.is_none() && old.outbound == outbound;
+            members.push(match old.members.iter().find(is_same) {
+                Some(same) => same.clone(),
+                None => {
+                    // What needs a program of its own has been left out before.
+                    let shared = Shared::new(&outbound, &[], &mut Plugins::default())?;
+                    Arc::new(Member::new(&outbound, None, weights, Some(shared)))
+                }
+            });
+        }
+        let roster = Arc::new(Roster::new(old.generation + 1, members));
+        let mut state = self.state();
+        state.roster = roster.clone();
+        for transport in Transport::ALL {
+            let places: Vec<_> = roster
+                .members
+                .iter()
+                .map(|member| (member.weights[transport as usize], old.place(member)))
+                .collect();
+            if let Some(change) = state.lanes[transport as usize].replace(&places, now) {
+                self.log(&old, &roster, transport, &change);
+            }
+        }
+        state.publish();
+        state.wake();
+        self.generation.store(roster.generation, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ready when there is something to look at before its time.
+    pub(super) fn poll_woken(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if std::mem::take(&mut state.is_woken) {
+            return Poll::Ready(());
+        }
+        state.prober = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn log(&self, before: &Roster, after: &Roster, transport: Transport, change: &Change) {
+        let name = |roster: &Roster, place: usize| roster.members.get(place).map(|m| m.outbound.name.clone());
+        let from = change.from.and_then(|from| name(before, from));
+        let to = name(after, change.to);
+        let (outbound, transport, why) = (&*self.name, transport.name(), &*change.why);
+        tracing::info!(
+            outbound,
+            transport,
+            from = from.as_deref(),
+            to = to.as_deref(),
+            why,
+            "another server"
+        );
+    }
+
+    fn milliseconds(&self, at: Instant) -> u64 {
+        milliseconds(at.saturating_duration_since(self.since))
+    }
+}
+
+impl State {
+    fn wake(&mut self) {
+        self.is_woken = true;
+        if let Some(prober) = self.prober.take() {
+            prober.wake();
+        }
+    }
+
+    /// Lets all cores see the choice.
+    fn publish(&self) {
+        for (lane, chosen) in self.lanes.iter().zip(&self.roster.chosen) {
+            chosen.store(lane.chosen().unwrap_or(NOBODY), Ordering::Relaxed);
+        }
+    }
+}
+
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Waits for [`GroupShared::poll_woken`], and no longer than until `at`.
+pub(super) async fn wait(shared: &GroupShared, at: Option<Instant>) {
+    let woken = std::future::poll_fn(|cx| shared.poll_woken(cx));
+    match at {
+        Some(at) => rt::race(woken, rt::sleep_until(at)).await,
+        None => woken.await,
+    }
+}

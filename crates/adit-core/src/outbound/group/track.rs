@@ -1,0 +1,152 @@
+//! What is known of one member over one transport.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Results of checks that are remembered: enough that one stray answer moves the median little, few enough that a
+/// change of the path shows within a minute at the usual interval.
+const WINDOW: u32 = 8;
+
+/// Failed checks in a row after which a member counts as dead.
+pub(super) const DEAD_AFTER: u32 = 2;
+
+/// How a check failed, worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Failure {
+    /// The server was there, but what was asked through it did not answer.
+    NoAnswer,
+    /// There was no connection to the server.
+    NoConnection,
+}
+
+impl Failure {
+    /// In words, behind the member's name.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::NoAnswer => "does not answer checks",
+            Self::NoConnection => "cannot be connected to",
+        }
+    }
+}
+
+/// How a member does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Not checked yet.
+    Unknown,
+    /// It answers.
+    Alive,
+    /// The latest check failed, which may be chance.
+    Doubtful,
+    /// So many checks in a row failed that it is not used while another one answers.
+    Dead,
+}
+
+/// The record of one member over one transport.
+#[derive(Debug, Clone)]
+pub(super) struct Track {
+    /// Percent; 0 for a member that is never used.
+    pub(super) weight: u8,
+    /// When the next check is due.
+    pub(super) next_at: Instant,
+    /// When the latest one began.
+    pub(super) begun_at: Option<Instant>,
+    /// Whether it is still under way.
+    pub(super) is_checking: bool,
+    /// Whether there is a reason for another one as soon as it is over.
+    pub(super) is_nudged: bool,
+    /// When the last good answer came.
+    pub(super) answered_at: Option<Instant>,
+    window: VecDeque<Option<Duration>>,
+    failures: u32,
+    failure: Option<Failure>,
+}
+
+impl Track {
+    pub(super) fn new(weight: u8, now: Instant) -> Self {
+        Self {
+            weight,
+            next_at: now,
+            begun_at: None,
+            is_checking: false,
+            is_nudged: false,
+            answered_at: None,
+            window: VecDeque::with_capacity(WINDOW as usize),
+            failures: 0,
+            failure: None,
+        }
+    }
+
+    pub(super) fn note(&mut self, result: Result<Duration, Failure>, now: Instant) {
+        if self.window.len() == WINDOW as usize {
+            self.window.pop_front();
+        }
+        self.window.push_back(result.ok());
+        match result {
+            Ok(_) => {
+                self.answered_at = Some(now);
+                (self.failures, self.failure) = (0, None);
+            }
+            Err(failure) => {
+                self.failures = self.failures.saturating_add(1);
+                self.failure = Some(failure);
+            }
+        }
+    }
+
+    /// A client of ours got no connection. Where checks speak for the member, another one has to tell; where they do
+    /// not, it counts as one that failed.
+    pub(super) fn note_refusal(&mut self, now: Instant) {
+        match self.health() {
+            Health::Alive => {}
+            Health::Unknown | Health::Doubtful => self.note(Err(Failure::NoConnection), now),
+            Health::Dead => self.failure = Some(Failure::NoConnection),
+        }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        match (self.failures, self.window.is_empty()) {
+            (_, true) => Health::Unknown,
+            (0, false) => Health::Alive,
+            (failures, false) if failures < DEAD_AFTER => Health::Doubtful,
+            _ => Health::Dead,
+        }
+    }
+
+    /// How the latest check failed, if it did.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Failed checks in a row.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// The median of the answers that are remembered.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        let mut answers: Vec<Duration> = self.window.iter().flatten().copied().collect();
+        answers.sort_unstable();
+        answers.get(answers.len() / 2).copied()
+    }
+
+    /// Failed checks among those that are remembered, in percent.
+    pub(super) fn loss(&self) -> u32 {
+        u32::try_from(self.lost() * 100 / self.window.len().max(1)).unwrap_or(100)
+    }
+
+    fn lost(&self) -> usize {
+        self.window.iter().filter(|answer| answer.is_none()).count()
+    }
+
+    /// What members are compared by, less is better: the latency and a toll for loss, by the weight. The first
+    /// failure among the last eight checks is chance and costs nothing, the next one costs 1/64 of `timeout`, and so
+    /// on by the square. `None` without an answer, or for weight 0.
+    pub(super) fn score(&self, timeout: Duration) -> Option<Duration> {
+        let latency = self.latency()?;
+        let beyond = u32::try_from(self.lost().saturating_sub(1)).unwrap_or(u32::MAX);
+        let toll = timeout.saturating_mul(beyond * beyond) / (WINDOW * WINDOW);
+        let cost = latency.saturating_add(toll).saturating_mul(100);
+        (self.weight > 0).then(|| cost / u32::from(self.weight))
+    }
+}

@@ -1,0 +1,205 @@
+//! Relays of SIP023, and several users: ours behind ours, and ours with sing-box's.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
+use adit_proto::shadowsocks::Method;
+use adit_testkit::unused_addr;
+
+use crate::support::{
+    IO_LIMIT, Peer, Service, addrs, client, connect, destination, key, method, password, round_trip,
+    round_trip_without_end, run_clients, run_datagram_clients, run_servers, server, status, wait_refused,
+};
+
+/// A relay that passes the clients of one user on.
+fn relay(method: Method, own: &str, user: &str, to: SocketAddr) -> ShadowsocksServer {
+    let hops = vec![("next".into(), Secret::new(user), destination(to))];
+    ShadowsocksServer {
+        key: ShadowsocksServerKey::with_hops(key(method, own), hops).unwrap(),
+        transports: Transports::Both,
+        ..server(method, own)
+    }
+}
+
+fn both(mut server: ShadowsocksServer) -> ShadowsocksServer {
+    server.transports = Transports::Both;
+    server
+}
+
+fn with_user(method: Method, own: &str, user: &str) -> ShadowsocksServer {
+    let key = key(method, own);
+    let users = vec![("alice".into(), Secret::new(user))];
+    ShadowsocksServer { key: ShadowsocksServerKey::with_users(key, users).unwrap(), ..server(method, own) }
+}
+
+fn datagram_echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&bytes[..len], from).ok();
+        }
+    });
+    at
+}
+
+/// Datagrams through a port come back; each is asked for again until it does.
+fn datagrams_come_back(port: SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    for len in [1, 100, 1000] {
+        let (sent, until) = (vec![7; len], Instant::now() + IO_LIMIT);
+        let mut bytes = [0; 2048];
+        loop {
+            socket.send_to(&sent, port).unwrap();
+            if socket.recv(&mut bytes).is_ok_and(|got| bytes[..got] == *sent) {
+                break;
+            }
+            assert!(Instant::now() < until, "{len} bytes through {port}");
+        }
+    }
+}
+
+#[test]
+fn two_relays_in_a_row() {
+    let (echo, datagrams) = (Service::echo(), datagram_echo());
+    for m in ["2022-blake3-aes-128-gcm", "2022-blake3-aes-256-gcm"].map(method) {
+        let [first, second, own, user] = [1, 2, 3, 4].map(|seed| password(m, seed));
+        let last = run_servers([both(with_user(m, &own, &user))]);
+        let middle = run_servers([relay(m, &second, &own, addrs(&last)[0])]);
+        let front = run_servers([relay(m, &first, &second, addrs(&middle)[0])]);
+        let text = format!("{first}:{second}:{own}:{user}");
+        let clients = run_clients([client(addrs(&front)[0], m, &text)], echo.addr);
+        for len in [1, 5_000, 300_000] {
+            round_trip(addrs(&clients)[0], len);
+        }
+        let users = status(&front).users;
+        assert_eq!((users.len(), &*users[0].name), (1, "next"));
+        let packets = run_datagram_clients(client(addrs(&front)[0], m, &text), datagrams);
+        datagrams_come_back(addrs(&packets)[0]);
+        for running in [packets, clients, front, middle, last] {
+            running.end();
+        }
+    }
+}
+
+#[test]
+fn who_names_no_server_is_a_stranger() {
+    let echo = Service::echo();
+    let m = method("2022-blake3-aes-128-gcm");
+    let [own, user, other] = [1, 2, 3].map(|seed| password(m, seed));
+    let last = run_servers([server(m, &user)]);
+    let front = run_servers([relay(m, &own, &user, addrs(&last)[0])]);
+    let wrong = format!("{own}:{other}");
+    let clients = run_clients([client(addrs(&front)[0], m, &wrong)], echo.addr);
+    let mut stream = connect(addrs(&clients)[0]);
+    stream.write_all(b"question").unwrap();
+    wait_refused(&front, "authentication", 1);
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(stream.read(&mut [0]).is_err(), "silence, and no end");
+    assert_eq!(status(&last).accepted, 0);
+    drop(stream);
+    for running in [clients, front, last] {
+        running.end();
+    }
+}
+
+/// sing-box with one inbound and one outbound, in a file that goes with it.
+struct SingBox {
+    _peer: Peer,
+    file: std::path::PathBuf,
+}
+
+impl SingBox {
+    /// `None` where there is no sing-box.
+    fn start(at: SocketAddr, inbound: &str, outbound: &str) -> Option<Self> {
+        let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
+        if Command::new(&program).arg("version").output().is_err() {
+            println!("SKIPPED: no sing-box in the path, and ADIT_SING_BOX names none");
+            return None;
+        }
+        let listen = format!("\"listen\":\"{}\",\"listen_port\":{}", at.ip(), at.port());
+        let text = format!("{{\"inbounds\":[{{{listen},{inbound}}}],\"outbounds\":[{{{outbound}}}]}}");
+        let file = std::env::temp_dir().join(format!("adit-sing-{}-{}.json", std::process::id(), at.ip()));
+        std::fs::write(&file, text).unwrap();
+        let peer = Peer::start(Command::new(program).arg("run").arg("-c").arg(&file), at);
+        Some(Self { _peer: peer, file })
+    }
+}
+
+impl Drop for SingBox {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.file));
+    }
+}
+
+fn sing_server(at: SocketAddr, m: Method, own: &str, rest: &str) -> Option<SingBox> {
+    let inbound = format!("\"type\":\"shadowsocks\",\"method\":\"{m}\",\"password\":\"{own}\",{rest}");
+    SingBox::start(at, &inbound, "\"type\":\"direct\"")
+}
+
+fn sing_client(at: SocketAddr, to: SocketAddr, server: SocketAddr, m: Method, text: &str) -> Option<SingBox> {
+    let inbound =
+        format!("\"type\":\"direct\",\"override_address\":\"{}\",\"override_port\":{}", to.ip(), to.port());
+    let (ip, port) = (server.ip(), server.port());
+    let outbound = format!(
+        "\"type\":\"shadowsocks\",\"server\":\"{ip}\",\"server_port\":{port},\"method\":\"{m}\",\"password\":\"{text}\""
+    );
+    SingBox::start(at, &inbound, &outbound)
+}
+
+#[test]
+#[ignore = "needs sing-box"]
+fn interop_users_and_relays_with_sing_box() {
+    // It closes a connection as soon as one direction has ended.
+    let (echo, datagrams) = (Service::echo(), datagram_echo());
+    for m in ["2022-blake3-aes-128-gcm", "2022-blake3-aes-256-gcm"].map(method) {
+        let [front, own, user] = [1, 2, 3].map(|seed| password(m, seed));
+        let (chain, text) = (format!("{front}:{own}:{user}"), format!("{own}:{user}"));
+        let users = format!("\"users\":[{{\"name\":\"alice\",\"password\":\"{user}\"}}]");
+
+        println!("{m}: our client and relay, their server");
+        let theirs = unused_addr();
+        let Some(_server) = sing_server(theirs, m, &own, &users) else { return };
+        let ours = run_servers([relay(m, &front, &own, theirs)]);
+        for (at, text) in [(theirs, &text), (addrs(&ours)[0], &chain)] {
+            let clients = run_clients([client(at, m, text)], echo.addr);
+            round_trip_without_end(addrs(&clients)[0], 100_000);
+            let packets = run_datagram_clients(client(at, m, text), datagrams);
+            datagrams_come_back(addrs(&packets)[0]);
+            clients.end();
+            packets.end();
+        }
+
+        println!("{m}: their client, our relay and server");
+        let last = run_servers([both(with_user(m, &own, &user))]);
+        let ours = run_servers([relay(m, &front, &own, addrs(&last)[0])]);
+        for (server, text) in [(addrs(&last)[0], &text), (addrs(&ours)[0], &chain)] {
+            let (stream_at, datagram_at) = (unused_addr(), unused_addr());
+            let _streams = sing_client(stream_at, echo.addr, server, m, text).unwrap();
+            round_trip_without_end(stream_at, 100_000);
+            let _datagrams = sing_client(datagram_at, datagrams, server, m, text).unwrap();
+            datagrams_come_back(datagram_at);
+        }
+
+        println!("{m}: our client, their relay, our server");
+        let (theirs, next) = (unused_addr(), addrs(&last)[0]);
+        let destinations = format!(
+            "\"destinations\":[{{\"name\":\"n\",\"server\":\"{}\",\"server_port\":{},\"password\":\"{own}\"}}]",
+            next.ip(),
+            next.port()
+        );
+        let _relay = sing_server(theirs, m, &front, &destinations).unwrap();
+        let clients = run_clients([client(theirs, m, &chain)], echo.addr);
+        round_trip_without_end(addrs(&clients)[0], 100_000);
+        let packets = run_datagram_clients(client(theirs, m, &chain), datagrams);
+        datagrams_come_back(addrs(&packets)[0]);
+        for running in [packets, clients, ours, last] {
+            running.end();
+        }
+    }
+}

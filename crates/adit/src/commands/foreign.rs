@@ -1,0 +1,150 @@
+//! Files of other programs, as `adit check --as` and `adit convert --as` read them.
+
+use std::path::Path;
+
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008};
+use adit_config::dialect::{Loaded, opensnell};
+
+use crate::commands::files;
+use crate::shadowsocks;
+
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// `snell-server` or `snell-client`.
+    Snell(opensnell::Program),
+    /// A program of shadowsocks-libev.
+    Libev(libev::Program),
+    /// A program of shadowsocks-rust.
+    Rust(rust::Program),
+    /// A list of servers (SIP008).
+    Servers,
+}
+
+/// All of them but `ss-redir`, which this build cannot be.
+const ALL: [Format; 10] = [
+    Format::Snell(opensnell::Program::Server),
+    Format::Snell(opensnell::Program::Client),
+    Format::Libev(libev::Program::Local),
+    Format::Libev(libev::Program::Server),
+    Format::Libev(libev::Program::Tunnel),
+    Format::Libev(libev::Program::Manager),
+    Format::Rust(rust::Program::Local),
+    Format::Rust(rust::Program::Server),
+    Format::Rust(rust::Program::Manager),
+    Format::Servers,
+];
+
+impl Format {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Snell(program) => program.name(),
+            Self::Libev(program) => program.name(),
+            Self::Rust(program) => program.name(),
+            Self::Servers => "sip008",
+        }
+    }
+
+    /// The format of that name.
+    ///
+    /// # Errors
+    /// With all names.
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let names = || ALL.map(Self::name).join(", ");
+        ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| format!("one of {}", names()))
+    }
+
+    /// The file that is read when none is named.
+    pub(super) fn default_path(self) -> Option<&'static str> {
+        match self {
+            Self::Snell(program) => Some(program.default_path()),
+            Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
+            Self::Rust(_) | Self::Servers => None,
+        }
+    }
+
+    /// What this build makes of the file, and what it says about it.
+    ///
+    /// # Errors
+    /// Everything that keeps it from running.
+    pub(super) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
+        match self.read(path)? {
+            Read::Config(loaded) => Ok(*loaded),
+            Read::Setup(family, setup) => {
+                let setup = shadowsocks::fit(self.name(), family, *setup)?;
+                Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
+            }
+        }
+    }
+
+    /// What the file means in adit's own words.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and what there are no words for.
+    pub(super) fn convert(self, path: &Path) -> Result<Loaded, Diagnostics> {
+        match self.read(path)? {
+            Read::Config(loaded) => Ok(*loaded),
+            Read::Setup(_, setup) => expressible(&path.to_string_lossy(), *setup),
+        }
+    }
+
+    fn read(self, path: &Path) -> Result<Read, Diagnostics> {
+        let (name, text) = files::read(path)?;
+        let file = Some((&*name, text.as_str()));
+        match self {
+            Self::Snell(program) => {
+                Ok(Read::Config(Box::new(opensnell::parse(program, None, &name, &text)?)))
+            }
+            Self::Libev(program) => {
+                let setup = libev::load(program, &libev::Flags::default(), file)?;
+                Ok(Read::Setup(Family::Libev, Box::new(setup)))
+            }
+            Self::Rust(program) => {
+                let flags = rust::Flags::default();
+                let setup = rust::load(program, &flags, file, shadowsocks::rust::outside());
+                setup.map(|setup| Read::Setup(Family::Rust, Box::new(setup))).map_err(|(_, found)| found)
+            }
+            Self::Servers => {
+                let (list, diagnostics) = sip008::parse(&name, &text, None)?;
+                let config = sip008::config(&list);
+                Ok(Read::Config(Box::new(Loaded { config, diagnostics })))
+            }
+        }
+    }
+}
+
+enum Read {
+    Config(Box<Loaded>),
+    Setup(Family, Box<Setup>),
+}
+
+/// Refuses what `adit.toml` has no words for, each by its name.
+fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
+    let Setup { config, process, acl, control, online, diagnostics: mut found } = setup;
+    let mut refuse = |key: &str, is_there: bool, hint: &str| {
+        if is_there {
+            let error = Diagnostic::error(&file.into(), key, "adit.toml has no words for it");
+            found.push(error.hint(hint));
+        }
+    };
+    let keep = "run the file under the old program's name, which adit answers to";
+    refuse("acl", acl.is_some(), keep);
+    refuse("manager_address", matches!(control, Control::Report(_)), keep);
+    refuse("port_password", matches!(control, Control::Manage(_)), keep);
+    refuse("online_config", !online.is_empty(), keep);
+    refuse("user", process.user.is_some(), "User= of a systemd unit does the same");
+    if found.has_errors() {
+        return Err(found);
+    }
+    let mut warn = |key: &str, is_there: bool, hint: &str| {
+        if is_there {
+            let problem = "left out: adit.toml has no words for it";
+            found.push(Diagnostic::warning(&file.into(), key, problem).hint(hint));
+        }
+    };
+    warn("nofile", process.open_files.is_some(), "LimitNOFILE= of a systemd unit does the same");
+    warn("use_syslog", process.syslog, "a journal takes standard error");
+    Ok(Loaded { config, diagnostics: found })
+}

@@ -1,0 +1,171 @@
+//! Lists of servers that are fetched (SIP008), for as long as the program runs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::shadowsocks::{Online, sip008};
+use adit_config::model::{self, HttpUrl};
+use adit_config::source;
+use adit_core::GroupHandle;
+use adit_net::dial::Dialer;
+use adit_net::fetch::fetch;
+use adit_net::rt::{self, Cores, Stop, Stopper};
+use anyhow::Context as _;
+
+use crate::serve;
+
+/// Time for one fetch: a slow line brings the longest list in it.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Pause after a list that could not be had; it doubles up to the usual interval.
+const PAUSE: Duration = Duration::from_secs(10);
+/// What findings about a list name in the place of its address, which may hold a token.
+const NAME: &str = "online_config";
+
+/// Where a list is.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// On a server.
+    Url(HttpUrl),
+    /// In a file.
+    File(PathBuf),
+}
+
+impl Place {
+    /// Where `online` says.
+    ///
+    /// # Errors
+    /// When that is nowhere that can be read; the error does not show the address.
+    pub(super) fn of(online: &Online) -> Result<Self, model::UrlError> {
+        let text = online.url.expose();
+        match text.strip_prefix("file://").unwrap_or(text) {
+            path if path.starts_with('/') => Ok(Self::File(path.into())),
+            url => HttpUrl::parse(url).map(Self::Url),
+        }
+    }
+}
+
+/// A list that is kept up to date; dropping it stops that.
+#[derive(Debug)]
+pub(super) struct Following {
+    stopper: Stopper,
+    cores: Option<Cores>,
+}
+
+impl Following {
+    /// Keeps `group` up to date with a list; `taken` are the names of the servers that are there already.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub(super) fn start(
+        online: Online,
+        place: Place,
+        group: GroupHandle,
+        taken: Vec<Arc<str>>,
+    ) -> std::io::Result<Self> {
+        let (stopper, stop) = Stopper::new();
+        let mut cores = Cores::default();
+        cores.start("adit-online".into(), move || async move {
+            let mut ending = stop.clone();
+            let follower = Follower { online, place, group, taken, stop, said: String::new() };
+            rt::race(ending.ending(), Box::pin(follower.run())).await;
+        })?;
+        Ok(Self { stopper, cores: Some(cores) })
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.stopper.end();
+        if let Some(cores) = self.cores.take() {
+            cores.join();
+        }
+    }
+}
+
+struct Follower {
+    online: Online,
+    place: Place,
+    group: GroupHandle,
+    taken: Vec<Arc<str>>,
+    stop: Stop,
+    /// What was complained of last: the same is not said twice in a row.
+    said: String,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let mut pause = PAUSE;
+        loop {
+            let wait = match self.update().await {
+                Ok(()) => {
+                    pause = PAUSE;
+                    self.online.interval
+                }
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    if self.is_news(&text) {
+                        tracing::warn!(
+                            error = text,
+                            "list of servers not updated: the servers stay as they are"
+                        );
+                    }
+                    let wait = pause.min(self.online.interval);
+                    pause = pause.saturating_mul(2);
+                    wait
+                }
+            };
+            let mut stop = self.stop.clone();
+            rt::race(stop.ending(), rt::sleep(wait)).await;
+        }
+    }
+
+    fn is_news(&mut self, text: &str) -> bool {
+        let is_news = self.said != text;
+        if is_news {
+            text.clone_into(&mut self.said);
+        }
+        is_news
+    }
+
+    async fn update(&mut self) -> anyhow::Result<()> {
+        let text = match &self.place {
+            Place::File(path) => read(path)?,
+            Place::Url(url) => {
+                let dialer = Dialer::new(&self.online.dial);
+                let bytes = fetch(&dialer, url, source::MAX_LEN, LIMIT).await?;
+                String::from_utf8(bytes).context("not UTF-8")?
+            }
+        };
+        let allowed = self.online.allowed_plugins.as_deref();
+        let (list, found) = sip008::parse(NAME, &text, allowed)?;
+        let (outbounds, left_out) = self.online.outbounds(&list, &self.taken);
+        anyhow::ensure!(!outbounds.is_empty(), "every server of the list needs a plugin");
+        let count = outbounds.len();
+        self.group.replace(outbounds.into_iter().map(|outbound| (outbound, [100, 100])).collect())?;
+        tracing::info!(
+            servers = count,
+            bytes_used = list.bytes_used,
+            bytes_remaining = list.bytes_remaining,
+            "list of servers is up to date"
+        );
+        self.complain(&found, left_out);
+        Ok(())
+    }
+
+    fn complain(&mut self, found: &Diagnostics, left_out: usize) {
+        let text = format!("{found}{left_out}");
+        if !self.is_news(&text) {
+            return;
+        }
+        serve::log_findings(found);
+        if left_out > 0 {
+            tracing::warn!(servers = left_out, "servers of the list that need a plugin are left out");
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    Ok(source::read(path).map_err(Diagnostics::from)?.to_string())
+}
