@@ -1,8 +1,9 @@
 //! adit at both ends.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU64;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -110,7 +111,8 @@ fn a_reader_that_stands_still_stops_nobody_else() {
     kcp.receive_buffer = Some(1 << 20);
     let deaf = service(|stream| {
         // Open and unread, until the process ends.
-        std::mem::forget(stream);
+        static HELD: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
+        HELD.lock().unwrap().push(stream);
         Ok(())
     });
     let (good, bad) = (server(&kcp, echo()), server(&kcp, deaf));

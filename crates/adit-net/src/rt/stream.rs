@@ -297,8 +297,8 @@ fn poll_recv_each(
                     break;
                 }
             }
-            _ if total > 0 => break,
-            other => return other,
+            Poll::Ready(Err(_)) | Poll::Pending if total > 0 => break,
+            other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
         }
     }
     Poll::Ready(Ok(total))
@@ -319,8 +319,8 @@ fn poll_send_each(
                     break;
                 }
             }
-            _ if total > 0 => break,
-            other => return other,
+            Poll::Ready(Err(_)) | Poll::Pending if total > 0 => break,
+            other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
         }
     }
     Poll::Ready(Ok(total))

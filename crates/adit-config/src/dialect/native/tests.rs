@@ -379,7 +379,7 @@ fn dial_strategy() -> impl Strategy<Value = Dial> {
 fn kcp_strategy() -> impl Strategy<Value = Kcp> {
     let crypt = proptest::sample::select(&Cipher::ALL[..]);
     let shards = (1_usize..100, 1_usize..100).prop_map(|(data, parity)| Shards::new(data, parity));
-    let version = proptest::sample::select(super::carrier::VERSIONS).prop_map(|(_, version)| version);
+    let version = proptest::sample::select(carrier::VERSIONS).prop_map(|(_, version)| version);
     (words(), crypt, shards, 128_usize..=1500, any::<bool>(), version).prop_map(
         |(key, crypt, shards, mtu, compression, version)| Kcp {
             shards,

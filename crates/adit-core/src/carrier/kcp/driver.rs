@@ -35,7 +35,7 @@ pub(super) struct Handle {
     pub(super) local: SocketAddr,
     context: Context,
     desk: Rc<Desk>,
-    me: RefCell<std::rc::Weak<Handle>>,
+    me: RefCell<std::rc::Weak<Self>>,
     is_listed: Cell<bool>,
     /// When its timer is set to.
     due_at: Cell<Option<Instant>>,
@@ -210,11 +210,13 @@ impl Driver {
 
     fn fail(&mut self, error: &io::Error) {
         tracing::error!(carrier = &*self.shared.name, %error, "socket lost");
-        for handle in self.sessions.values() {
+        let metrics = &self.shared.metrics;
+        self.sessions.retain(|_, handle| {
             let mut session = handle.session.borrow_mut();
             session.fail(Failure::Gone);
-            self.shared.metrics.end(session.number);
-        }
+            metrics.end(session.number);
+            false
+        });
     }
 
     /// Ready once there is something to do: what has come is with its sessions then.
