@@ -69,7 +69,7 @@ impl Past {
         config.acl.as_ref()?;
         let is_leaf = |outbound: &&Model| !matches!(outbound.protocol, OutboundProtocol::Group(_));
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
-        let dial = Dial { fast_open: false, ..dial.unwrap_or_default() };
+        let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
         let direct = Outbound::new(&model, &outbound::Shared::None, Arc::new(OutboundMetrics::default()));
         Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp)?) })

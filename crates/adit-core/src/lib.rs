@@ -7,6 +7,7 @@
 
 mod access;
 mod admin;
+mod carrier;
 mod conns;
 mod datagram;
 mod discard;
@@ -31,8 +32,9 @@ mod snell;
 mod status;
 
 pub use admin::ask_status;
+pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};
 pub use ports::{Meter, Port, Ports};
-pub use run::{GroupHandle, Running, StartError, start};
+pub use run::{GroupHandle, Observer, Running, StartError, start};
 pub use status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,

@@ -13,6 +13,11 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// Raises the value to `n`, if it is lower: for the highest of something.
+    pub(crate) fn raise(&self, n: u64) {
+        self.0.fetch_max(n, Ordering::Relaxed);
+    }
+
     /// The sum so far.
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -15,6 +15,7 @@ use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
 
 use crate::access::Past;
+use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
@@ -78,12 +79,24 @@ pub struct Running {
     plugins: Plugins,
 }
 
+/// Asks for the state of what runs.
+#[derive(Debug, Clone)]
+pub struct Observer(Arc<Directory>);
+
+impl Observer {
+    /// The present state.
+    pub fn status(&self) -> Status {
+        self.0.status(rt::now())
+    }
+}
+
 /// What a core thread is built from; it crosses threads once.
 struct Plan {
     config: Arc<Config>,
     inbound_shared: Arc<[inbound::Shared]>,
     outbound_shared: Arc<[outbound::Shared]>,
     sockets: Sockets,
+    carriers: Arc<Carriers>,
     orders: Orders<Order>,
     index: usize,
     metrics: Arc<CoreMetrics>,
@@ -113,6 +126,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
+    let carriers = Arc::new(Carriers::new(config));
     let mut warnings = Vec::new();
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
@@ -139,7 +153,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let metrics: Vec<_> = (0..count).map(metrics).collect();
     let users = inbound_shared.iter().map(inbound::Shared::users).collect();
     let groups = outbound_shared.iter().filter_map(outbound::Shared::group).cloned().collect();
-    let directory = Arc::new(Directory::new(config, addresses, groups, users, metrics.clone(), rt::now()));
+    let counters = (metrics.clone(), carriers.metrics());
+    let directory = Arc::new(Directory::new(config, addresses, groups, users, counters, rt::now()));
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     let config = Arc::new(config.clone());
@@ -152,6 +167,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             inbound_shared: inbound_shared.clone(),
             outbound_shared: outbound_shared.clone(),
             sockets,
+            carriers: carriers.clone(),
             orders,
             index,
             metrics,
@@ -174,6 +190,8 @@ pub(crate) struct Sockets {
     pub(crate) listeners: Vec<(usize, std::net::TcpListener)>,
     /// With what the cores of one address share.
     pub(crate) datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
+    /// For the sessions of carriers.
+    carriers: Vec<(usize, std::net::UdpSocket)>,
 }
 
 impl Sockets {
@@ -182,6 +200,7 @@ impl Sockets {
         Self {
             listeners: self.listeners.extract_if(.., |(inbound, _)| *inbound == index).collect(),
             datagrams: self.datagrams.extract_if(.., |(inbound, ..)| *inbound == index).collect(),
+            carriers: self.carriers.extract_if(.., |(inbound, _)| *inbound == index).collect(),
         }
     }
 }
@@ -200,6 +219,13 @@ pub(crate) fn open(
     };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
+    if inbound.socket.carrier.is_some() {
+        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.carriers.push((index, socket));
+        }
+        return Ok((made.addr, made.warnings.iter().map(ToString::to_string).collect()));
+    }
     if inbound::transports(inbound).tcp() {
         let made = match plugin_of(inbound) {
             Some(plugin) => open_behind(inbound, plugin, addr, cores.len(), plugins)?,
@@ -300,6 +326,11 @@ impl Running {
         Meter::new(self.directory.clone())
     }
 
+    /// Somebody who may ask for the state from another thread, for as long as the process lives.
+    pub fn observer(&self) -> Observer {
+        Observer(self.directory.clone())
+    }
+
     /// The present state.
     pub fn status(&self) -> Status {
         self.directory.status(rt::now())
@@ -357,7 +388,17 @@ impl Running {
 }
 
 async fn run_core(plan: Plan, stop: Stop) {
-    let Plan { config, inbound_shared, outbound_shared, mut sockets, orders, index, metrics, count } = plan;
+    let Plan {
+        config,
+        inbound_shared,
+        outbound_shared,
+        mut sockets,
+        carriers,
+        orders,
+        index,
+        metrics,
+        count,
+    } = plan;
     let conns = Rc::new(Conns::default());
     let core = Rc::new(CoreContext { pool: Pool::new(), conns, log_destinations: config.log.destinations });
     let limits = &config.limits;
@@ -366,7 +407,10 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
-    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool);
+    let carrier_context = kcp::Context::new(active.clone());
+    let carried =
+        |at: usize, outbound: &model::Outbound| carriers.client(at, outbound, count, &carrier_context);
+    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool, carried);
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
@@ -377,7 +421,13 @@ async fn run_core(plan: Plan, stop: Stop) {
     let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
     for (index, ((model, shared), metrics)) in inbounds.enumerate() {
         let inbound = Rc::new(Inbound::new(model, shared, site.around(model, metrics.clone())));
-        site.serve(&inbound, &model.protocol, sockets.take(index), &stop, None);
+        let mut sockets = sockets.take(index);
+        for (_, socket) in std::mem::take(&mut sockets.carriers) {
+            let Some(shared) = carriers.inbounds[index].clone() else { continue };
+            let context = carrier_context.clone();
+            rt::spawn_local(inbound.clone().run_carried(shared, context, socket, stop.clone()));
+        }
+        site.serve(&inbound, &model.protocol, sockets, &stop, None);
     }
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
@@ -398,11 +448,19 @@ fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
 }
 
 /// The ways out on one core, in the order of the configuration: groups behind what they are made of.
-fn ways_out(config: &Config, shared: &[outbound::Shared], metrics: &CoreMetrics, pool: &Pool) -> Vec<Leaf> {
-    let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds);
+fn ways_out(
+    config: &Config,
+    shared: &[outbound::Shared],
+    metrics: &CoreMetrics,
+    pool: &Pool,
+    carried: impl Fn(usize, &model::Outbound) -> Option<kcp::Client>,
+) -> Vec<Leaf> {
+    let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     let leaves: Rc<[Leaf]> = leaves
-        .map(|((outbound, shared), metrics)| {
-            let running = Rc::new(Outbound::new(outbound, shared, metrics.clone()));
+        .map(|(at, ((outbound, shared), metrics))| {
+            let running =
+                Outbound::new(outbound, shared, metrics.clone()).with_carrier(carried(at, outbound));
+            let running = Rc::new(running);
             let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
             Leaf { outbound: running, far }
         })

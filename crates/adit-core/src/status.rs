@@ -10,6 +10,8 @@ use std::time::Instant;
 use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol};
 use serde::{Deserialize, Serialize};
 
+use crate::carrier::CarrierMetrics;
+use crate::carrier::kcp::KcpStatus;
 use crate::metrics::{CoreMetrics, Counter, UserMetrics};
 use crate::outbound::GroupShared;
 
@@ -64,6 +66,9 @@ pub struct InboundStatus {
     /// Its users, where a key tells them apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<UserStatus>,
+    /// What carries it, where that is not TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<KcpStatus>,
 }
 
 /// The datagrams of one inbound.
@@ -115,6 +120,9 @@ pub struct OutboundStatus {
     pub idle: i64,
     /// Connections that the server closed before any reply.
     pub early_closes: u64,
+    /// What carries it, where that is not TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<KcpStatus>,
 }
 
 /// What does not change while a configuration runs, with the counters of all cores.
@@ -125,6 +133,7 @@ pub(crate) struct Directory {
     groups: Vec<Arc<GroupShared>>,
     users: Vec<Arc<[UserMetrics]>>,
     cores: Vec<Arc<CoreMetrics>>,
+    carriers: CarrierMetrics,
     since: Instant,
 }
 
@@ -134,7 +143,7 @@ impl Directory {
         addresses: Vec<Vec<SocketAddr>>,
         groups: Vec<Arc<GroupShared>>,
         users: Vec<Arc<[UserMetrics]>>,
-        cores: Vec<Arc<CoreMetrics>>,
+        (cores, carriers): (Vec<Arc<CoreMetrics>>, CarrierMetrics),
         since: Instant,
     ) -> Self {
         let inbounds = config.inbounds.iter().zip(addresses);
@@ -152,6 +161,7 @@ impl Directory {
             groups,
             users,
             cores,
+            carriers,
             since,
         }
     }
@@ -211,6 +221,7 @@ impl Directory {
             refused,
             datagrams: self.datagrams(index),
             users: self.users[index].iter().map(user).collect(),
+            carrier: self.carriers.inbounds[index].as_ref().map(|metrics| metrics.status()),
         }
     }
 
@@ -243,6 +254,7 @@ impl Directory {
             reused: sum(cores().map(|core| &core.reused)),
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
+            carrier: self.carriers.outbounds[index].as_ref().map(|metrics| metrics.status()),
         }
     }
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::{Dial, Family};
 use adit_proto::wire::{Host, Target};
 use thiserror::Error;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::debug;
 
@@ -70,6 +71,14 @@ pub enum DialError {
         /// What the system reported.
         source: io::Error,
     },
+    /// The unix socket cannot be connected to.
+    #[error("connection to {} failed", path.display())]
+    Unix {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system reported.
+        source: io::Error,
+    },
     /// We could not make a socket: out of descriptors, or the interface is not there.
     #[error("no socket for a connection to {addr}")]
     Socket {
@@ -92,6 +101,7 @@ impl DialError {
             Self::Refused { source, .. }
             | Self::Unreachable { source, .. }
             | Self::Connect { source, .. }
+            | Self::Unix { source, .. }
             | Self::Socket { source, .. } => Some(source),
             Self::Resolve(ResolveError::Io(source)) => Some(source),
             Self::Port | Self::Resolve(_) | Self::Timeout { .. } => None,
@@ -106,7 +116,7 @@ impl DialError {
             | Self::Unreachable { addr, .. }
             | Self::Connect { addr, .. }
             | Self::Socket { addr, .. } => Some(*addr),
-            Self::Port | Self::Resolve(_) => None,
+            Self::Port | Self::Resolve(_) | Self::Unix { .. } => None,
         }
     }
 
@@ -133,7 +143,7 @@ impl DialError {
             Self::Port | Self::Resolve(_) => 0,
             Self::Unreachable { .. } => 1,
             Self::Timeout { .. } => 2,
-            Self::Connect { .. } => 3,
+            Self::Connect { .. } | Self::Unix { .. } => 3,
             Self::Refused { .. } => 4,
             Self::Socket { .. } => 5,
         }
@@ -158,7 +168,7 @@ impl Dialer {
 
     /// A dialer that shares a resolver; [`Dial::dns`] does not count.
     pub fn with_resolver(dial: &Dial, resolver: Rc<Resolver>) -> Self {
-        let Dial { family, interface, dns: _, fast_open, timeout } = dial;
+        let Dial { family, interface, dns: _, fast_open, timeout, carrier: _, unix: _ } = dial;
         let interface = interface.clone();
         Self { family: *family, interface, fast_open: *fast_open, timeout: *timeout, resolver }
     }
@@ -192,6 +202,36 @@ impl Dialer {
         let mut attempts = Attempts::new(self, target.port);
         attempts.answers = Some(answers);
         attempts.finish(self.deadline()).await
+    }
+
+    /// The addresses of `target` that may be used, those of the preferred family first, within [`Dial::timeout`].
+    ///
+    /// # Errors
+    /// [`DialError`], when there are none.
+    pub async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, DialError> {
+        let ips = match &target.host {
+            _ if target.port == 0 => return Err(DialError::Port),
+            Host::Ip(ip) if !is_allowed(*ip, self.family) => Vec::new(),
+            Host::Ip(ip) => vec![*ip],
+            Host::Name(name) => {
+                let found = timeout_at(self.deadline(), self.resolver.lookup(name, self.family)).await;
+                found.unwrap_or(Err(ResolveError::Timeout))?
+            }
+        };
+        if ips.is_empty() {
+            return Err(ResolveError::NoAddress.into());
+        }
+        Ok(ips.into_iter().map(|ip| SocketAddr::new(ip, target.port)).collect())
+    }
+
+    /// Connects to the unix socket at `path`, within [`Dial::timeout`].
+    ///
+    /// # Errors
+    /// [`DialError::Unix`].
+    pub async fn dial_unix(&self, path: &Path) -> Result<UnixStream, DialError> {
+        let connected = timeout_at(self.deadline(), UnixStream::connect(path)).await;
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        connected.map_err(|source| DialError::Unix { path: path.to_owned(), source })
     }
 
     /// Connects to the first of `addrs` that answers, the preferred family first and then in turns, within

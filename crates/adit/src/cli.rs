@@ -25,6 +25,8 @@ In place of other programs:
                                      shadowsocks-libev's flags and files
   adit sslocal | ssserver | ssmanager | ssservice | ssurl ...
                                      shadowsocks-rust's
+  adit kcptun-client | kcptun-server ...
+                                     kcptun's
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 

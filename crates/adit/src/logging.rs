@@ -50,7 +50,7 @@ impl From<LogFormat> for Shape {
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
     let (own, others) = filters(log.level);
-    let colour = shape == Shape::Text && print::colour(&io::stderr());
+    let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
     let lines = Lines { shape, time: log.time, colour };
     let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(Destination);
     // A second start of logging in one process is a no-op.
@@ -60,6 +60,15 @@ pub(crate) fn init(log: &Log, shape: Shape) {
         .try_init()
         .ok();
 }
+
+/// The same for lines that go to a file.
+pub(crate) fn init_file(log: &Log, shape: Shape, file: std::fs::File) {
+    drop(FILE.set(file));
+    init(log, shape);
+}
+
+/// The file that lines go to, if there is one.
+static FILE: OnceLock<std::fs::File> = OnceLock::new();
 
 /// The system's log, once lines go there.
 static SYSTEM: OnceLock<Syslog> = OnceLock::new();
@@ -99,7 +108,12 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match SYSTEM.get() {
             Some(log) => log.write(self.0, &String::from_utf8_lossy(line)),
-            None => return io::stderr().write(line),
+            None => {
+                return match FILE.get() {
+                    Some(mut file) => file.write(line),
+                    None => io::stderr().write(line),
+                };
+            }
         }
         Ok(line.len())
     }

@@ -7,6 +7,7 @@
 
 mod cli;
 mod commands;
+mod kcptun;
 mod logging;
 mod print;
 mod serve;
@@ -17,6 +18,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
 use adit_config::dialect::opensnell::Program;
 use adit_config::dialect::shadowsocks::{libev, rust};
 
@@ -36,6 +38,10 @@ const NAMES: &[(&str, Main)] = &[
     ("ssmanager", |args| shadowsocks::rust::main(rust::Program::Manager, args)),
     ("ssservice", shadowsocks::rust::service),
     ("ssurl", shadowsocks::url::main),
+    ("kcptun-client", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Debian }, args)),
+    ("kcptun-server", |args| kcptun::main(Kcptun { side: Side::Server, release: Release::Debian }, args)),
+    ("client_linux_amd64", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Last }, args)),
+    ("server_linux_amd64", |args| kcptun::main(Kcptun { side: Side::Server, release: Release::Last }, args)),
 ];
 
 fn main() -> ExitCode {

@@ -105,6 +105,16 @@ pub(super) fn parse(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diag
     result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
 }
 
+/// Reads the first value of a text; what follows is ignored.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_first(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diagnostic> {
+    let mut parser = Parser { text: source.text, at: 0, grammar, left: MAX_VALUES };
+    let result = parser.first();
+    result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
+}
+
 /// Offset and problem.
 type Wrong = (usize, &'static str);
 
@@ -117,13 +127,17 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn document(&mut self) -> Result<Value, Wrong> {
+    fn first(&mut self) -> Result<Value, Wrong> {
         self.eat("\u{feff}");
         self.space()?;
         if self.rest().is_empty() {
             return Err((self.at, "the file is empty"));
         }
-        let value = self.value(0)?;
+        self.value(0)
+    }
+
+    fn document(&mut self) -> Result<Value, Wrong> {
+        let value = self.first()?;
         self.space()?;
         if self.rest().is_empty() { Ok(value) } else { Err((self.at, "more text after the end")) }
     }

@@ -2,6 +2,7 @@
 //! that adit replaces ([`opensnell`]), and the lines that other clients take ([`share`]).
 
 mod json;
+pub mod kcptun;
 pub mod native;
 pub mod opensnell;
 pub mod shadowsocks;

@@ -3,6 +3,7 @@
 
 pub mod acl;
 mod group;
+mod kcp;
 mod shadowsocks;
 mod snell;
 mod url;
@@ -17,6 +18,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
+pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
@@ -351,6 +353,10 @@ pub struct Dial {
     pub fast_open: bool,
     /// Time for name resolution and all connection attempts together.
     pub timeout: Duration,
+    /// Connections that are streams of a session with this server, in the place of TCP to whatever is dialled.
+    pub carrier: Option<Box<KcpClient>>,
+    /// Unix socket that every connection goes to, whatever its target.
+    pub unix: Option<PathBuf>,
 }
 
 impl Default for Dial {
@@ -361,6 +367,8 @@ impl Default for Dial {
             dns: Vec::new(),
             fast_open: false,
             timeout: Duration::from_secs(10),
+            carrier: None,
+            unix: None,
         }
     }
 }
@@ -386,6 +394,8 @@ pub struct SocketOptions {
     pub fast_open: bool,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
+    /// Connections that come as streams of sessions, in the place of TCP.
+    pub carrier: Option<Box<Kcp>>,
 }
 
 /// A key or password. Its `Debug` form never shows it, and it is wiped when dropped.

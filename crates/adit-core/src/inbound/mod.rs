@@ -17,6 +17,7 @@ use adit_net::rt::{self, Stop, Stream};
 use adit_proto::wire::Target;
 
 use crate::access::{Access, Route};
+use crate::carrier::kcp;
 use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::{InboundMetrics, UserMetrics};
@@ -181,6 +182,25 @@ impl Inbound {
             }
         };
         rt::race(stopping.draining(), accept).await;
+    }
+
+    /// Takes the streams of the sessions that come to `socket` until told to drain, and carries what it has to the end.
+    pub(crate) async fn run_carried(
+        self: Rc<Self>,
+        shared: Arc<kcp::Shared>,
+        context: kcp::Context,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) {
+        let inbound = self.clone();
+        let take = move |stream, peer| {
+            if !stop.is_draining() {
+                inbound.clone().spawn(stream, peer);
+            }
+        };
+        if let Err(error) = kcp::serve(shared, context, socket, take).await {
+            tracing::error!(inbound = &*self.name, %error, "listener of the carrier lost");
+        }
     }
 
     /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.

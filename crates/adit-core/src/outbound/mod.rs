@@ -6,6 +6,7 @@ mod snell;
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,12 +20,13 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
+use crate::carrier::kcp;
 use crate::datagram::Far;
 use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
 use crate::record::EndReason;
-use crate::relay::{Endpoint, Outcome, Policy};
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
 pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
@@ -42,6 +44,10 @@ pub(crate) struct Outbound {
     dialer: Dialer,
     /// To a plugin on this machine, whatever the way out from it.
     loopback: Dialer,
+    /// Where connections go out in the place of TCP.
+    carrier: Option<kcp::Client>,
+    /// Where all of them go, whatever their target.
+    unix: Option<PathBuf>,
     metrics: Arc<OutboundMetrics>,
 }
 
@@ -149,7 +155,11 @@ impl OpenError {
                     WireFailure::NetworkUnreachable
                 }
             }
-            Self::Dial(DialError::Connect { source, .. } | DialError::Socket { source, .. }) => {
+            Self::Dial(
+                DialError::Connect { source, .. }
+                | DialError::Unix { source, .. }
+                | DialError::Socket { source, .. },
+            ) => {
                 if source.kind() == std::io::ErrorKind::PermissionDenied {
                     WireFailure::NotAllowed
                 } else {
@@ -244,7 +254,14 @@ impl Outbound {
             ) => Kind::Reject,
         };
         let loopback = Dialer::new(&model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() });
-        Self { name: outbound.name.clone(), kind, dialer: Dialer::new(&outbound.dial), loopback, metrics }
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
+        let unix = outbound.dial.unix.clone();
+        Self { name, kind, dialer, loopback, carrier: None, unix, metrics }
+    }
+
+    /// The same with what takes the place of TCP, if there is something.
+    pub(crate) fn with_carrier(self, carrier: Option<kcp::Client>) -> Self {
+        Self { carrier, ..self }
     }
 
     /// The outbound for a group on one core.
@@ -269,13 +286,21 @@ impl Outbound {
     pub(crate) fn is_tunnel(&self) -> bool {
         match &self.kind {
             Kind::Snell(_) | Kind::Shadowsocks(_) => true,
-            Kind::Direct | Kind::Reject => false,
+            Kind::Direct | Kind::Reject => self.carrier.is_some(),
             Kind::Group(group) => group.is_tunnel(),
         }
     }
 
     /// A connection towards `target`; with `fresh` never one that was kept.
     pub(crate) async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+        let mut opened = self.open_kind(target, fresh).await?;
+        if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
+            opened.policy.half_close = HalfClose::Late;
+        }
+        Ok(opened)
+    }
+
+    async fn open_kind(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
         match &self.kind {
             Kind::Reject => Err(OpenError::Rejected),
             Kind::Direct => {
@@ -367,7 +392,15 @@ impl Outbound {
     }
 
     async fn dial(&self, target: &Target) -> Result<Stream, DialError> {
-        self.dial_with(&self.dialer, target).await
+        let stream = if let Some(carrier) = &self.carrier {
+            Box::pin(carrier.open(&self.dialer)).await
+        } else if let Some(path) = &self.unix {
+            Box::pin(self.dialer.dial_unix(path)).await.map(Stream::from)
+        } else {
+            return self.dial_with(&self.dialer, target).await;
+        };
+        if stream.is_ok() { &self.metrics.dialled } else { &self.metrics.failed }.add(1);
+        stream
     }
 
     async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, DialError> {

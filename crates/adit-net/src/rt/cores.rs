@@ -126,6 +126,25 @@ pub enum Signal {
     Reload,
 }
 
+/// SIGUSR1, from the moment of [`UserSignal::new`] on.
+#[derive(Debug)]
+pub struct UserSignal(tokio::signal::unix::Signal);
+
+impl UserSignal {
+    /// Takes the signal over. Call it on an event loop.
+    ///
+    /// # Errors
+    /// When a handler cannot be installed.
+    pub fn new() -> io::Result<Self> {
+        signal(SignalKind::user_defined1()).map(Self)
+    }
+
+    /// Returns when it has come.
+    pub async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
 /// The process's signals, from the moment of [`Signals::new`] on.
 #[derive(Debug)]
 pub struct Signals {

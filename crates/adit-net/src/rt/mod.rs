@@ -10,8 +10,8 @@ mod pool;
 mod stream;
 mod time;
 
-pub use cores::{Cores, Signal, Signals, Stop, Stopper, spawn_local, yield_now};
+pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, yield_now};
 pub use orders::{OrderSender, Orders, orders};
 pub use pool::{CHUNK_LEN, Chunk, Pool, poll_chunk};
-pub use stream::{IO_VECTORS, Stream, UnixListener, UnixStream};
+pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
 pub use time::{Elapsed, now, race, sleep, sleep_until, timeout, unix_time};

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -12,18 +13,75 @@ use tokio::net::TcpStream;
 /// Most buffers of one vectored call.
 pub const IO_VECTORS: usize = 64;
 
-/// A TCP connection, driven by readiness.
+/// A connection, driven by readiness: TCP, a unix socket, or one of many streams that a carrier multiplexes.
 ///
 /// One call is at most one system call. A short read means that the queue is empty, a short write that it is full
 /// (epoll(7), "edge-triggered"), so readiness is cleared without a further call that could only fail.
 #[derive(Debug)]
 pub struct Stream {
-    tcp: TcpStream,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpStream),
+    Unix(tokio::net::UnixStream),
+    Carried(Box<dyn Carried>),
+}
+
+/// A stream that is not a socket of its own. Dropping it closes it.
+///
+/// The calls are those of [`Stream`]; whoever gets [`Poll::Pending`] is woken.
+pub trait Carried: fmt::Debug {
+    /// As [`Stream::poll_readable`].
+    ///
+    /// # Errors
+    /// When the carrier is gone.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// As [`Stream::poll_recv`].
+    ///
+    /// # Errors
+    /// When the carrier is gone.
+    fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Takes the first bytes of `bytes`; returns how many.
+    ///
+    /// # Errors
+    /// When the carrier is gone, or the direction has ended.
+    fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Our direction is over, the other stays open.
+    fn shutdown_write(&self);
+
+    /// What has been sent may be dropped at the coming close.
+    fn abort_on_close(&self);
+
+    /// As [`Stream::peer_is_closed`].
+    fn peer_is_closed(&self) -> Option<bool>;
+
+    /// The far end of the carrier.
+    fn peer_addr(&self) -> SocketAddr;
+
+    /// The near end of the carrier.
+    fn local_addr(&self) -> SocketAddr;
 }
 
 impl From<TcpStream> for Stream {
     fn from(tcp: TcpStream) -> Self {
-        Self { tcp }
+        Self { kind: Kind::Tcp(tcp) }
+    }
+}
+
+impl From<tokio::net::UnixStream> for Stream {
+    fn from(unix: tokio::net::UnixStream) -> Self {
+        Self { kind: Kind::Unix(unix) }
+    }
+}
+
+impl From<Box<dyn Carried>> for Stream {
+    fn from(carried: Box<dyn Carried>) -> Self {
+        Self { kind: Kind::Carried(carried) }
     }
 }
 
@@ -33,7 +91,11 @@ impl Stream {
     /// # Errors
     /// What the runtime reports, for instance at shutdown.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tcp.poll_read_ready(cx)
+        match &self.kind {
+            Kind::Tcp(tcp) => tcp.poll_read_ready(cx),
+            Kind::Unix(unix) => unix.poll_read_ready(cx),
+            Kind::Carried(carried) => carried.poll_readable(cx),
+        }
     }
 
     /// One read into `buffer`; 0 bytes mean the end of the stream.
@@ -41,6 +103,9 @@ impl Stream {
     /// # Errors
     /// As recv(2).
     pub fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        if let Kind::Carried(carried) = &self.kind {
+            return carried.poll_recv(cx, buffer);
+        }
         let wanted = buffer.len();
         self.poll_io(cx, Interest::READABLE, wanted, |mut socket| socket.read(buffer))
     }
@@ -54,6 +119,9 @@ impl Stream {
         cx: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let Kind::Carried(carried) = &self.kind {
+            return poll_recv_each(&**carried, cx, buffers);
+        }
         let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
         self.poll_io(cx, Interest::READABLE, wanted, |mut socket| socket.read_vectored(buffers))
     }
@@ -63,6 +131,9 @@ impl Stream {
     /// # Errors
     /// As writev(2).
     pub fn poll_send(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if let Kind::Carried(carried) = &self.kind {
+            return poll_send_each(&**carried, cx, buffers);
+        }
         let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
         self.poll_io(cx, Interest::WRITABLE, wanted, |mut socket| match buffers {
             [buffer] => socket.write(buffer),
@@ -78,19 +149,26 @@ impl Stream {
         mut call: impl FnMut(&socket2::Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(if interest.is_readable() {
-                self.tcp.poll_read_ready(cx)
-            } else {
-                self.tcp.poll_write_ready(cx)
+            ready!(match &self.kind {
+                Kind::Tcp(tcp) if interest.is_readable() => tcp.poll_read_ready(cx),
+                Kind::Tcp(tcp) => tcp.poll_write_ready(cx),
+                Kind::Unix(unix) if interest.is_readable() => unix.poll_read_ready(cx),
+                Kind::Unix(unix) => unix.poll_write_ready(cx),
+                Kind::Carried(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
             })?;
             let mut short = None;
-            let result = self.tcp.try_io(interest, || match call(&SockRef::from(&self.tcp)) {
+            let mut once = |socket: SockRef<'_>| match call(&socket) {
                 Ok(len) if len > 0 && len < wanted => {
                     short = Some(len);
                     Err(io::ErrorKind::WouldBlock.into())
                 }
                 other => other,
-            });
+            };
+            let result = match &self.kind {
+                Kind::Tcp(tcp) => tcp.try_io(interest, || once(SockRef::from(tcp))),
+                Kind::Unix(unix) => unix.try_io(interest, || once(SockRef::from(unix))),
+                Kind::Carried(_) => Err(io::ErrorKind::Unsupported.into()),
+            };
             match (short, result) {
                 (Some(len), _) => return Poll::Ready(Ok(len)),
                 (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -131,35 +209,45 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies waiting bytes into `buffer` without taking them; 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// As recv(2).
-    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tcp.peek(buffer).await
-    }
-
     /// Sends FIN: our direction is over, the other stays open.
     ///
     /// # Errors
     /// As shutdown(2); a peer that has already gone is none.
     pub fn shutdown_write(&self) -> io::Result<()> {
-        match SockRef::from(&self.tcp).shutdown(Shutdown::Write) {
+        let result = match &self.kind {
+            Kind::Tcp(tcp) => SockRef::from(tcp).shutdown(Shutdown::Write),
+            Kind::Unix(unix) => SockRef::from(unix).shutdown(Shutdown::Write),
+            Kind::Carried(carried) => {
+                carried.shutdown_write();
+                Ok(())
+            }
+        };
+        match result {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         }
     }
 
-    /// Makes the coming close a reset, so that the other end does not mistake it for an orderly end.
+    /// Makes the coming close a reset, so that the other end does not mistake it for an orderly end; where there is
+    /// no such thing, what waits to be sent is dropped.
     pub fn abort_on_close(&self) {
-        // Best effort: a socket that refuses the option is closed with FIN instead.
-        drop(SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO)));
+        match &self.kind {
+            // Best effort: a socket that refuses the option is closed with FIN instead.
+            Kind::Tcp(tcp) => drop(SockRef::from(tcp).set_linger(Some(Duration::ZERO))),
+            Kind::Unix(_) => {}
+            Kind::Carried(carried) => carried.abort_on_close(),
+        }
     }
 
     /// Whether the application at the other end, on this host, has closed its socket altogether rather than only
-    /// its sending direction; `None` when it is on another host or cannot be told.
+    /// its sending direction; `None` when it is on another host or cannot be told. A carrier may know it of others.
     pub fn peer_is_closed(&self) -> Option<bool> {
-        let (local, peer) = (self.tcp.local_addr().ok()?, self.tcp.peer_addr().ok()?);
+        let tcp = match &self.kind {
+            Kind::Tcp(tcp) => tcp,
+            Kind::Unix(_) => return None,
+            Kind::Carried(carried) => return carried.peer_is_closed(),
+        };
+        let (local, peer) = (tcp.local_addr().ok()?, tcp.peer_addr().ok()?);
         if local.ip() != peer.ip() && !peer.ip().to_canonical().is_loopback() {
             return None;
         }
@@ -169,21 +257,73 @@ impl Stream {
         None
     }
 
-    /// Address of the other end.
+    /// Address of the other end; that of the carrier where this is one of its streams, none for a unix socket.
     ///
     /// # Errors
     /// As getpeername(2), for instance when the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.peer_addr()
+        match &self.kind {
+            Kind::Tcp(tcp) => tcp.peer_addr(),
+            Kind::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Carried(carried) => Ok(carried.peer_addr()),
+        }
     }
 
-    /// Address of this end.
+    /// Address of this end, likewise.
     ///
     /// # Errors
     /// As getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
+        match &self.kind {
+            Kind::Tcp(tcp) => tcp.local_addr(),
+            Kind::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Carried(carried) => Ok(carried.local_addr()),
+        }
     }
+}
+
+/// Fills the buffers one after the other, as far as there are bytes.
+fn poll_recv_each(
+    carried: &dyn Carried,
+    cx: &mut Context<'_>,
+    buffers: &mut [IoSliceMut<'_>],
+) -> Poll<io::Result<usize>> {
+    let mut total = 0;
+    for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+        match carried.poll_recv(cx, buffer) {
+            Poll::Ready(Ok(len)) => {
+                total += len;
+                if len < buffer.len() {
+                    break;
+                }
+            }
+            Poll::Ready(Err(_)) | Poll::Pending if total > 0 => break,
+            other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
+        }
+    }
+    Poll::Ready(Ok(total))
+}
+
+/// Sends the buffers one after the other, as far as there is room.
+fn poll_send_each(
+    carried: &dyn Carried,
+    cx: &mut Context<'_>,
+    buffers: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    let mut total = 0;
+    for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+        match carried.poll_send(cx, buffer) {
+            Poll::Ready(Ok(len)) => {
+                total += len;
+                if len < buffer.len() {
+                    break;
+                }
+            }
+            Poll::Ready(Err(_)) | Poll::Pending if total > 0 => break,
+            other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
+        }
+    }
+    Poll::Ready(Ok(total))
 }
 
 /// IPv4 connections to a dual-stack listener look mapped from this end and plain from the other.

@@ -145,6 +145,24 @@ impl Socket {
         sys::report_destination(&self.fd, self.is_v6)
     }
 
+    /// Asks for buffers of `len` bytes in both directions; the system may give less.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_buffers(&self, len: usize) -> io::Result<()> {
+        sys::set_send_buffer(&self.fd, len)?;
+        sys::set_receive_buffer(&self.fd, len).map(drop)
+    }
+
+    /// The traffic class of everything that is sent (`IP_TOS`, `IPV6_TCLASS`).
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        let socket = SockRef::from(self.fd.get_ref());
+        if self.is_v6 { socket.set_tclass_v6(class.into()) } else { socket.set_tos_v4(class.into()) }
+    }
+
     /// Notes the traffic class of each datagram.
     ///
     /// # Errors

@@ -54,7 +54,13 @@ const PROBE_US: u64 = 200_000;
 /// Before anything is known: what TCP begins with, in bytes, and a round trip to space it over.
 const INITIAL_BOUND: u64 = 32 * 1400;
 /// Never less than this is allowed under way, in bytes.
-const MIN_BOUND: u64 = 4 * 1400;
+const MIN_BOUND: u64 = 8 * 1400;
+/// While cruising, what is sent in this time may be under way however short the path is: hosts that are busy, and
+/// acknowledgements that wait a little, are slower than a wire of some hundred microseconds. In seconds.
+const HOST_S: f64 = 0.01;
+/// Cycles whose fast round may be cut short by long round trips in a row: on a path, or a host, whose times vary
+/// more than a queue explains, no rate would be found again otherwise.
+const CUTS: u32 = 3;
 /// How seldom peers acknowledge, in seconds: kcptun's modes flush every 10 to 50 ms.
 const ACK_INTERVAL_S: f64 = 0.05;
 /// A burst that pacing lets through, in microseconds: what timers are late by.
@@ -109,6 +115,8 @@ pub struct Model {
     rates: VecDeque<(u64, f64)>,
     best_rate: f64,
     standstill: u32,
+    /// Fast rounds in a row that ended early.
+    cuts: u32,
     /// Round trips in a row that had to wait in a queue.
     long_rtts: u32,
     /// Rounds in a row that were the fastest yet.
@@ -163,6 +171,7 @@ impl Model {
             rates: VecDeque::new(),
             best_rate: 0.0,
             standstill: 0,
+            cuts: 0,
             long_rtts: 0,
             climbs: 0,
             min_rtt: None,
@@ -193,7 +202,9 @@ impl Model {
         let Some(fits) = self.fits() else { return INITIAL_BOUND.min(self.max_bound.max(MIN_BOUND)) };
         let bound = match self.phase {
             Phase::Startup | Phase::Drain => (fits * STARTUP_BOUND).max(to_float(INITIAL_BOUND)),
-            Phase::Cruise(..) => fits * CRUISE_BOUND + to_float(self.bursts.highest()),
+            Phase::Cruise(..) => {
+                (fits * CRUISE_BOUND).max(self.rate() * HOST_S) + to_float(self.bursts.highest())
+            }
             Phase::Probe(_) => fits / 2.0,
         };
         to_bytes(bound).clamp(MIN_BOUND, self.max_bound.max(MIN_BOUND))
@@ -222,6 +233,10 @@ impl Model {
         let Some(rate) = self.pacing_rate() else { return };
         let burst_us = BURST_US.max(to_micros(to_float(MIN_BURST) / rate));
         let from = self.next_send_us.max(now_us.saturating_sub(burst_us));
+        if self.next_send_us < from && in_flight < self.bound() / 2 && self.next_send_us > 0 {
+            // Nothing but this end's own lateness kept it from sending: the rate is not the path's.
+            self.handle_idle(in_flight);
+        }
         self.next_send_us = from + to_micros(to_float(bytes) / rate);
     }
 
@@ -261,8 +276,11 @@ impl Model {
             Phase::Cruise(at, _) => CYCLE[at],
             Phase::Probe(_) => 1.0,
         };
-        // What is lost on the way has to be sent on top of what is delivered.
-        Some(rate * gain / (1.0 - self.base_loss.min(MAX_MADE_GOOD)))
+        // What is lost on the way has to be sent on top of what is delivered. What may be under way at the least is not
+        // spread over more than a round trip.
+        let least =
+            self.min_rtt.map_or(0.0, |(rtt, _)| to_float(MIN_BOUND) / (to_float(rtt) / 1e6).max(HOST_S));
+        Some((rate * gain / (1.0 - self.base_loss.min(MAX_MADE_GOOD))).max(least))
     }
 
     /// Share of what was sent lately that had to be sent again.
@@ -312,7 +330,8 @@ impl Model {
     }
 
     fn most_at_once(&self) -> u64 {
-        to_bytes(self.fits().unwrap_or_default().min(self.rate() * ACK_INTERVAL_S))
+        let rate = self.rate();
+        to_bytes(self.fits().unwrap_or_default().max(rate * HOST_S).min(rate * ACK_INTERVAL_S))
     }
 
     fn end_round(&mut self, now_us: u64) {
@@ -321,7 +340,9 @@ impl Model {
         let bytes = self.delivered - round.started_with;
         if elapsed_us > 0 && bytes > 0 && !round.fresh {
             let rate = to_float(bytes) * 1e6 / to_float(elapsed_us);
-            if !round.limited || rate > self.rate() {
+            // Before anything is known, little that was sent says nothing: a rate made of it would keep itself up, as
+            // pacing by it leaves rests in which nothing is measured.
+            if !round.limited || rate > self.rate() && !self.rates.is_empty() {
                 self.sample_rate(now_us, rate);
             }
         }
@@ -425,7 +446,12 @@ impl Model {
                 let over = now_us.saturating_sub(since) >= least_us;
                 let drained = CYCLE[at] < 1.0 && ack.in_flight <= fits;
                 // Short queues overflow before a round is over.
-                let filled = CYCLE[at] > 1.0 && ack.rtt_us.is_some_and(|rtt_us| is_long(rtt_us, least_us));
+                let is_fast = CYCLE[at] > 1.0;
+                let filled = is_fast && ack.rtt_us.is_some_and(|rtt_us| is_long(rtt_us, least_us));
+                let filled = filled && self.cuts < CUTS;
+                if is_fast && (over || filled) {
+                    self.cuts = if filled && !over { self.cuts + 1 } else { 0 };
+                }
                 if over || drained || filled {
                     self.phase = Phase::Cruise((at + 1) % CYCLE.len(), now_us);
                 }

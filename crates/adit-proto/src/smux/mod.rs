@@ -43,6 +43,9 @@ pub use self::frame::{Command, FRAME_HEADER_LEN, Header, Version};
 /// for one.
 const QUANTUM: usize = 8192;
 
+/// What a stream may have waiting to be sent even when the others have all there is, in bytes.
+const LEAST_SENDING: usize = 4096;
+
 /// Control frames that may wait for the carrier: twice what every stream could need at once.
 const CONTROL_PER_STREAM: usize = 2;
 
@@ -61,6 +64,8 @@ pub struct Settings {
     pub max_stream_window: u32,
     /// Bytes that wait in one stream to be sent, at most.
     pub send_buffer: usize,
+    /// Bytes that wait in all streams together, at most; each may have 4 KiB whatever the others have.
+    pub send_buffers: usize,
     /// Streams at one time, opened by either side; those of the peer beyond are ended at once.
     pub max_streams: usize,
     /// Between signs of life; zero for none.
@@ -78,6 +83,7 @@ impl Default for Settings {
             stream_window: ASSUMED_WINDOW,
             max_stream_window: 4 << 20,
             send_buffer: 64 << 10,
+            send_buffers: 4 << 20,
             max_streams: 1024,
             keep_alive: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(30),
@@ -145,6 +151,8 @@ pub struct Mux {
     events: VecDeque<Event>,
     /// Bytes that wait for readers.
     unread: usize,
+    /// Bytes that wait to be sent.
+    unsent: usize,
     /// Sum of the windows of all streams.
     promised: usize,
     round_trip: Duration,
@@ -187,6 +195,7 @@ impl Mux {
             emitted: 0,
             events: VecDeque::new(),
             unread: 0,
+            unsent: 0,
             promised: 0,
             round_trip: Duration::from_millis(100),
             heard: false,
@@ -211,16 +220,69 @@ impl Mux {
 
     /// Queues the first bytes of `data`; returns how many. None once the direction has been ended.
     pub fn send(&mut self, id: StreamId, data: &[u8]) -> usize {
+        let len = data.len().min(self.room(id));
         let Some(stream) = self.streams.get_mut(&id.0) else { return 0 };
         if stream.output != Output::Open {
             return 0;
         }
-        let room = self.settings.send_buffer.saturating_sub(stream.sending.len());
-        let len = data.len().min(room);
         stream.sending.extend(&data[..len]);
         stream.starved |= len < data.len();
+        self.unsent += len;
         self.schedule(id.0);
         len
+    }
+
+    /// Bytes that [`Mux::send`] would take of a stream whose direction is open.
+    pub fn room(&self, id: StreamId) -> usize {
+        let waiting = self.streams.get(&id.0).map_or(0, |stream| stream.sending.len());
+        let shared = self.settings.send_buffers.saturating_sub(self.unsent);
+        let own = self.settings.send_buffer.saturating_sub(waiting);
+        own.min(shared.max(LEAST_SENDING.saturating_sub(waiting)))
+    }
+
+    /// Asks for [`Event::Writable`] once there is room again, as [`Mux::send`] does when it takes less than it is given.
+    pub fn wait_writable(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id.0) {
+            stream.starved = true;
+        }
+    }
+
+    /// Whether [`Mux::recv`] would give something, the end included; if not, [`Event::Readable`] will come.
+    pub fn is_readable(&mut self, id: StreamId) -> bool {
+        let Some(stream) = self.streams.get_mut(&id.0) else { return true };
+        if stream.receiving.is_empty() && !stream.ended {
+            stream.announced = false;
+            return false;
+        }
+        true
+    }
+
+    /// Whether the peer has said that it will send no more on a stream, or the stream does not exist.
+    pub fn has_ended(&self, id: StreamId) -> bool {
+        self.streams.get(&id.0).is_none_or(|stream| stream.ended)
+    }
+
+    /// Whether a stream has something to send that the peer's window does not let through.
+    pub fn is_held_back(&self, id: StreamId) -> bool {
+        self.settings.version == Version::V2
+            && self.streams.get(&id.0).is_some_and(|stream| {
+                !stream.sending.is_empty() && stream.allowance().is_none_or(|allowance| allowance == 0)
+            })
+    }
+
+    /// Streams for which [`Mux::is_held_back`] holds.
+    pub fn held_back(&self) -> usize {
+        self.streams.keys().filter(|id| self.is_held_back(StreamId(**id))).count()
+    }
+
+    /// The widest window that the peer has been given.
+    pub fn widest_window(&self) -> u32 {
+        self.streams.values().map(|stream| stream.window.size()).max().unwrap_or_default()
+    }
+
+    /// Bytes that wait for readers.
+    pub fn unread(&self) -> usize {
+        self.unread
     }
 
     /// Sends no more on a stream, once what is queued has left. Reading goes on; but peers before smux 1.5.54, and the
@@ -243,6 +305,7 @@ impl Mux {
         stream.ended = true;
         stream.announced = true;
         if stream.output == Output::Open {
+            self.unsent -= stream.sending.len();
             stream.sending = VecDeque::new();
             stream.output = Output::Ending;
             self.schedule(id.0);
@@ -381,7 +444,7 @@ impl Mux {
 
     /// Bytes held in either direction.
     pub fn held(&self) -> usize {
-        self.unread + self.streams.values().map(|stream| stream.sending.len()).sum::<usize>()
+        self.unread + self.unsent
     }
 
     /// The window that the peer of a stream is given, if it exists and the version has windows.
@@ -567,6 +630,7 @@ impl Mux {
         out.extend(&front[..from_front]);
         out.extend(&back[..len - from_front]);
         stream.sending.drain(..len);
+        self.unsent -= len;
         stream.note_sent(len);
         stream.deficit -= len;
         self.emitted += u64::from(wire_len);

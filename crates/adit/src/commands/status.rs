@@ -103,9 +103,47 @@ fn render(status: &Status) -> String {
         ]);
     }
     out.push_str(&format!("{table}\n"));
+    out.push_str(&carriers(status));
     out.push_str(&groups(status));
     out.push_str(&refused(status));
     out
+}
+
+/// Sessions that carry streams, and why each sends no more than it does; nothing where there are none.
+fn carriers(status: &Status) -> String {
+    let mut table = new_table(
+        &["carrier", "peer", "limited by"],
+        &["streams", "rtt", "rate/s", "loss", "window", "sent again", "parity", "held"],
+    );
+    let inbounds = status.inbounds.iter().map(|inbound| (&inbound.name, &inbound.carrier));
+    let outbounds = status.outbounds.iter().map(|outbound| (&outbound.name, &outbound.carrier));
+    let mut unopened = String::new();
+    for (name, carrier) in inbounds.chain(outbounds) {
+        let Some(carrier) = carrier else { continue };
+        if carrier.totals.unopened > 0 {
+            let count = carrier.totals.unopened;
+            unopened +=
+                &format!("{name}: {count} datagrams did not open: key or crypt differ, or somebody probes\n");
+        }
+        for s in &carrier.sessions {
+            table.add_row([
+                name.clone(),
+                s.peer.clone(),
+                s.limit.clone(),
+                s.streams.to_string(),
+                format!("{}.{} ms", s.rtt_us / 1000, s.rtt_us / 100 % 10),
+                bytes(s.rate),
+                format!("{}.{} %", s.loss_permille / 10, s.loss_permille % 10),
+                format!("{}/{}", s.under_way, s.send_window),
+                format!("{} of {}", s.sent_again, s.sent),
+                s.parity.map_or_else(|| "off".to_owned(), |(data, parity)| format!("{data}/{parity}")),
+                bytes(u64::try_from(s.held).unwrap_or(u64::MAX)),
+            ]);
+        }
+    }
+    let lead = if unopened.is_empty() { "" } else { "\n" };
+    let sessions = if table.is_empty() { String::new() } else { format!("\n{table}\n") };
+    format!("{sessions}{lead}{unopened}")
 }
 
 /// The members of groups, and which of them are used.

@@ -10,6 +10,7 @@ mod balancer;
 mod commands;
 mod convert;
 mod demo;
+mod kcptun;
 mod manager;
 mod run;
 mod secrets;

@@ -7,7 +7,7 @@ use adit_proto::wire::Target;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::keys::Table;
 use super::write;
-use super::{MAX_USERS, name, obfs_server, shadowsocks, snell};
+use super::{MAX_USERS, carrier, name, obfs_server, shadowsocks, snell};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, secret, text_of};
 use crate::model::{
     InboundProtocol, Local, LocalProtocols, ObfsServer, Reply, Secret, SnellServer, SocketOptions,
@@ -51,6 +51,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let socket = SocketOptions {
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         interface: fields.parsed(report, "interface", interface).map(|i| i.value),
+        carrier: carrier::kcp(&mut fields, report).map(Box::new),
     };
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {

@@ -15,6 +15,7 @@
 //! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). What is not a key is an error, and all errors of
 //! a file are reported together.
 
+mod carrier;
 mod fields;
 mod group;
 mod inbound;

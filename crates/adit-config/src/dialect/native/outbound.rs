@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::{group, name, obfs_server, shadowsocks, snell as versions, write};
+use super::{carrier, group, name, obfs_server, shadowsocks, snell as versions, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient};
 
@@ -71,6 +71,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
         };
         if !matches!(kind.value.0, Kind::Reject | Kind::Group) {
             raw.dial = dial(&mut fields, report);
+            raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
         }
     }
     fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
@@ -85,6 +86,8 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
         dns: dns.into_iter().map(|server| server.value).collect(),
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         timeout: timeout(fields, report),
+        carrier: None,
+        unix: None,
     }
 }
 

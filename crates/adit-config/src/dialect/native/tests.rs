@@ -1,12 +1,14 @@
 use std::time::Duration;
 
+use adit_proto::kcp::crypt::Method as Cipher;
+use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
 
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Family, HalfClose, InboundProtocol, KeyForm, Level, Local, LocalProtocols, ObfsClient,
-    Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ClientCover, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local, LocalProtocols,
+    ObfsClient, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellServer, SnellVersion, SnellVersions,
     SocketOptions,
 };
@@ -47,7 +49,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 5));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 6));
     assert_eq!(config.inbounds[0].outbound, 0);
     assert_eq!(config.inbounds[2].outbound, 2);
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -400,15 +402,59 @@ fn udp_strategy() -> impl Strategy<Value = Udp> {
 fn dial_strategy() -> impl Strategy<Value = Dial> {
     let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
-    (family, interface_name(), dns, any::<bool>(), 1_u64..10_000_000).prop_map(
-        |(family, interface, dns, fast_open, timeout)| Dial {
+    let carrier = proptest::option::of((kcp_strategy(), target(), 1_usize..1024));
+    (family, interface_name(), dns, any::<bool>(), 1_u64..10_000_000, carrier).prop_map(
+        |(family, interface, dns, fast_open, timeout, carrier)| Dial {
             family,
             interface,
             dns: dns.into_iter().map(SocketAddr::from).collect(),
             fast_open,
             timeout: Duration::from_millis(timeout),
+            carrier: carrier.map(|(kcp, server, sessions)| {
+                Box::new(KcpClient { sessions, ..KcpClient::new(kcp, server) })
+            }),
+            ..Dial::default()
         },
     )
+}
+
+fn kcp_strategy() -> impl Strategy<Value = Kcp> {
+    let crypt = proptest::sample::select(&Cipher::ALL[..]);
+    let shards = (1_usize..100, 1_usize..100).prop_map(|(data, parity)| Shards::new(data, parity));
+    let version = proptest::sample::select(carrier::VERSIONS).prop_map(|(_, version)| version);
+    (words(), crypt, shards, 128_usize..=1500, any::<bool>(), version).prop_map(
+        |(key, crypt, shards, mtu, compression, version)| Kcp {
+            shards,
+            mtu,
+            compression,
+            version,
+            ..Kcp::new(Secret::new(key), crypt)
+        },
+    )
+}
+
+#[test]
+fn carriers() {
+    let text = |keys: &str| {
+        format!(
+            "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \":1\"\ntarget = \"a:1\"\n\n[[outbound]]\n\
+             protocol = \"direct\"\n{keys}"
+        )
+    };
+    let good = "carrier = \"kcp\"\ncarrier-key = \"k\"\ncarrier-server = \"b:2\"\ncarrier-parity = \"4/2\"\n";
+    let config = parse("t.toml", &text(good)).unwrap().config;
+    let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
+    assert_eq!((carrier.server.to_string(), carrier.kcp.shards), ("b:2".into(), Shards::new(4, 2)));
+    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, true));
+    for (keys, want) in [
+        ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
+        ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),
+        ("carrier-mtu = 1000\n", "outbound[0].carrier-mtu: there is no carrier that it could be for"),
+        ("carrier = \"quic\"\n", "outbound[0].carrier: "),
+    ] {
+        let found = parse("t.toml", &text(keys)).unwrap_err().to_string();
+        assert!(found.contains(want), "{found}");
+    }
 }
 
 fn client_strategy() -> impl Strategy<Value = SnellClient> {
@@ -543,11 +589,12 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
-    (plain(20), listen, any::<bool>(), interface_name(), any::<usize>(), protocol).prop_map(
-        |(name, listen, fast_open, interface, outbound, protocol)| Inbound {
+    let carrier = proptest::option::of(kcp_strategy());
+    (plain(20), listen, any::<bool>(), interface_name(), any::<usize>(), protocol, carrier).prop_map(
+        |(name, listen, fast_open, interface, outbound, protocol, carrier)| Inbound {
             name: Arc::from(&*name),
             listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
-            socket: SocketOptions { fast_open, interface },
+            socket: SocketOptions { fast_open, interface, carrier: carrier.map(Box::new) },
             outbound,
             protocol,
         },

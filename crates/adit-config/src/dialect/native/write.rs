@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
+use super::carrier::VERSIONS;
 use super::outbound::FAMILIES;
 use crate::dialect::value::{duration_text, quote};
 use crate::model::{
-    ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, KeyForm, Level, Limits,
-    Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
-    Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions, SocketOptions,
-    Transports, Udp,
+    ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
+    Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
+    OutboundProtocol, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
+    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions,
+    SocketOptions, Transports, Udp,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -269,7 +270,22 @@ impl Writer {
         }
     }
 
+    fn kcp(&mut self, kcp: &Kcp) {
+        self.text("carrier", "kcp");
+        self.text("carrier-key", kcp.key.expose());
+        self.text("carrier-crypt", kcp.crypt.name());
+        if let Some(shards) = kcp.shards {
+            self.text("carrier-parity", &format!("{}/{}", shards.data(), shards.parity()));
+        }
+        self.raw("carrier-mtu", kcp.mtu);
+        self.switch("carrier-compression", kcp.compression);
+        self.choice("carrier-smux", VERSIONS, &kcp.version);
+    }
+
     fn socket(&mut self, socket: &SocketOptions) {
+        if let Some(kcp) = &socket.carrier {
+            self.kcp(kcp);
+        }
         self.switch("tcp-fast-open", socket.fast_open);
         if let Some(interface) = &socket.interface {
             self.text("interface", interface);
@@ -344,5 +360,10 @@ impl Writer {
         }
         self.switch("tcp-fast-open", dial.fast_open);
         self.text("timeout", &duration_text(dial.timeout));
+        if let Some(client) = &dial.carrier {
+            self.kcp(&client.kcp);
+            self.text("carrier-server", &client.server.to_string());
+            self.raw("carrier-sessions", client.sessions);
+        }
     }
 }

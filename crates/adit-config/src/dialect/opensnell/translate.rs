@@ -79,6 +79,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         dns: keys.list("dns", MAX_DNS, value::name_server),
         fast_open,
         timeout: SERVER_TIMEOUT,
+        ..Dial::default()
     };
     let versions = keys.server_versions(&psk, obfs);
     let (udp, quic) = (keys.flag("udp", true), keys.flag("quic", true));
@@ -92,7 +93,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         inbounds: vec![Inbound {
             name: Program::Server.name().into(),
             listen,
-            socket: SocketOptions { fast_open, interface },
+            socket: SocketOptions { fast_open, interface, ..SocketOptions::default() },
             outbound: 0,
             protocol: InboundProtocol::Snell(SnellServer { psk, versions, obfs, udp, quic }),
         }],

@@ -163,7 +163,10 @@ impl Manager {
         Ok(Inbound {
             name: format!("server-{}", add.port).into(),
             listen: self.hosts.iter().map(|host| SocketAddr::new(*host, add.port)).collect(),
-            socket: SocketOptions { fast_open: add.fast_open.unwrap_or(self.fast_open), interface: None },
+            socket: SocketOptions {
+                fast_open: add.fast_open.unwrap_or(self.fast_open),
+                ..SocketOptions::default()
+            },
             outbound: 0,
             protocol: InboundProtocol::Shadowsocks(server),
         })

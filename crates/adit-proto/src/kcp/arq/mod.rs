@@ -34,7 +34,7 @@ use self::congestion::Congestion;
 use self::receiver::Receiver;
 use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
-use self::sender::{Delivery, Outgoing, Sender, Sent};
+use self::sender::{Delivery, Loss, Outgoing, Sender, Sent};
 use super::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
 
@@ -113,6 +113,21 @@ pub enum Arrival {
     Recovered,
 }
 
+/// What keeps a conversation from sending more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// There is nothing to send.
+    Source,
+    /// The model of the path.
+    Path,
+    /// KCP's own congestion window.
+    Congestion,
+    /// The window that was set here.
+    SendWindow,
+    /// The window that the peer tells.
+    RemoteWindow,
+}
+
 /// Counters of a session; all only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -120,6 +135,10 @@ pub struct Stats {
     pub sent: u64,
     /// Repetitions among them.
     pub sent_again: u64,
+    /// Repetitions because nothing had been heard in time.
+    pub timed_out: u64,
+    /// Segments that arrived, of every kind.
+    pub received: u64,
     /// PUSH segments that arrived more than once.
     pub repeated: u64,
     /// Datagrams that were refused.
@@ -241,6 +260,7 @@ impl Arq {
         delivery: &mut Delivery,
         last_ack: &mut Option<(u32, Option<Sent>)>,
     ) {
+        self.stats.received += 1;
         if arrival == Arrival::Received {
             self.remote_window = segment.wnd;
         }
@@ -387,6 +407,34 @@ impl Arq {
         self.dead
     }
 
+    /// What keeps it from sending more.
+    pub fn limit(&self) -> Limit {
+        if self.sender.queue_len() == 0 && self.sender.due_len() == 0 {
+            return Limit::Source;
+        }
+        if self.sender.span() < usize::from(self.window()) {
+            return Limit::Path;
+        }
+        let window = self.settings.send_window.min(self.remote_window);
+        if self.window() < window {
+            Limit::Congestion
+        } else if self.remote_window < self.settings.send_window {
+            Limit::RemoteWindow
+        } else {
+            Limit::SendWindow
+        }
+    }
+
+    /// Segments under way, and how many there may be.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.sender.span(), self.window().into())
+    }
+
+    /// Segments that may wait for gaps or the reader.
+    pub fn recv_window(&self) -> u16 {
+        self.receiver.window()
+    }
+
     /// Whether everything that was sent has been acknowledged.
     pub fn is_flushed(&self) -> bool {
         self.sender.span() == 0 && self.sender.queue_len() == 0
@@ -522,10 +570,12 @@ impl Arq {
         } else {
             self.sender.send_new(sent, &self.rto)
         };
-        let Some(Outgoing { sn, data, again, transmissions }) = next else { return };
+        let Some(Outgoing { sn, data, loss, transmissions }) = next else { return };
+        let again = loss.is_some();
         Segment { conv, cmd: PUSH, frg: 0, wnd, ts: sent.ts, sn, una, data }.emit(out);
         self.stats.sent += 1;
         self.stats.sent_again += u64::from(again);
+        self.stats.timed_out += u64::from(loss == Some(Loss::Timeout));
         self.dead |= transmissions >= DEAD_LINK;
         if let Some(model) = &mut self.model {
             model.handle_sent(now_us, as_u64(data.len() + SEGMENT_HEADER_LEN), in_flight, again);

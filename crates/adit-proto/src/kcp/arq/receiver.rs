@@ -48,6 +48,10 @@ impl Receiver {
         self.next
     }
 
+    pub(super) fn window(&self) -> u16 {
+        self.window
+    }
+
     pub(super) fn set_window(&mut self, window: u16) {
         self.window = window;
         self.settle();

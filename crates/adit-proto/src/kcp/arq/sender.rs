@@ -75,7 +75,8 @@ pub(super) enum Loss {
 pub(super) struct Outgoing<'a> {
     pub(super) sn: u32,
     pub(super) data: &'a [u8],
-    pub(super) again: bool,
+    /// Why it is sent for another time, if it is.
+    pub(super) loss: Option<Loss>,
     /// How often it has been sent, with this time.
     pub(super) transmissions: u32,
 }
@@ -330,7 +331,7 @@ impl Sender {
         slot.timeout_us = sent.at_us + u64::from(slot.rto_ms) * 1000;
         self.timeout_us = self.timeout_us.min(slot.timeout_us);
         self.in_flight += slot.data.len() + SEGMENT_HEADER_LEN;
-        Some(Outgoing { sn, data: &slot.data, again: true, transmissions: slot.transmissions })
+        Some(Outgoing { sn, data: &slot.data, loss: Some(loss), transmissions: slot.transmissions })
     }
 
     /// Numbers the first piece of the queue and sends it.
@@ -345,7 +346,7 @@ impl Sender {
         let fate = Fate::InFlight;
         self.slots.push_back(Slot { data, fate, sent, timeout_us, rto_ms, overtaken: 0, transmissions: 1 });
         let data = &self.slots.back()?.data;
-        Some(Outgoing { sn, data, again: false, transmissions: 1 })
+        Some(Outgoing { sn, data, loss: None, transmissions: 1 })
     }
 
     /// Gives back what an idle session does not need.

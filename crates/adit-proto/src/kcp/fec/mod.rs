@@ -31,9 +31,12 @@ pub const HEADER_LEN: usize = 8;
 /// Where shards begin: at the size field.
 const SHARD_AT: usize = 6;
 
-const TYPE_DATA: u16 = 0x00f1;
-const TYPE_PARITY: u16 = 0x00f2;
-const TYPE_OUT_OF_BAND: u16 = 0x00f3;
+/// Kind of a packet at offset 4: data.
+pub const TYPE_DATA: u16 = 0x00f1;
+/// The same: parity.
+pub const TYPE_PARITY: u16 = 0x00f2;
+/// The same: bytes beside the stream.
+pub const TYPE_OUT_OF_BAND: u16 = 0x00f3;
 
 /// How many data and parity packets a group has: 1 to 255 of each, 256 at most together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

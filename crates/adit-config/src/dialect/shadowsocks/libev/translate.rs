@@ -217,6 +217,7 @@ impl Merged<'_> {
             dns: dns.unwrap_or_default(),
             fast_open: self.program.is_client() && self.switch(Key::FastOpen),
             timeout: Duration::from_secs(timeout.min(TEN_S)),
+            ..Dial::default()
         }
     }
 
@@ -296,7 +297,7 @@ impl Merged<'_> {
             setup.config.inbounds.push(Inbound {
                 name: "server".into(),
                 listen,
-                socket: SocketOptions { fast_open: self.switch(Key::FastOpen), interface: None },
+                socket: SocketOptions { fast_open: self.switch(Key::FastOpen), ..SocketOptions::default() },
                 outbound: 0,
                 protocol: InboundProtocol::Shadowsocks(server),
             });

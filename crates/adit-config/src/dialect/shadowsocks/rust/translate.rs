@@ -337,6 +337,7 @@ impl Builder<'_> {
                 .or(self.wanted.timeout)
                 .unwrap_or(default.timeout)
                 .min(Duration::from_secs(86_400)),
+            ..default
         }
     }
 
@@ -373,7 +374,7 @@ impl Builder<'_> {
                 Ok(key) => setup.config.inbounds.push(Inbound {
                     name: if many { format!("server-{}", i + 1).into() } else { "server".into() },
                     listen: vec![listen],
-                    socket: SocketOptions { fast_open: self.wanted.fast_open, interface: None },
+                    socket: SocketOptions { fast_open: self.wanted.fast_open, ..SocketOptions::default() },
                     outbound,
                     protocol: InboundProtocol::Shadowsocks(ShadowsocksServer {
                         key,

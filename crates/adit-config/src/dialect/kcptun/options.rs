@@ -1,0 +1,273 @@
+//! The options, in one table for flags and files.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::{Program, Side};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::json::{self, Grammar, Node};
+use crate::dialect::value::excerpt;
+use crate::source::Source;
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Switch,
+}
+
+/// One option.
+#[derive(Debug, Clone, Copy)]
+struct Spec {
+    /// The long flag, and the key of a file unless `json` says another.
+    name: &'static str,
+    short: &'static str,
+    json: &'static str,
+    kind: Kind,
+    /// Whose it is; both programs' if `None`.
+    side: Option<Side>,
+    meaning: &'static str,
+}
+
+const fn spec(name: &'static str, kind: Kind, meaning: &'static str) -> Spec {
+    Spec { name, short: "", json: name, kind, side: None, meaning }
+}
+
+const fn of(side: Side, short: &'static str, spec: Spec) -> Spec {
+    Spec { short, side: Some(side), ..spec }
+}
+
+#[rustfmt::skip]
+const SPECS: &[Spec] = {
+    use Kind::{Number, Switch, Text};
+    use Side::{Client, Server};
+    &[
+        of(Client, "l", spec("localaddr", Text, "where to listen (default :12948)")),
+        of(Client, "r", spec("remoteaddr", Text, "the server, host:port or host:first-last (default vps:29900)")),
+        of(Server, "l", spec("listen", Text, "where to listen, host:port or host:first-last (default :29900)")),
+        of(Server, "t", spec("target", Text, "where streams go, host:port or a unix socket (default 127.0.0.1:12948)")),
+        spec("key", Text, "what both ends know [KCPTUN_KEY]"),
+        spec("crypt", Text, "the cipher (default aes)"),
+        spec("mode", Text, "fast3, fast2, fast, normal or manual (default fast)"),
+        Spec { json: "qpp", ..spec("QPP", Switch, "an additional cipher around each stream") },
+        Spec { json: "qpp-count", ..spec("QPPCount", Number, "its permutations (default 61)") },
+        of(Client, "", spec("conn", Number, "sessions that streams are spread over (default 1)")),
+        of(Client, "", spec("autoexpire", Number, "seconds after which a session takes no further streams, 0 is never (default 0)")),
+        of(Client, "", spec("scavengettl", Number, "seconds that such a session may go on for (default 600)")),
+        spec("mtu", Number, "length of datagrams (default 1350)"),
+        spec("ratelimit", Number, "bytes per second of one session (default 0, none)"),
+        spec("sndwnd", Number, "segments under way at most (default: measured)"),
+        spec("rcvwnd", Number, "segments that may wait here (default: measured)"),
+        Spec { short: "ds", ..spec("datashard", Number, "data packets of a group with parity (default: no parity)") },
+        Spec { short: "ps", ..spec("parityshard", Number, "parity packets of a group (default: no parity)") },
+        spec("dscp", Number, "traffic class of datagrams (default 0)"),
+        spec("nocomp", Switch, "no compression; both ends must agree"),
+        spec("acknodelay", Switch, "acknowledges after each datagram"),
+        spec("nodelay", Number, "mode manual: 1 for short timeouts (default 0)"),
+        spec("interval", Number, "mode manual: milliseconds between flushes (default 50)"),
+        spec("resend", Number, "mode manual: later acknowledgements after which a segment is sent again (default 0)"),
+        spec("nc", Number, "mode manual: 1 for no congestion window (default 0)"),
+        spec("sockbuf", Number, "buffers of the socket in bytes (default 4194304)"),
+        spec("smuxver", Number, "version of smux, 1 or 2"),
+        spec("smuxbuf", Number, "bytes that wait for all readers of a session (default: measured)"),
+        spec("framesize", Number, "longest frame (default 8192)"),
+        spec("streambuf", Number, "window of one stream in bytes (default: measured)"),
+        spec("keepalive", Number, "seconds between signs of life (default 10)"),
+        spec("closewait", Number, "server: seconds that an answer may go on after its stream was ended (default 30)"),
+        spec("snmplog", Text, "file for counters, the name a layout of Go's, for instance ./snmp-20060102.log"),
+        spec("snmpperiod", Number, "seconds between two rows of it (default 60)"),
+        spec("log", Text, "file for log lines (default: standard error)"),
+        spec("quiet", Switch, "no lines about streams"),
+        spec("tcp", Switch, "packets that look like TCP: not in this build"),
+        spec("pprof", Switch, "a profiler of Go's: has no effect"),
+        Spec { json: "", ..spec("c", Text, "a JSON file, which overrides flags") },
+    ]
+};
+
+/// A value as it was given.
+#[derive(Clone, PartialEq, Eq)]
+enum Value {
+    Text(Zeroizing<String>),
+    Number(i64),
+    Switch(bool),
+}
+
+/// What a command line, and a file, have given.
+#[derive(Clone, Default)]
+pub struct Flags {
+    values: BTreeMap<&'static str, Value>,
+}
+
+/// Keys are not shown.
+impl std::fmt::Debug for Flags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.values.keys()).finish()
+    }
+}
+
+/// What a command line asks for.
+#[derive(Debug, Clone)]
+pub enum Invocation {
+    /// To run.
+    Run(Flags),
+    /// To print [`usage`].
+    Help,
+    /// To print the version.
+    Version,
+}
+
+/// The flags of a program, for a person.
+pub fn usage(program: Program) -> String {
+    let mut out = format!("usage: {} [flags]\n\n", program.name());
+    for spec in SPECS.iter().filter(|spec| is_of(spec, program)) {
+        let short = if spec.short.is_empty() { String::new() } else { format!(", -{}", spec.short) };
+        writeln!(out, "  {:<22}{}", format!("-{}{short}", spec.name), spec.meaning)
+            .expect("a string takes any text");
+    }
+    out.push_str("  -h, -help             prints this text\n  -v, -version          prints the version\n");
+    out
+}
+
+fn is_of(spec: &Spec, program: Program) -> bool {
+    spec.side.is_none_or(|side| side == program.side)
+}
+
+/// Reads the arguments behind the program's name.
+///
+/// # Errors
+/// The first that is wrong; the programs print it with their help, and exit with status 0.
+pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+    let file: Arc<str> = "command line".into();
+    let wrong = |name: &str, problem: &str| {
+        let key = format!("{} -{}", program.name(), excerpt(name));
+        Diagnostics::from(Diagnostic::error(&file, key, problem))
+    };
+    let mut args = args.into_iter();
+    let mut flags = Flags::default();
+    while let Some(arg) = args.next() {
+        let arg = arg.to_string_lossy().into_owned();
+        let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).filter(|b| !b.is_empty())
+        else {
+            return Ok(if matches!(&*arg, "help" | "h") { Invocation::Help } else { Invocation::Run(flags) });
+        };
+        let (name, value) = match body.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (body, None),
+        };
+        match name {
+            "h" | "help" => return Ok(Invocation::Help),
+            "v" | "version" => return Ok(Invocation::Version),
+            _ => {}
+        }
+        let known = SPECS.iter().find(|spec| {
+            is_of(spec, program) && (spec.name == name || !spec.short.is_empty() && spec.short == name)
+        });
+        let Some(spec) = known else { return Err(wrong(name, "no such flag")) };
+        let value = match value {
+            None if spec.kind == Kind::Switch => "true".to_owned(),
+            None => match args.next() {
+                Some(next) => next.to_string_lossy().into_owned(),
+                None => return Err(wrong(name, "a value must follow")),
+            },
+            Some(value) => value,
+        };
+        let value = match spec.kind {
+            Kind::Text => Some(Value::Text(value.into())),
+            Kind::Number => value.parse().ok().map(Value::Number),
+            Kind::Switch => truth(&value).map(Value::Switch),
+        };
+        let Some(value) = value else {
+            let kind = if spec.kind == Kind::Number { "not a number" } else { "neither true nor false" };
+            return Err(wrong(name, kind));
+        };
+        flags.values.insert(spec.name, value);
+    }
+    Ok(Invocation::Run(flags))
+}
+
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+impl Flags {
+    /// The file that overrides flags.
+    pub fn file(&self) -> Option<&str> {
+        self.text("c").filter(|path| !path.is_empty())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.values.get(name)? {
+            Value::Text(text) => Some(text),
+            Value::Number(_) | Value::Switch(_) => None,
+        }
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<i64> {
+        match self.values.get(name)? {
+            Value::Number(number) => Some(*number),
+            Value::Text(_) | Value::Switch(_) => None,
+        }
+    }
+
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.values.get(name) == Some(&Value::Switch(true))
+    }
+
+    /// What is not given by a flag comes from the environment.
+    pub(super) fn default_key(&mut self, key: Option<Zeroizing<String>>) {
+        if let Some(key) = key {
+            self.values.entry("key").or_insert(Value::Text(key));
+        }
+    }
+
+    /// Lets a file override what is there.
+    ///
+    /// # Errors
+    /// Text that is no JSON, and values of another type than the option's.
+    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<(), Diagnostics> {
+        source.check_len()?;
+        let document = json::parse_first(source, Grammar::Lax)?;
+        let Node::Object(members) = document.node else {
+            let error = Diagnostic::error(&source.file, "", "no object");
+            return Err(error.at(source.locate(document.at)).into());
+        };
+        let mut found = Diagnostics::new();
+        for member in members {
+            let matching = |spec: &&Spec| {
+                is_of(spec, program) && !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(&member.key)
+            };
+            let Some(spec) = SPECS.iter().find(matching) else { continue };
+            let value = match (spec.kind, member.value.node) {
+                (_, Node::Null) => continue,
+                (Kind::Text, Node::Text(text)) => Some(Value::Text(text)),
+                (Kind::Number, Node::Number(number)) => number.parse().ok().map(Value::Number),
+                (Kind::Switch, Node::Bool(on)) => Some(Value::Switch(on)),
+                _ => None,
+            };
+            match value {
+                Some(value) => {
+                    self.values.insert(spec.name, value);
+                }
+                None => {
+                    let wanted = match spec.kind {
+                        Kind::Text => "not a text",
+                        Kind::Number => "not a whole number",
+                        Kind::Switch => "neither true nor false",
+                    };
+                    let error = Diagnostic::error(&source.file, spec.json, wanted);
+                    found.push(error.at(source.locate(member.value.at)));
+                }
+            }
+        }
+        if found.has_errors() { Err(found) } else { Ok(()) }
+    }
+}

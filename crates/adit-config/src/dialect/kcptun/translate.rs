@@ -1,0 +1,346 @@
+//! From options to the model.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::fec::{self, Shards};
+use adit_proto::smux::Version;
+use adit_proto::wire::{Host, Target};
+use zeroize::Zeroizing;
+
+use super::{Flags, Program, Release, Setup, Side};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::value::{self, excerpt};
+use crate::model::{
+    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, Limits, MAX_CORES, Outbound,
+    OutboundProtocol, Secret, SocketOptions, Transports,
+};
+use crate::source::Source;
+
+/// The key of those who give none, as both programs spell it.
+const DEFAULT_KEY: &str = "it's a secrect";
+/// Ports of one range that are listened on, at most.
+const MAX_PORTS: u16 = 1024;
+/// Bytes of data that a datagram must have room for.
+const LEAST_DATA: usize = 16;
+
+/// Makes a setup of flags, of the variable `KCPTUN_KEY`, and of a file with its name.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn load(
+    program: Program,
+    mut flags: Flags,
+    key: Option<Zeroizing<String>>,
+    file: Option<(&str, &str)>,
+) -> Result<Setup, Diagnostics> {
+    flags.default_key(key);
+    let name = file.map_or("command line", |(name, _)| name);
+    if let Some((name, text)) = file {
+        flags.read(program, &Source::new(name, text))?;
+    }
+    let mut translator = Translator { program, flags, file: name.into(), found: Diagnostics::new() };
+    let setup = translator.setup();
+    if translator.found.has_errors() {
+        return Err(translator.found);
+    }
+    Ok(Setup { diagnostics: translator.found, ..setup })
+}
+
+struct Translator {
+    program: Program,
+    flags: Flags,
+    file: Arc<str>,
+    found: Diagnostics,
+}
+
+impl Translator {
+    fn setup(&mut self) -> Setup {
+        if self.flags.is_on("tcp") {
+            let hint = "leave it out on both ends: datagrams go over UDP then";
+            let error =
+                Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
+            self.found.push(error.hint(hint));
+        }
+        if self.flags.is_on("pprof") {
+            self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
+        }
+        let kcp = self.kcp();
+        let config = match self.program.side {
+            Side::Client => self.client(kcp),
+            Side::Server => self.server(kcp),
+        };
+        let text = |name| self.flags.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
+        let log = text("log").map(PathBuf::from);
+        let layout = text("snmplog");
+        let period = self.seconds("snmpperiod", 60);
+        let counters = layout.filter(|_| !period.is_zero()).map(|layout| (layout, period));
+        Setup { config, log, counters, diagnostics: Diagnostics::new() }
+    }
+
+    fn client(&mut self, kcp: Kcp) -> Config {
+        let listen = self.flags.text("localaddr").unwrap_or(":12948").to_owned();
+        let listen = match value::listen(&listen) {
+            Ok(addr) => addr,
+            Err(problem) => {
+                let hint = "unix sockets are not listened on in this build";
+                self.problem("localaddr", problem.text, problem.hint.unwrap_or_else(|| hint.into()));
+                SocketAddr::from(([127, 0, 0, 1], 0))
+            }
+        };
+        let server = self.flags.text("remoteaddr").unwrap_or("vps:29900").to_owned();
+        let (server, last_port) = self.range("remoteaddr", &server);
+        let sessions = self.number("conn", 1, 1..=65_536);
+        let expire = self.seconds("autoexpire", 0);
+        let linger = self.seconds("scavengettl", 600);
+        let client = KcpClient {
+            kcp,
+            last_port,
+            server: server.clone(),
+            sessions,
+            expire: (!expire.is_zero()).then_some(expire),
+            linger,
+            half_close: false,
+        };
+        let dial = Dial { carrier: Some(Box::new(client)), ..Dial::default() };
+        let mut config = self.config(vec![listen], server, SocketOptions::default(), dial);
+        // A session is on one core, and one of them is what was asked for.
+        config.cores = Some(sessions.min(MAX_CORES));
+        config
+    }
+
+    fn server(&mut self, mut kcp: Kcp) -> Config {
+        kcp.close_wait = Some(self.seconds("closewait", 30));
+        let listen = self.flags.text("listen").unwrap_or(":29900").to_owned();
+        let listen = self.listen_range(&listen);
+        let target = self.flags.text("target").unwrap_or("127.0.0.1:12948").to_owned();
+        let (target, unix) = match value::target(&target) {
+            Ok(target) => (target, None),
+            // What is no host and port is the path of a socket.
+            Err(_) => {
+                (Target { host: Host::Ip([127, 0, 0, 1].into()), port: 1 }, Some(PathBuf::from(target)))
+            }
+        };
+        let socket = SocketOptions { carrier: Some(Box::new(kcp)), ..SocketOptions::default() };
+        self.config(listen, target, socket, Dial { unix, ..Dial::default() })
+    }
+
+    fn config(&self, listen: Vec<SocketAddr>, target: Target, socket: SocketOptions, dial: Dial) -> Config {
+        let protocol = InboundProtocol::Tunnel { target, transports: Transports::Tcp };
+        let name: Arc<str> = self.program.name().into();
+        Config {
+            // The programs never end a stream that rests.
+            limits: Limits { idle: None, ..Limits::default() },
+            inbounds: vec![Inbound { name: name.clone(), listen, socket, outbound: 0, protocol }],
+            outbounds: vec![Outbound { name: "out".into(), dial, protocol: OutboundProtocol::Direct }],
+            ..Config::default()
+        }
+    }
+
+    fn kcp(&mut self) -> Kcp {
+        let key = Secret::new(self.flags.text("key").unwrap_or(DEFAULT_KEY));
+        let crypt = self.crypt();
+        let shards = self.shards();
+        let seconds = self.number("keepalive", 10, 1..=30);
+        let pads = self.number("QPPCount", 61, 1..=65_535);
+        let dscp = self.number("dscp", 0, 0..=255);
+        let rate = self.flags.number("ratelimit").and_then(|rate| u64::try_from(rate).ok());
+        Kcp {
+            compression: !self.flags.is_on("nocomp"),
+            version: self.version(),
+            pads: self.flags.is_on("QPP").then(|| u16::try_from(pads).unwrap_or(u16::MAX)),
+            pace: self.pace(),
+            ack_no_delay: self.flags.is_on("acknodelay"),
+            mtu: self.mtu(crypt, shards),
+            send_window: self.window("sndwnd"),
+            recv_window: self.window("rcvwnd"),
+            shards,
+            receive_buffer: self.given("smuxbuf", 1..=i64::MAX >> 1).and_then(|n| usize::try_from(n).ok()),
+            stream_buffer: self
+                .given("streambuf", 1..=i64::from(i32::MAX))
+                .and_then(|n| u32::try_from(n).ok()),
+            frame_len: self.number("framesize", 8192, 1..=65_535),
+            keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
+            rate_limit: rate.and_then(NonZeroU64::new),
+            class_v4: u8::try_from(dscp << 2 & 0xff).unwrap_or_default(),
+            class_v6: u8::try_from(dscp).unwrap_or_default(),
+            socket_buffer: Some(self.number("sockbuf", 4 << 20, 1..=1 << 30)),
+            ..Kcp::new(key, crypt)
+        }
+    }
+
+    /// What is no cipher is `aes`, in silence there; which the peer, under another program, might not know.
+    fn crypt(&mut self) -> Method {
+        let name = self.flags.text("crypt").unwrap_or("aes").to_owned();
+        let is_late = |method| matches!(method, Method::Null | Method::Aes128Gcm);
+        match Method::from_name(&name) {
+            Some(method) if !(self.program.release == Release::Debian && is_late(method)) => method,
+            Some(method) => {
+                let text =
+                    "later than the program of this name, which takes it for aes; here it is what it says";
+                self.found.push(Diagnostic::warning(&self.file, "crypt", text));
+                method
+            }
+            None => {
+                let text = format!("no such cipher, so it is aes: {}", excerpt(&name));
+                self.found.push(Diagnostic::warning(&self.file, "crypt", text));
+                Method::Aes256
+            }
+        }
+    }
+
+    fn version(&mut self) -> Option<Version> {
+        match (self.flags.number("smuxver"), self.program) {
+            (Some(1), _) | (None, Program { side: Side::Client, release: Release::Debian }) => {
+                Some(Version::V1)
+            }
+            (Some(2), _) | (None, Program { side: Side::Client, release: Release::Last }) => {
+                Some(Version::V2)
+            }
+            (None, Program { side: Side::Server, .. }) => None,
+            (Some(other), _) => {
+                self.problem("smuxver", format!("unsupported smux version: {other}"), "1 and 2 exist".into());
+                None
+            }
+        }
+    }
+
+    fn pace(&self) -> KcpPace {
+        let number =
+            |name, default| self.flags.number(name).and_then(|n| u32::try_from(n).ok()).unwrap_or(default);
+        let (nodelay, interval, resend, nc) = match self.flags.text("mode").unwrap_or("fast") {
+            "normal" => (0, 40, 2, 1),
+            "fast" => (0, 30, 2, 1),
+            "fast2" => (1, 20, 2, 1),
+            "fast3" => (1, 10, 2, 1),
+            _ => (number("nodelay", 0), number("interval", 50), number("resend", 0), number("nc", 0)),
+        };
+        KcpPace {
+            nodelay: nodelay != 0,
+            interval: Duration::from_millis(u64::from(interval.clamp(10, 5000))),
+            resend,
+            congestion: nc == 0,
+        }
+    }
+
+    /// 0 in either of them is none, and so is neither given.
+    fn shards(&mut self) -> Option<Shards> {
+        let (data, parity) = (self.flags.number("datashard"), self.flags.number("parityshard"));
+        if data.is_none() && parity.is_none() {
+            return None;
+        }
+        let (data, parity) = (data.unwrap_or(10), parity.unwrap_or(3));
+        if data <= 0 || parity <= 0 {
+            return None;
+        }
+        let shards = usize::try_from(data).ok().zip(usize::try_from(parity).ok());
+        let shards = shards.and_then(|(data, parity)| Shards::new(data, parity));
+        if shards.is_none() {
+            self.problem(
+                "datashard",
+                "more than 256 packets in a group".into(),
+                "the usual group is 10 and 3".into(),
+            );
+        }
+        shards
+    }
+
+    fn mtu(&mut self, crypt: Method, shards: Option<Shards>) -> usize {
+        let given = self.flags.number("mtu").unwrap_or(1350);
+        let mtu = match self.program.release {
+            Release::Debian if !(50..=1500).contains(&given) => 1400,
+            Release::Debian | Release::Last => usize::try_from(given.clamp(0, 1500)).unwrap_or(1500),
+        };
+        let fec = if shards.is_some() { fec::HEADER_LEN } else { 0 };
+        let headers = crypt.head_len() + crypt.tail_len() + fec + adit_proto::kcp::arq::SEGMENT_HEADER_LEN;
+        if mtu < headers + LEAST_DATA {
+            self.problem("mtu", format!("too short for {headers} bytes of headers"), "1350 is usual".into());
+            return 1350;
+        }
+        mtu
+    }
+
+    /// Segments; a window of 65536 would be told as none.
+    fn window(&self, name: &str) -> Option<u16> {
+        let given = self.flags.number(name)?;
+        Some(u16::try_from(given.clamp(1, 65_535)).unwrap_or(u16::MAX))
+    }
+
+    fn given(&mut self, name: &'static str, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
+        let given = self.flags.number(name)?;
+        if !range.contains(&given) {
+            let text = format!("not from {} to {}", range.start(), range.end());
+            self.found.push(Diagnostic::error(&self.file, name, text));
+            return None;
+        }
+        Some(given)
+    }
+
+    fn number(&mut self, name: &'static str, default: usize, range: std::ops::RangeInclusive<i64>) -> usize {
+        self.given(name, range).and_then(|number| usize::try_from(number).ok()).unwrap_or(default)
+    }
+
+    fn seconds(&self, name: &str, default: u64) -> Duration {
+        let given = self.flags.number(name);
+        Duration::from_secs(given.map_or(default, |given| u64::try_from(given).unwrap_or_default()))
+    }
+
+    /// `host:port`, or `host:first-last`.
+    fn range(&mut self, name: &'static str, text: &str) -> (Target, u16) {
+        let (head, last) = match text.rsplit_once(':').map(|(host, ports)| (host, ports.split_once('-'))) {
+            Some((host, Some((first, last)))) => (format!("{host}:{first}"), last.trim().parse::<u16>().ok()),
+            _ => (text.to_owned(), Some(0)),
+        };
+        match (value::target(&head), last) {
+            (Ok(target), Some(last)) => {
+                let last = last.max(target.port);
+                (target, last)
+            }
+            (Ok(target), None) => {
+                self.problem(name, "bad range of ports".into(), "write host:first-last".into());
+                let port = target.port;
+                (target, port)
+            }
+            (Err(problem), _) => {
+                self.problem(name, problem.text, problem.hint.unwrap_or_default());
+                (Target { host: Host::Ip([127, 0, 0, 1].into()), port: 1 }, 1)
+            }
+        }
+    }
+
+    /// Every port of a range.
+    fn listen_range(&mut self, text: &str) -> Vec<SocketAddr> {
+        let (head, last) = match text.rsplit_once(':').map(|(host, ports)| (host, ports.split_once('-'))) {
+            Some((host, Some((first, last)))) => (format!("{host}:{first}"), last.trim().parse::<u16>().ok()),
+            _ => (text.to_owned(), Some(0)),
+        };
+        match (value::listen(&head), last) {
+            (Ok(first), Some(last)) => {
+                let last = last.max(first.port());
+                if last - first.port() >= MAX_PORTS {
+                    let text = format!("more than {MAX_PORTS} ports");
+                    self.found.push(Diagnostic::error(&self.file, "listen", text));
+                    return vec![first];
+                }
+                (first.port()..=last).map(|port| SocketAddr::new(first.ip(), port)).collect()
+            }
+            (Ok(_), None) => {
+                self.problem("listen", "bad range of ports".into(), "write address:first-last".into());
+                Vec::new()
+            }
+            (Err(problem), _) => {
+                self.problem("listen", problem.text, problem.hint.unwrap_or_default());
+                Vec::new()
+            }
+        }
+    }
+
+    fn problem(&mut self, key: &'static str, text: String, hint: String) {
+        let error = Diagnostic::error(&self.file, key, text);
+        self.found.push(if hint.is_empty() { error } else { error.hint(hint) });
+    }
+}

@@ -1,0 +1,151 @@
+//! The carrier of lossy paths: many streams over KCP, over datagrams.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::fec::Shards;
+use adit_proto::smux::Version;
+use adit_proto::wire::Target;
+
+use super::Secret;
+
+/// Bytes that one session holds at most in each direction, unless told otherwise: 500 Mbit/s over 300 ms, and half as
+/// much again.
+pub const KCP_MEMORY: usize = 32 << 20;
+
+/// Datagrams no longer than this pass every path that people use; the whole payload of UDP, in bytes.
+pub const KCP_MTU: usize = 1350;
+
+/// What both ends of a carrier know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kcp {
+    /// What the cipher's key is derived from. Both ends must agree.
+    pub key: Secret,
+    /// The cipher. Both ends must agree.
+    pub crypt: Method,
+    /// Whether the stream of frames is compressed. Both ends must agree.
+    pub compression: bool,
+    /// Which multiplexing protocol; `None` lets a server take what its client speaks, and is 2 for a client.
+    pub version: Option<Version>,
+    /// Permutations of the additional cipher around each stream (QPP), if there is one. Both ends must agree.
+    pub pads: Option<u16>,
+    /// Retransmission.
+    pub pace: KcpPace,
+    /// Sends acknowledgements after each datagram.
+    pub ack_no_delay: bool,
+    /// Length of a datagram in bytes, at most 1500 and enough for some data behind the headers.
+    pub mtu: usize,
+    /// Segments under way at most; `None` leaves it to measurement.
+    pub send_window: Option<u16>,
+    /// Segments that may wait for gaps or the reader; `None` leaves it to measurement.
+    pub recv_window: Option<u16>,
+    /// Parity that is sent along; `None` for none.
+    pub shards: Option<Shards>,
+    /// Bytes that may wait for all readers of a session; `None` for [`Kcp::memory`].
+    pub receive_buffer: Option<usize>,
+    /// Window of each stream in bytes; `None` lets it grow as far as it is what limits the stream.
+    pub stream_buffer: Option<u32>,
+    /// Longest payload of a frame in bytes, at least 1.
+    pub frame_len: usize,
+    /// Between two signs of life; never zero.
+    pub keep_alive: Duration,
+    /// Without a sign of the peer for this long a session ends; at least [`Kcp::keep_alive`].
+    pub timeout: Duration,
+    /// Bytes per second of one session, at most.
+    pub rate_limit: Option<NonZeroU64>,
+    /// Traffic class of IPv4 datagrams (`IP_TOS`).
+    pub class_v4: u8,
+    /// Traffic class of IPv6 datagrams.
+    pub class_v6: u8,
+    /// Buffers of the sockets in bytes; `None` for what adit asks for by itself.
+    pub socket_buffer: Option<usize>,
+    /// How long the answer of a stream may go on after its peer has ended it; `None` for as long as it takes. Peers
+    /// that know no half-close are gone by then.
+    pub close_wait: Option<Duration>,
+    /// Bytes that one session may hold in each direction.
+    pub memory: usize,
+}
+
+impl Kcp {
+    /// A carrier that finds everything itself.
+    pub fn new(key: Secret, crypt: Method) -> Self {
+        Self {
+            key,
+            crypt,
+            compression: false,
+            version: None,
+            pads: None,
+            pace: KcpPace::default(),
+            ack_no_delay: false,
+            mtu: KCP_MTU,
+            send_window: None,
+            recv_window: None,
+            shards: None,
+            receive_buffer: None,
+            stream_buffer: None,
+            frame_len: 8192,
+            keep_alive: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            rate_limit: None,
+            class_v4: 0,
+            class_v6: 0,
+            socket_buffer: None,
+            close_wait: None,
+            memory: KCP_MEMORY,
+        }
+    }
+}
+
+/// When segments are sent again, and what bounds those under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KcpPace {
+    /// Lower and more slowly growing timeouts.
+    pub nodelay: bool,
+    /// How late acknowledgements may be, and the least margin of a timeout; 10 ms to 5 s.
+    pub interval: Duration,
+    /// Acknowledgements of later segments after which one is sent again; 0 is never.
+    pub resend: u32,
+    /// Obeys KCP's own congestion window, and no model of the path.
+    pub congestion: bool,
+}
+
+impl Default for KcpPace {
+    fn default() -> Self {
+        Self { nodelay: false, interval: Duration::from_millis(20), resend: 2, congestion: false }
+    }
+}
+
+/// The side that makes sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KcpClient {
+    /// What both ends know.
+    pub kcp: Kcp,
+    /// The server; its port is the first of a range.
+    pub server: Target,
+    /// Last port of the range, from which each session draws one; at least the first.
+    pub last_port: u16,
+    /// Sessions that streams are spread over, at least 1; every event loop has at least one of its own.
+    pub sessions: usize,
+    /// A session takes no further streams after this time; `None` for never.
+    pub expire: Option<Duration>,
+    /// A session that takes no further streams is ended after this time, whatever it still carries.
+    pub linger: Duration,
+    /// Whether the end of the local side's data is passed on at once: only where the server knows half-close.
+    pub half_close: bool,
+}
+
+impl KcpClient {
+    /// One session that lasts, to a server of adit's.
+    pub fn new(kcp: Kcp, server: Target) -> Self {
+        Self {
+            kcp,
+            last_port: server.port,
+            server,
+            sessions: 1,
+            expire: None,
+            linger: Duration::from_secs(600),
+            half_close: true,
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! One socket on one core, with the sessions that it carries.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use adit_net::rt;
+use adit_net::udp::{Datagram, Sent, Socket};
+use adit_proto::smux::{Role, StreamId};
+
+use super::session::{Failure, Session, as_u64, conversation};
+use super::shared::Shared;
+use super::{Context, Scratch};
+
+/// Data packets that one session sends in one turn, at most: what two GSO messages hold, with parity.
+const PER_SESSION: usize = 64;
+/// Datagrams that wait for one call, at most.
+const PER_CALL: usize = 128;
+/// Sessions of one server socket. Each holds 64 KiB at rest, at most.
+const MAX_SESSIONS: usize = 4096;
+/// Pause between two reports for people.
+const REPORT: Duration = Duration::from_secs(1);
+
+/// A session with what the others need to reach it.
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) session: RefCell<Session>,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    context: Context,
+    desk: Rc<Desk>,
+    me: RefCell<std::rc::Weak<Self>>,
+    is_listed: Cell<bool>,
+    /// When its timer is set to.
+    due_at: Cell<Option<Instant>>,
+    /// It counts among the connections that a drain waits for.
+    is_unflushed: Cell<bool>,
+    /// Bytes that it has in the core's account.
+    unread: Cell<usize>,
+    /// When people are told of it again.
+    reports_at: Cell<Instant>,
+    /// Something may have changed since.
+    is_unreported: Cell<bool>,
+    /// Takes no further streams, and ends then at the latest.
+    pub(super) retires_at: Cell<Option<Instant>>,
+}
+
+/// Where sessions report to their driver.
+#[derive(Default)]
+struct Desk {
+    waker: RefCell<Option<Waker>>,
+    busy: RefCell<Vec<Rc<Handle>>>,
+}
+
+impl Handle {
+    /// The driver looks at this session in its next turn.
+    pub(super) fn touch(&self) {
+        if self.is_listed.replace(true) {
+            return;
+        }
+        if let Some(me) = self.me.borrow().upgrade() {
+            self.desk.busy.borrow_mut().push(me);
+        }
+        if let Some(waker) = self.desk.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Keeps the accounts of the core up to date.
+    fn settle(&self, unread: usize, is_unflushed: bool) {
+        let (total, active) = (&self.context.unread, &self.context.active);
+        total.set(total.get() + unread - self.unread.replace(unread));
+        match (self.is_unflushed.replace(is_unflushed), is_unflushed) {
+            (false, true) => active.set(active.get() + 1),
+            (true, false) => active.set(active.get() - 1),
+            (true, true) | (false, false) => {}
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.settle(0, false);
+    }
+}
+
+/// What is done with a stream that the peer has opened.
+pub(super) type Accept = Box<dyn Fn(&Rc<Handle>, StreamId)>;
+
+/// One socket with its sessions.
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    context: Context,
+    socket: Socket,
+    local: SocketAddr,
+    desk: Rc<Desk>,
+    sessions: HashMap<SocketAddr, Rc<Handle>>,
+    /// By when they have to be looked at.
+    timers: BTreeMap<(Instant, u64), Rc<Handle>>,
+    /// `None` on the side that makes sessions.
+    accept: Option<Accept>,
+    /// Sessions that have something to do in this turn.
+    working: Vec<Rc<Handle>>,
+    reported: HashMap<u64, Reported>,
+}
+
+/// What of a session's counters has been added to the metrics.
+#[derive(Default, Clone, Copy)]
+struct Reported(adit_proto::kcp::arq::Stats);
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        context: Context,
+        socket: Socket,
+        accept: Option<Accept>,
+    ) -> io::Result<Self> {
+        let config = &shared.config;
+        let local = socket.local_addr()?;
+        if accept.is_some() && local.ip().is_unspecified() {
+            // Answers come from where the question went to.
+            socket.report_destination()?;
+        }
+        if let Some(len) = config.socket_buffer {
+            socket.set_buffers(len)?;
+        }
+        let class = if local.is_ipv6() { config.class_v6 } else { config.class_v4 };
+        if class > 0 {
+            socket.set_traffic_class(class)?;
+        }
+        Ok(Self {
+            shared,
+            context,
+            socket,
+            local,
+            desk: Rc::default(),
+            sessions: HashMap::new(),
+            timers: BTreeMap::new(),
+            accept,
+            working: Vec::new(),
+            reported: HashMap::new(),
+        })
+    }
+
+    /// Begins a session with `peer`; another one with the same peer is replaced.
+    pub(super) fn begin(&mut self, peer: SocketAddr, conv: u32, now: Instant) -> Rc<Handle> {
+        let role = if self.accept.is_some() { Role::Server } else { Role::Client };
+        let session = Session::new(self.shared.clone(), role, conv, peer, now);
+        self.shared.metrics.begin(role == Role::Server);
+        let handle = Rc::new_cyclic(|me| Handle {
+            shared: self.shared.clone(),
+            session: RefCell::new(session),
+            peer,
+            local: self.local,
+            context: self.context.clone(),
+            desk: self.desk.clone(),
+            me: RefCell::new(me.clone()),
+            is_listed: Cell::new(false),
+            due_at: Cell::new(None),
+            is_unflushed: Cell::new(false),
+            unread: Cell::new(0),
+            reports_at: Cell::new(now),
+            is_unreported: Cell::new(false),
+            retires_at: Cell::new(None),
+        });
+        if let Some(old) = self.sessions.insert(peer, handle.clone()) {
+            old.session.borrow_mut().fail(Failure::Replaced);
+            self.forget(&old);
+        }
+        handle.touch();
+        handle
+    }
+
+    /// Runs until no session is left; a server's never ends.
+    pub(super) async fn run(mut self) {
+        loop {
+            let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+            let turn = poll_fn(|cx| self.poll_turn(cx));
+            match timer {
+                Some(at) => {
+                    let sleep = async {
+                        rt::sleep_until(at).await;
+                        Ok(())
+                    };
+                    if let Err(error) = rt::race(turn, sleep).await {
+                        return self.fail(&error);
+                    }
+                }
+                None => {
+                    if let Err(error) = turn.await {
+                        return self.fail(&error);
+                    }
+                }
+            }
+            self.work();
+            if !self.desk.busy.borrow().is_empty() {
+                rt::yield_now().await;
+            }
+            if self.accept.is_none() && self.sessions.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        tracing::error!(carrier = &*self.shared.name, %error, "socket lost");
+        let metrics = &self.shared.metrics;
+        self.sessions.retain(|_, handle| {
+            let mut session = handle.session.borrow_mut();
+            session.fail(Failure::Gone);
+            metrics.end(session.number);
+            false
+        });
+    }
+
+    /// Ready once there is something to do: what has come is with its sessions then.
+    fn poll_turn(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        let received = self.poll_receive(cx)?;
+        if received.is_ready() || !self.desk.busy.borrow().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        *self.desk.waker.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes one batch.
+    fn poll_receive(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        let scratch = self.context.scratch.clone();
+        let mut scratch = scratch.borrow_mut();
+        let Scratch { batch, .. } = &mut **scratch.get_or_insert_default();
+        let mut lost = 0;
+        std::task::ready!(self.socket.poll_receive(cx, batch, &mut lost))?;
+        let now = rt::now();
+        let mut bytes = 0;
+        for at in 0..batch.len() {
+            let Some(datagram) = batch.get(at) else { continue };
+            let block = &mut batch.block[datagram.range()];
+            bytes += block.len();
+            match self.shared.crypt.open(block) {
+                Ok(range) => self.take(&datagram, &block[range], now),
+                Err(_) => self.refuse(datagram.from, now),
+            }
+        }
+        let metrics = &self.shared.metrics;
+        metrics.in_datagrams.add(as_u64(batch.len()));
+        metrics.in_bytes.add(as_u64(bytes));
+        metrics.kernel.add(lost);
+        Poll::Ready(Ok(()))
+    }
+
+    /// A datagram that has opened.
+    fn take(&mut self, datagram: &Datagram, payload: &[u8], now: Instant) {
+        let from = datagram.from;
+        let shown = conversation(payload);
+        let known = self.sessions.get(&from).cloned();
+        let handle = match (known, shown) {
+            // Parity, and what is beside the stream, belongs to whoever is there.
+            (Some(handle), None) => handle,
+            (Some(handle), Some((conv, _))) if handle.session.borrow().arq.conv() == conv => handle,
+            (Some(_), Some((conv, 0))) if self.accept.is_some() => self.begin(from, conv, now),
+            (None, Some((conv, _))) if self.accept.is_some() => {
+                if self.sessions.len() >= MAX_SESSIONS {
+                    self.shared.metrics.refused.add(1);
+                    if let Some(times) = self.shared.notices.crowded.due(now) {
+                        let carrier = &*self.shared.name;
+                        tracing::warn!(
+                            carrier,
+                            times,
+                            most = MAX_SESSIONS,
+                            "too many sessions: no more are taken"
+                        );
+                    }
+                    return;
+                }
+                self.begin(from, conv, now)
+            }
+            _ => {
+                self.shared.metrics.malformed.add(1);
+                return;
+            }
+        };
+        let mut session = handle.session.borrow_mut();
+        session.from = datagram.to;
+        session.handle_datagram(payload, now);
+        drop(session);
+        handle.touch();
+    }
+
+    /// A datagram that does not open: nobody is told on the wire.
+    fn refuse(&mut self, from: SocketAddr, now: Instant) {
+        self.shared.metrics.unopened.add(1);
+        if let Some(handle) = self.sessions.get(&from) {
+            handle.session.borrow_mut().unopened += 1;
+        }
+        if let Some(times) = self.shared.notices.unopened.due(now) {
+            tracing::warn!(
+                carrier = &*self.shared.name,
+                peer = %from,
+                times,
+                crypt = self.shared.crypt.method().name(),
+                "datagrams do not open: key or crypt differ, they are no KCP, or somebody probes"
+            );
+        }
+    }
+
+    /// Gives everybody who has something to do a turn.
+    fn work(&mut self) {
+        let now = rt::now();
+        while let Some(entry) = self.timers.first_entry()
+            && entry.key().0 <= now
+        {
+            let handle = entry.remove();
+            handle.due_at.set(None);
+            handle.touch();
+        }
+        let mut working = std::mem::take(&mut self.working);
+        working.append(&mut self.desk.busy.borrow_mut());
+        let scratch = self.context.scratch.clone();
+        let mut scratch = scratch.borrow_mut();
+        let scratch = scratch.get_or_insert_default();
+        for handle in working.drain(..) {
+            handle.is_listed.set(false);
+            self.step(&handle, scratch, now);
+        }
+        self.flush(scratch);
+        self.working = working;
+    }
+
+    fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant) {
+        let mut session = handle.session.borrow_mut();
+        let may_hold = self.context.unread.get() < Context::CORE_MEMORY;
+        session.step(now, may_hold);
+        let opened = std::mem::take(&mut session.opened);
+        if !opened.is_empty() {
+            drop(session);
+            if let Some(accept) = &self.accept {
+                opened.into_iter().for_each(|id| accept(handle, id));
+            }
+            session = handle.session.borrow_mut();
+        }
+        if session.transmit(now, PER_SESSION, &mut scratch.outbox) {
+            // More than its share: the others come first.
+            handle.touch();
+        }
+        if scratch.outbox.len() >= PER_CALL {
+            self.flush(scratch);
+        }
+        self.count(&mut session);
+        if now >= handle.reports_at.get() {
+            handle.reports_at.set(now + REPORT);
+            session.wake_late(now);
+            session.rest();
+            self.shared.metrics.report(session.number, session.status());
+            handle.is_unreported.set(false);
+        } else {
+            handle.is_unreported.set(true);
+        }
+        self.tell_silence(&mut session, handle.peer, now);
+        let retired = handle.retires_at.get();
+        let is_unflushed = session.is_unflushed(now);
+        if retired.is_some_and(|at| now >= at || session.stream_count() == 0 && !is_unflushed) {
+            session.fail(Failure::Replaced);
+        }
+        handle.settle(session.unread(), is_unflushed);
+        let timeout = session.poll_timeout(now).into_iter().chain(retired).min();
+        // While it does something it is looked at once a second, for those who watch.
+        let is_watched = handle.is_unreported.get() || session.stream_count() > 0;
+        let watch = is_watched.then_some(handle.reports_at.get());
+        let timeout = timeout.into_iter().chain(watch).min();
+        if session.is_over() {
+            self.tell_end(&session, handle.peer, now);
+            drop(session);
+            return self.remove(handle);
+        }
+        let number = session.number;
+        drop(session);
+        self.set_timer(handle, number, timeout);
+    }
+
+    fn set_timer(&mut self, handle: &Rc<Handle>, number: u64, at: Option<Instant>) {
+        if handle.due_at.get() == at {
+            return;
+        }
+        if let Some(old) = handle.due_at.replace(at) {
+            self.timers.remove(&(old, number));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, number), handle.clone());
+        }
+    }
+
+    fn remove(&mut self, handle: &Rc<Handle>) {
+        let is_current = self.sessions.get(&handle.peer).is_some_and(|current| Rc::ptr_eq(current, handle));
+        if is_current {
+            self.sessions.remove(&handle.peer);
+        }
+        self.forget(handle);
+    }
+
+    fn forget(&mut self, handle: &Rc<Handle>) {
+        let number = handle.session.borrow().number;
+        if let Some(old) = handle.due_at.take() {
+            self.timers.remove(&(old, number));
+        }
+        self.reported.remove(&number);
+        self.shared.metrics.end(number);
+        handle.settle(0, false);
+    }
+
+    fn flush(&self, scratch: &mut Scratch) {
+        let Scratch { batch, outbox } = scratch;
+        if outbox.len() == 0 {
+            return;
+        }
+        let Sent { sent, full, too_big, failed, .. } =
+            self.socket.send_from(batch, &outbox.block, &outbox.datagrams);
+        let metrics = &self.shared.metrics;
+        metrics.out_datagrams.add(as_u64(sent));
+        metrics.out_bytes.add(as_u64(outbox.block.len()));
+        metrics.full.add(as_u64(full));
+        metrics.failed.add(as_u64(too_big + failed));
+        outbox.clear();
+    }
+
+    /// Adds what a session has counted since the last time.
+    fn count(&mut self, session: &mut Session) {
+        let metrics = &self.shared.metrics;
+        let counts = std::mem::take(&mut session.counts);
+        for (counter, n) in [
+            (&metrics.sent, counts.sent),
+            (&metrics.received, counts.received),
+            (&metrics.malformed, counts.malformed),
+            (&metrics.parity, counts.parity),
+            (&metrics.recovered, counts.recovered),
+            (&metrics.bad_parity, counts.bad_parity),
+        ] {
+            if n > 0 {
+                counter.add(n);
+            }
+        }
+        let (now, Reported(before)) = (
+            session.arq.stats(),
+            self.reported.insert(session.number, Reported(session.arq.stats())).unwrap_or_default(),
+        );
+        let again = now.sent_again - before.sent_again;
+        let timed_out = now.timed_out - before.timed_out;
+        metrics.out_segments.add(now.sent - before.sent);
+        metrics.in_segments.add(now.received - before.received);
+        metrics.repeated.add(now.repeated - before.repeated);
+        metrics.timed_out.add(timed_out);
+        metrics.overtaken.add(again - timed_out);
+    }
+
+    fn tell_silence(&self, session: &mut Session, peer: SocketAddr, now: Instant) {
+        if !session.takes_silence(now) || self.accept.is_some() {
+            return;
+        }
+        let Some(times) = self.shared.notices.silent.due(now) else { return };
+        let carrier = &*self.shared.name;
+        let text = if session.unopened > 0 {
+            "the server answers, but its datagrams do not open: key or crypt differ"
+        } else {
+            "the server does not answer: nothing listens there, datagrams are dropped on the way, or key or crypt differ"
+        };
+        tracing::warn!(carrier, %peer, times, "{text}");
+    }
+
+    fn tell_end(&self, session: &Session, peer: SocketAddr, now: Instant) {
+        let carrier = &*self.shared.name;
+        match session.failure() {
+            Some(Failure::Wire(error)) => {
+                let Some(times) = self.shared.notices.illegal.due(now) else { return };
+                let text = "the session's bytes make no sense: compression, smux version or QPP differ from the peer's";
+                tracing::warn!(carrier, %peer, times, %error, "{text}");
+            }
+            Some(Failure::Gone) if session.is_mute() && self.accept.is_none() => {
+                let Some(times) = self.shared.notices.silent.due(now) else { return };
+                let text = "the peer takes our datagrams and says nothing: compression or smux version differ, or it has ended";
+                tracing::warn!(carrier, %peer, times, "{text}");
+            }
+            Some(Failure::Gone) => {
+                if let Some(times) = self.shared.notices.gone.due(now) {
+                    tracing::info!(carrier, %peer, times, "session over: the peer has gone");
+                }
+            }
+            Some(Failure::Replaced) | None => tracing::debug!(carrier, %peer, "session over"),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Many streams over KCP, over datagrams.
+//!
+//! ```text
+//!   relay ─ Stream ─┐
+//!   relay ─ Stream ─┼─ smux ─ [snappy] ─ KCP ─ [FEC] ─ cipher ─ batch ─ UDP socket
+//!   relay ─ Stream ─┘   └───────────── one Session ────────┘     └─── one Driver ──┘
+//! ```
+//!
+//! - A [`Session`](session::Session) puts the state machines together; it has no socket, no task and no timer.
+//! - A [`Driver`](driver::Driver) is one socket on one core with its sessions: a client's has one, a server's one for
+//!   each client. It is one future. A turn receives one batch, lets each session that has something to do do it, and
+//!   sends, so much per session, before the others on the core run.
+//! - A stream calls its session directly, which puts itself on the driver's list of those that have something to do.
+//!   There is no channel and no copy between them.
+//!
+//! What bounds memory: the windows of KCP, the receive buffer of smux, its send buffers (a stream that has no room there
+//! does not read from its source), the number of streams and sessions, and what the sessions of a core hold together
+//! ([`Context::CORE_MEMORY`]).
+
+mod client;
+mod driver;
+mod metrics;
+mod outbox;
+mod server;
+mod session;
+mod shared;
+mod stream;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use adit_net::udp::Batch;
+
+use self::outbox::Outbox;
+
+pub(crate) use self::client::Client;
+pub(crate) use self::metrics::KcpMetrics;
+pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
+pub(crate) use self::server::serve;
+pub(crate) use self::shared::Shared;
+
+/// What the drivers of one core share while they have their turn.
+#[derive(Debug, Default)]
+struct Scratch {
+    batch: Batch,
+    outbox: Outbox,
+}
+
+/// What the carriers of one core share.
+#[derive(Clone)]
+pub(crate) struct Context {
+    scratch: Rc<RefCell<Option<Box<Scratch>>>>,
+    /// Connections on this core, which a drain waits for; a session that has not sent everything counts too.
+    active: Rc<Cell<usize>>,
+    /// Bytes that wait for readers, all sessions together.
+    unread: Rc<Cell<usize>>,
+}
+
+impl Context {
+    /// Bytes that may wait for readers on one core before sessions stop reading, beyond 64 KiB each.
+    pub(crate) const CORE_MEMORY: usize = 128 << 20;
+
+    /// Nothing is made before the first driver runs.
+    pub(crate) fn new(active: Rc<Cell<usize>>) -> Self {
+        Self { scratch: Rc::default(), active, unread: Rc::default() }
+    }
+}

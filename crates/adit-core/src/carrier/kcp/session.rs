@@ -1,0 +1,654 @@
+//! One conversation: the state machines put together, without a socket.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use adit_proto::kcp::arq::{Arq, Arrival, Limit};
+use adit_proto::kcp::crypt::Qpp;
+use adit_proto::kcp::fec::{self, Decoder, Encoder, Received};
+use adit_proto::smux::{Event, Mux, Role, StreamId, Version};
+use adit_proto::snappy;
+use adit_proto::wire::WireError;
+
+use super::metrics::SessionStatus;
+use super::outbox::Outbox;
+use super::shared::{FIRST_RECV_WINDOW, Shared};
+use crate::rng::OsRng;
+
+/// What is decompressed or compressed in one go is kept for the next time up to this capacity, in bytes.
+const KEPT: usize = 16 << 10;
+/// Pause of a session that stopped reading because its core holds too much.
+const STALL: Duration = Duration::from_millis(20);
+/// Without an answer for this long, something is said in the log.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Longest burst of a session with a limited rate, in seconds of that rate.
+const BURST_S: f64 = 0.05;
+
+/// Why a session is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nothing has been heard for too long.
+    Gone,
+    /// The peer's bytes are not what they must be.
+    Wire(WireError),
+    /// Another conversation has taken its place, or its time is over.
+    Replaced,
+}
+
+/// One conversation.
+#[derive(Debug)]
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    pub(super) number: u64,
+    role: Role,
+    peer: SocketAddr,
+    /// The address of ours that the peer sends to, where there are several.
+    pub(super) from: Option<IpAddr>,
+    pub(super) arq: Arq,
+    encoder: Option<Encoder>,
+    decoder: Decoder,
+    recovered: Vec<u8>,
+    squeeze: Option<Box<Squeeze>>,
+    /// A server's is made when the first byte tells the version.
+    mux: Option<Mux>,
+    /// Frames that wait for room in KCP, from `pending_at` on.
+    pending: Vec<u8>,
+    pending_at: usize,
+    streams: BTreeMap<u32, Waiting>,
+    /// Streams that the peer has opened, for the driver to take.
+    pub(super) opened: Vec<StreamId>,
+    failure: Option<Failure>,
+    began_at: Instant,
+    /// A datagram of the peer has opened; a frame has been read.
+    pub(super) heard_at: Option<Instant>,
+    has_frames: bool,
+    told_silence: bool,
+    /// Datagrams from the peer's address that did not open.
+    pub(super) unopened: u64,
+    /// Readers, or the core's memory, stand in the way.
+    stalled_until: Option<Instant>,
+    is_full: bool,
+    tune: Tune,
+    tokens: Option<Tokens>,
+    pub(super) counts: Counts,
+}
+
+/// Compression, and what has come out of it.
+#[derive(Debug, Default)]
+struct Squeeze {
+    encoder: snappy::Encoder,
+    decoder: snappy::Decoder,
+    frames: Vec<u8>,
+    plain: Vec<u8>,
+    plain_at: usize,
+}
+
+/// Who waits for a stream.
+#[derive(Debug, Default)]
+struct Waiting {
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// When the peer ended it.
+    ended_at: Option<Instant>,
+}
+
+/// What the windows follow.
+#[derive(Debug)]
+struct Tune {
+    next_at: Instant,
+    consumed: usize,
+}
+
+/// Bytes that may be sent under a limited rate.
+#[derive(Debug)]
+struct Tokens {
+    rate: f64,
+    left: f64,
+    at: Instant,
+}
+
+/// What a driver adds to the metrics after a turn.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) malformed: u64,
+    pub(super) parity: u64,
+    pub(super) recovered: u64,
+    pub(super) bad_parity: u64,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, role: Role, conv: u32, peer: SocketAddr, now: Instant) -> Self {
+        let mux = (role == Role::Client).then(|| {
+            let version = shared.config.version.unwrap_or(Version::V2);
+            Mux::new(role, shared.mux(version), now)
+        });
+        let rate = shared.config.rate_limit;
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+        let tokens = rate.map(|rate| Tokens { rate: rate.get() as f64, left: 0.0, at: now });
+        Self {
+            number: shared.number(),
+            role,
+            peer,
+            from: None,
+            arq: shared.arq(conv, now),
+            encoder: shared.config.shards.map(Encoder::new),
+            decoder: Decoder::new(shared.config.shards),
+            recovered: Vec::new(),
+            squeeze: shared.config.compression.then(Box::default),
+            mux,
+            pending: Vec::new(),
+            pending_at: 0,
+            streams: BTreeMap::new(),
+            opened: Vec::new(),
+            failure: None,
+            began_at: now,
+            heard_at: None,
+            has_frames: false,
+            told_silence: false,
+            unopened: 0,
+            stalled_until: None,
+            is_full: false,
+            tune: Tune { next_at: now, consumed: 0 },
+            tokens,
+            counts: Counts::default(),
+            shared,
+        }
+    }
+
+    pub(super) fn mux_mut(&mut self) -> Option<&mut Mux> {
+        self.mux.as_mut()
+    }
+
+    /// Opens a stream; only a client does.
+    pub(super) fn open(&mut self) -> Result<StreamId, WireError> {
+        let id = self.mux.as_mut().ok_or(WireError::Exhausted { what: "kcp session" })?.open()?;
+        self.streams.insert(id.get(), Waiting::default());
+        Ok(id)
+    }
+
+    /// Nobody waits for this stream any more.
+    pub(super) fn forget(&mut self, id: StreamId) {
+        self.streams.remove(&id.get());
+    }
+
+    pub(super) fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Ends it: every stream is told.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        for waiting in self.streams.values_mut() {
+            waiting.reader.take().into_iter().chain(waiting.writer.take()).for_each(Waker::wake);
+        }
+    }
+
+    pub(super) fn wait_readable(&mut self, id: StreamId, waker: &Waker) {
+        set(&mut self.streams.entry(id.get()).or_default().reader, waker);
+    }
+
+    pub(super) fn wait_writable(&mut self, id: StreamId, waker: &Waker) {
+        set(&mut self.streams.entry(id.get()).or_default().writer, waker);
+        if let Some(mux) = &mut self.mux {
+            mux.wait_writable(id);
+        }
+    }
+
+    /// Whether the peer has ended a stream for so long that it must be gone, as peers without half-close are.
+    pub(super) fn answer_is_late(&self, id: StreamId, now: Instant) -> bool {
+        let Some(wait) = self.shared.config.close_wait else { return false };
+        let ended_at = self.streams.get(&id.get()).and_then(|waiting| waiting.ended_at);
+        ended_at.is_some_and(|ended_at| now.saturating_duration_since(ended_at) > wait)
+    }
+
+    /// Wakes writers whose answers have become late.
+    pub(super) fn wake_late(&mut self, now: Instant) {
+        let Some(wait) = self.shared.config.close_wait else { return };
+        for waiting in self.streams.values_mut() {
+            if waiting.ended_at.is_some_and(|ended_at| now.saturating_duration_since(ended_at) > wait) {
+                waiting.writer.take().into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Queues bytes under the additional cipher, which must see each byte once.
+    pub(super) fn send_padded(&mut self, id: StreamId, bytes: &[u8], pads: &mut Qpp) -> usize {
+        let Some(mux) = &mut self.mux else { return 0 };
+        let mut block = [0; 4096];
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let len = (bytes.len() - sent).min(mux.room(id)).min(block.len());
+            if len == 0 {
+                break;
+            }
+            block[..len].copy_from_slice(&bytes[sent..sent + len]);
+            pads.seal(&mut block[..len]);
+            sent += mux.send(id, &block[..len]);
+        }
+        sent
+    }
+
+    /// Whether the driver has something to do for this session now.
+    pub(super) fn has_work(&self) -> bool {
+        self.is_full || self.mux.as_ref().is_some_and(Mux::has_output)
+    }
+
+    /// Whether something that was to be sent has not arrived, as far as is known, and the peer is there to take it.
+    pub(super) fn is_unflushed(&self, now: Instant) -> bool {
+        let is_there = self.heard_at.is_some_and(|at| now.saturating_duration_since(at) < SILENCE);
+        let is_empty = self.pending_at == self.pending.len()
+            && self.mux.as_ref().is_none_or(|mux| !mux.has_output())
+            && self.arq.is_flushed();
+        is_there && !is_empty && !self.is_over()
+    }
+
+    pub(super) fn unread(&self) -> usize {
+        self.mux.as_ref().map_or(0, Mux::unread)
+    }
+
+    fn held(&self) -> usize {
+        self.arq.held() + self.mux.as_ref().map_or(0, Mux::held)
+    }
+
+    /// Takes what was inside of a datagram.
+    pub(super) fn handle_datagram(&mut self, payload: &[u8], now: Instant) {
+        self.heard_at = Some(now);
+        match self.decoder.handle(payload) {
+            Ok(Received::Data(bytes)) => {
+                self.counts.received += as_u64(bytes.len());
+                let result = self.arq.handle_datagram(bytes, Arrival::Received, now);
+                self.counts.malformed += u64::from(result.is_err());
+            }
+            Ok(Received::Parity) => self.counts.parity += 1,
+            Ok(Received::OutOfBand { .. }) => {}
+            Err(_) => self.counts.bad_parity += 1,
+        }
+        while self.decoder.poll_recovered(&mut self.recovered) {
+            self.counts.recovered += 1;
+            let result = self.arq.handle_datagram(&self.recovered, Arrival::Recovered, now);
+            self.counts.bad_parity += u64::from(result.is_err());
+            self.recovered.clear();
+        }
+    }
+
+    /// Lets everything inside go on as far as it can. `may_hold` says whether the core has memory left.
+    pub(super) fn step(&mut self, now: Instant, may_hold: bool) {
+        if self.is_over() {
+            return;
+        }
+        if let Err(error) = self.read(now, may_hold) {
+            return self.fail(Failure::Wire(error));
+        }
+        let timeout = self.shared.config.timeout;
+        match &mut self.mux {
+            Some(mux) => {
+                mux.handle_timeout(now);
+                if mux.is_gone() {
+                    return self.fail(Failure::Gone);
+                }
+            }
+            None if now.saturating_duration_since(self.began_at) > timeout => {
+                return self.fail(Failure::Gone);
+            }
+            None => {}
+        }
+        self.tune(now);
+        self.dispatch(now);
+    }
+
+    /// From KCP to the streams, as far as they take it.
+    fn read(&mut self, now: Instant, may_hold: bool) -> Result<(), WireError> {
+        self.stalled_until = None;
+        self.is_full = false;
+        loop {
+            if let Some(squeeze) = &mut self.squeeze
+                && squeeze.plain_at < squeeze.plain.len()
+            {
+                let plain = &squeeze.plain[squeeze.plain_at..];
+                let mux = ready(&mut self.mux, plain, &self.shared, now)?;
+                let taken = if may_hold || mux.unread() < KEPT * 4 { mux.handle_input(plain)? } else { 0 };
+                self.has_frames = true;
+                squeeze.plain_at += taken;
+                if squeeze.plain_at < squeeze.plain.len() {
+                    self.stall(now, may_hold);
+                    return Ok(());
+                }
+                squeeze.plain.clear();
+                squeeze.plain_at = 0;
+            }
+            let bytes = self.arq.peek();
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let taken = if let Some(squeeze) = &mut self.squeeze {
+                squeeze.decoder.decode(bytes, &mut squeeze.plain)?
+            } else {
+                let mux = ready(&mut self.mux, bytes, &self.shared, now)?;
+                self.has_frames = true;
+                if may_hold || mux.unread() < KEPT * 4 { mux.handle_input(bytes)? } else { 0 }
+            };
+            if taken == 0 {
+                self.stall(now, may_hold);
+                return Ok(());
+            }
+            self.tune.consumed += taken;
+            self.arq.consume(taken);
+        }
+    }
+
+    fn stall(&mut self, now: Instant, may_hold: bool) {
+        self.is_full = true;
+        self.stalled_until = (!may_hold).then_some(now + STALL);
+    }
+
+    /// Lets the windows follow what the path and the readers do.
+    fn tune(&mut self, now: Instant) {
+        let round_trip = self.arq.round_trip().unwrap_or(Duration::from_millis(100));
+        if let Some(mux) = &mut self.mux {
+            mux.set_round_trip(round_trip);
+        }
+        if now < self.tune.next_at {
+            return;
+        }
+        self.tune.next_at = now + round_trip.max(Duration::from_millis(20));
+        let segments = std::mem::take(&mut self.tune.consumed) / self.shared.config.mtu;
+        if self.shared.config.recv_window.is_some() {
+            return;
+        }
+        // Twice what was read in a round trip lets the rate double in the next one, and as much again covers what waits
+        // for a gap.
+        let wanted = u16::try_from(segments * 4).unwrap_or(u16::MAX).min(self.shared.most_recv_window());
+        if wanted > self.arq.recv_window().max(FIRST_RECV_WINDOW) {
+            let send = self.shared.config.send_window.unwrap_or(u16::MAX).max(1);
+            self.arq.set_windows(send, wanted);
+        }
+    }
+
+    /// Tells whoever waits.
+    fn dispatch(&mut self, now: Instant) {
+        let Some(mux) = &mut self.mux else { return };
+        while let Some(event) = mux.poll_event() {
+            match event {
+                Event::Opened(id) if self.role == Role::Client => mux.close(id),
+                Event::Opened(id) => {
+                    self.streams.insert(id.get(), Waiting::default());
+                    self.opened.push(id);
+                }
+                Event::Readable(id) => {
+                    let has_ended = mux.has_ended(id);
+                    let Some(waiting) = self.streams.get_mut(&id.get()) else { continue };
+                    if has_ended {
+                        waiting.ended_at.get_or_insert(now);
+                    }
+                    waiting.reader.take().into_iter().for_each(Waker::wake);
+                }
+                Event::Writable(id) => {
+                    let waiting = self.streams.get_mut(&id.get());
+                    waiting.and_then(|waiting| waiting.writer.take()).into_iter().for_each(Waker::wake);
+                }
+            }
+        }
+    }
+
+    /// From the streams to KCP, as far as that has room.
+    fn write(&mut self) {
+        let Some(mux) = &mut self.mux else { return };
+        loop {
+            if self.pending_at == self.pending.len() {
+                self.pending.clear();
+                self.pending_at = 0;
+                if self.arq.room() == 0 {
+                    return;
+                }
+                let has_more = match &mut self.squeeze {
+                    None => mux.poll_transmit(&mut self.pending, 1),
+                    Some(squeeze) => {
+                        squeeze.frames.clear();
+                        let has_more = mux.poll_transmit(&mut squeeze.frames, 1);
+                        squeeze.encoder.encode(&squeeze.frames, &mut self.pending);
+                        has_more
+                    }
+                };
+                if !has_more {
+                    return;
+                }
+            }
+            let sent = self.arq.send(&self.pending[self.pending_at..]);
+            self.pending_at += sent;
+            self.counts.sent += as_u64(sent);
+            if sent == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Puts up to `most` data packets, with their parity, into `out`; true if there may be more.
+    pub(super) fn transmit(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let (head, _) = self.shared.room();
+        for _ in 0..most {
+            if let Some(tokens) = &mut self.tokens
+                && !tokens.refill(now)
+            {
+                self.dispatch(now);
+                return false;
+            }
+            self.write();
+            let start = out.block.len();
+            out.block.resize(start + head, 0);
+            if !self.arq.poll_transmit(now, &mut out.block) {
+                out.block.truncate(start);
+                self.dispatch(now);
+                return false;
+            }
+            self.finish(start, now, out);
+        }
+        self.dispatch(now);
+        true
+    }
+
+    /// Makes a datagram of what `out` ends with from `start` on, and of the parity that is due.
+    fn finish(&mut self, start: usize, now: Instant, out: &mut Outbox) {
+        let (crypt_head, tail) =
+            (self.shared.crypt.method().head_len(), self.shared.crypt.method().tail_len());
+        let mut spent = out.block.len() - start;
+        if let Some(encoder) = &mut self.encoder {
+            encoder.seal(&mut out.block[start + crypt_head..], now);
+        }
+        let ends = (self.peer, self.from);
+        seal(&self.shared, start, tail, ends, out);
+        if let Some(encoder) = &mut self.encoder {
+            loop {
+                let start = out.block.len();
+                out.block.resize(start + crypt_head, 0);
+                if !encoder.poll_parity(&mut out.block) {
+                    out.block.truncate(start);
+                    break;
+                }
+                spent += out.block.len() - start;
+                seal(&self.shared, start, tail, ends, out);
+            }
+        }
+        if let Some(tokens) = &mut self.tokens {
+            tokens.spend(spent);
+        }
+    }
+
+    /// When the driver has to come back.
+    pub(super) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
+        let silence = (self.heard_at.is_none() && !self.told_silence).then(|| self.began_at + SILENCE);
+        let first = self.mux.is_none().then(|| self.began_at + self.shared.config.timeout);
+        let arq = match &self.tokens {
+            Some(tokens) => self.arq.poll_timeout().max(tokens.ready_at(now)),
+            None => self.arq.poll_timeout(),
+        };
+        let mux = self.mux.as_ref().and_then(Mux::poll_timeout);
+        let tokens = self.tokens.as_ref().filter(|_| self.has_work()).and_then(|t| t.ready_at(now));
+        [silence, first, arq, mux, self.stalled_until, tokens].into_iter().flatten().min()
+    }
+
+    /// Once: that nothing has been heard for long enough to say so.
+    pub(super) fn takes_silence(&mut self, now: Instant) -> bool {
+        let is_silent = self.heard_at.is_none() && now.saturating_duration_since(self.began_at) >= SILENCE;
+        is_silent && !std::mem::replace(&mut self.told_silence, true)
+    }
+
+    /// Whether datagrams have opened, but nothing inside of them made sense to the multiplexer yet.
+    pub(super) fn is_mute(&self) -> bool {
+        self.heard_at.is_some() && !self.has_frames
+    }
+
+    /// Gives back what a session at rest does not need.
+    pub(super) fn rest(&mut self) {
+        if self.pending.is_empty() && self.pending.capacity() > KEPT {
+            self.pending = Vec::new();
+        }
+        if self.streams.is_empty()
+            && let Some(squeeze) = &mut self.squeeze
+        {
+            squeeze.encoder.rest();
+            squeeze.frames = Vec::new();
+            if squeeze.plain.is_empty() {
+                squeeze.plain = Vec::new();
+            }
+        }
+    }
+
+    /// What a person is told.
+    pub(super) fn status(&self) -> SessionStatus {
+        let stats = self.arq.stats();
+        let estimate = self.arq.estimate();
+        let (under_way, send_window) = self.arq.under_way();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, and is never negative"
+        )]
+        let (rate, loss) =
+            estimate.map_or((0, 0), |path| (path.rate as u64, (path.loss * 1000.0).round() as u32));
+        SessionStatus {
+            peer: self.peer.to_string(),
+            streams: self.streams.len(),
+            rtt_us: self.arq.round_trip().map_or(0, |rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
+            min_rtt_us: estimate.map_or(0, |path| path.min_rtt_us),
+            rate,
+            loss_permille: loss,
+            under_way,
+            send_window,
+            recv_window: self.arq.recv_window(),
+            stream_window: self.mux.as_ref().map_or(0, Mux::widest_window),
+            sent: stats.sent,
+            sent_again: stats.sent_again,
+            parity: self.encoder.as_ref().map(|e| (e.shards().data(), e.shards().parity())),
+            held: self.held(),
+            limit: self.limit().into(),
+        }
+    }
+
+    /// What keeps it from sending more.
+    fn limit(&self) -> &'static str {
+        if self.tokens.as_ref().is_some_and(|tokens| tokens.left <= 0.0) {
+            return "rate-limit";
+        }
+        match self.arq.limit() {
+            Limit::Path => "path",
+            Limit::Congestion => "congestion-window",
+            Limit::SendWindow => "send-window",
+            Limit::RemoteWindow => "peer-window",
+            Limit::Source if self.mux.as_ref().is_some_and(|mux| mux.held_back() > 0) => "peer-stream-window",
+            Limit::Source => "source",
+        }
+    }
+}
+
+impl Tokens {
+    /// Whether something may be sent.
+    fn refill(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.left = (self.left + passed * self.rate).min((self.rate * BURST_S).max(1500.0));
+        self.left > 0.0
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a datagram is short")]
+        let bytes = bytes as f64;
+        self.left -= bytes;
+    }
+
+    fn ready_at(&self, now: Instant) -> Option<Instant> {
+        (self.left <= 0.0).then(|| now + Duration::from_secs_f64((1.0 - self.left) / self.rate))
+    }
+}
+
+/// The multiplexer, made now if the peer's first byte is about to be read.
+fn ready<'m>(
+    mux: &'m mut Option<Mux>,
+    first: &[u8],
+    shared: &Shared,
+    now: Instant,
+) -> Result<&'m mut Mux, WireError> {
+    if mux.is_none() {
+        let spoken = match first.first() {
+            Some(1) => Version::V1,
+            Some(2) => Version::V2,
+            other => {
+                let got = other.copied().unwrap_or_default().into();
+                return Err(WireError::Malformed { what: "smux version", got });
+            }
+        };
+        // Where another one is set, its own reader says so.
+        let version = shared.config.version.unwrap_or(spoken);
+        *mux = Some(Mux::new(Role::Server, shared.mux(version), now));
+    }
+    Ok(mux.as_mut().expect("just made"))
+}
+
+/// Closes the datagram that begins at `start`.
+fn seal(shared: &Shared, start: usize, tail: usize, ends: (SocketAddr, Option<IpAddr>), out: &mut Outbox) {
+    let len = out.block.len();
+    out.block.resize(len + tail, 0);
+    shared.crypt.seal(&mut out.block[start..], &mut OsRng);
+    out.push(start, ends);
+}
+
+fn set(slot: &mut Option<Waker>, waker: &Waker) {
+    if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+        *slot = Some(waker.clone());
+    }
+}
+
+pub(super) fn as_u64(len: usize) -> u64 {
+    u64::try_from(len).expect("at most 64 bits")
+}
+
+/// The conversation, and the segment's number, that a payload shows; nothing for parity.
+pub(super) fn conversation(payload: &[u8]) -> Option<(u32, u32)> {
+    let at = |at: usize| {
+        let bytes = payload.get(at..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let kind = payload.get(4..)?.first_chunk::<2>()?;
+    let start = match u16::from_le_bytes(*kind) {
+        fec::TYPE_DATA => fec::HEADER_LEN,
+        fec::TYPE_PARITY | fec::TYPE_OUT_OF_BAND => return None,
+        _ => 0,
+    };
+    payload.get(start..start + adit_proto::kcp::arq::SEGMENT_HEADER_LEN)?;
+    Some((at(start)?, at(start + 12)?))
+}

@@ -1,0 +1,126 @@
+//! What all sessions of one in- or outbound have in common, over all cores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_config::model::Kcp;
+use adit_proto::kcp::arq;
+use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
+use adit_proto::kcp::fec;
+use adit_proto::smux::{self, Version};
+
+use super::metrics::KcpMetrics;
+use crate::notice::Notice;
+
+/// How late acknowledgements are at most, whatever the configuration allows: a receiver that waits longer slows its
+/// peer's view of the path down, and peers do not mind.
+const ACK_DELAY: Duration = Duration::from_millis(2);
+/// Segments that may wait for gaps or the reader before a session has shown that it needs more.
+pub(super) const FIRST_RECV_WINDOW: u16 = 1024;
+/// Bytes that wait in one stream to be sent, at most: what a driver's turn takes, twice.
+const SEND_BUFFER: usize = 128 << 10;
+/// The same for all streams of a session.
+const SEND_BUFFERS: usize = 4 << 20;
+/// Streams of one session.
+const MAX_STREAMS: usize = 4096;
+
+/// What all sessions of one in- or outbound have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Name in logs.
+    pub(super) name: Arc<str>,
+    pub(super) config: Kcp,
+    pub(super) crypt: Crypt,
+    pub(super) pads: Option<Pads>,
+    /// Where it counts.
+    pub(crate) metrics: Arc<KcpMetrics>,
+    pub(super) notices: Notices,
+    next_session: AtomicU64,
+}
+
+/// Lines that are limited in rate.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// Datagrams that do not open.
+    pub(super) unopened: Notice,
+    /// A peer that says nothing, or nothing that makes sense.
+    pub(super) silent: Notice,
+    /// A session that ends because of what its peer sent.
+    pub(super) illegal: Notice,
+    /// Sessions beyond the limit.
+    pub(super) crowded: Notice,
+    /// A peer that has gone.
+    pub(super) gone: Notice,
+}
+
+impl Shared {
+    /// Derives the keys, which takes some milliseconds.
+    pub(crate) fn new(name: &Arc<str>, config: &Kcp) -> Self {
+        let key = config.key.expose().as_bytes();
+        Self {
+            name: name.clone(),
+            crypt: Crypt::new(config.crypt, &Secret::derive(key)),
+            pads: config.pads.map(|count| Pads::derive(key, count)),
+            config: config.clone(),
+            metrics: Arc::default(),
+            notices: Notices::default(),
+            next_session: AtomicU64::new(0),
+        }
+    }
+
+    /// A number for a new session, for those who look.
+    pub(super) fn number(&self) -> u64 {
+        self.next_session.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Bytes in front of the KCP bytes of a datagram, and behind them.
+    pub(super) fn room(&self) -> (usize, usize) {
+        let method = self.crypt.method();
+        let fec = if self.config.shards.is_some() { fec::HEADER_LEN } else { 0 };
+        (method.head_len() + fec, method.tail_len())
+    }
+
+    pub(super) fn arq(&self, conv: u32, now: Instant) -> arq::Arq {
+        let Kcp { pace, memory, .. } = &self.config;
+        let (head, tail) = self.room();
+        let settings = arq::Settings {
+            nodelay: pace.nodelay,
+            interval: pace.interval,
+            resend: pace.resend,
+            congestion: pace.congestion,
+            send_window: self.config.send_window.unwrap_or(u16::MAX).max(1),
+            recv_window: self.config.recv_window.unwrap_or(FIRST_RECV_WINDOW).max(1),
+            mtu: self.config.mtu - head - tail,
+            stream: true,
+            ack_no_delay: self.config.ack_no_delay,
+            ack_delay: ACK_DELAY,
+            tuning: (!pace.congestion).then(|| u64::try_from(*memory).unwrap_or(u64::MAX)),
+        };
+        arq::Arq::new(conv, settings, now)
+    }
+
+    /// Segments that the receive window may grow to.
+    pub(super) fn most_recv_window(&self) -> u16 {
+        u16::try_from(self.config.memory / self.config.mtu).unwrap_or(u16::MAX)
+    }
+
+    pub(super) fn mux(&self, version: Version) -> smux::Settings {
+        let Kcp { memory, receive_buffer, stream_buffer, keep_alive, timeout, .. } = &self.config;
+        let receive_buffer = receive_buffer.unwrap_or(*memory);
+        let defaults = smux::Settings::default();
+        let most = u32::try_from(receive_buffer).unwrap_or(u32::MAX >> 1).min(u32::MAX >> 1);
+        smux::Settings {
+            version,
+            max_frame: self.config.frame_len,
+            receive_buffer,
+            stream_window: stream_buffer.unwrap_or(defaults.stream_window).min(most),
+            max_stream_window: stream_buffer.unwrap_or(most),
+            send_buffer: SEND_BUFFER,
+            send_buffers: SEND_BUFFERS,
+            max_streams: MAX_STREAMS,
+            keep_alive: *keep_alive,
+            keep_alive_timeout: *timeout,
+        }
+    }
+}

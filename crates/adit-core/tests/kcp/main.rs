@@ -1,0 +1,10 @@
+//! Streams over KCP on loopback: adit with itself, and with kcptun where it is installed.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::disallowed_methods, reason = "the test's clients and targets own their sockets and clocks")]
+#![expect(clippy::print_stdout, reason = "says which peer and shape is tried, and what is skipped")]
+
+mod interop;
+mod pairs;
+mod support;
