@@ -65,8 +65,9 @@ impl SingBox {
         let mode = if obfs == Obfs::Http { r#","obfs_mode":"http""# } else { "" };
         let config = format!(
             r#"{{"log":{{"level":"fatal"}},
-            "inbounds":[{{"type":"snell","listen":"127.0.0.1","listen_port":{},"version":5,"psk":"{PSK}"{mode}}}],
+            "inbounds":[{{"type":"snell","listen":"{}","listen_port":{},"version":5,"psk":"{PSK}"{mode}}}],
             "outbounds":[{{"type":"direct"}}]}}"#,
+            addr.ip(),
             addr.port()
         );
         Self::start(program, addr, &config)
@@ -78,10 +79,12 @@ impl SingBox {
             if obfs == Obfs::Http { r#","obfs_mode":"http","obfs_host":"www.example.com""# } else { "" };
         let config = format!(
             r#"{{"log":{{"level":"fatal"}},
-            "inbounds":[{{"type":"mixed","listen":"127.0.0.1","listen_port":{}}}],
-            "outbounds":[{{"type":"snell","server":"127.0.0.1","server_port":{},"version":4,"psk":"{PSK}",
+            "inbounds":[{{"type":"mixed","listen":"{}","listen_port":{}}}],
+            "outbounds":[{{"type":"snell","server":"{}","server_port":{},"version":4,"psk":"{PSK}",
             "reuse":{reuse}{mode}}}]}}"#,
+            addr.ip(),
             addr.port(),
+            server.ip(),
             server.port()
         );
         Self::start(program, addr, &config)

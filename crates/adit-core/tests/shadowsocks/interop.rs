@@ -85,7 +85,7 @@ fn libev_both_ways() {
         to_peer(m, &echo, false, |addr, password| libev("ss-server", addr, m, password));
         from_peer(m, false, |local, server, password| {
             let mut command = libev("ss-tunnel", server, m, password);
-            command.args(["-b", "127.0.0.1", "-l", &local.port().to_string()]);
+            command.args(["-b", &local.ip().to_string(), "-l", &local.port().to_string()]);
             command.args(["-L", &echo.addr.to_string()]);
             command
         });
@@ -169,7 +169,8 @@ fn rust_with_users() {
         let addr = unused_addr();
         let file = std::env::temp_dir().join(format!("adit-ssserver-{}.json", std::process::id()));
         let text = format!(
-            r#"{{"servers":[{{"server":"127.0.0.1","server_port":{},"method":"{m}","password":"{own}","users":[{{"name":"alice","password":"{alice}"}}]}}]}}"#,
+            r#"{{"servers":[{{"server":"{}","server_port":{},"method":"{m}","password":"{own}","users":[{{"name":"alice","password":"{alice}"}}]}}]}}"#,
+            addr.ip(),
             addr.port()
         );
         std::fs::write(&file, text).unwrap();
