@@ -89,7 +89,7 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&addr, IO_LIMIT).unwrap();
+    let stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
     stream.set_write_timeout(Some(IO_LIMIT)).unwrap();
     stream

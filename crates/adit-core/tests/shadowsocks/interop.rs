@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use adit_config::model::{Secret, ShadowsocksServerKey};
+use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
 use adit_proto::shadowsocks::Method;
 use adit_testkit::unused_addr;
 
 use crate::support::{
-    Peer, Service, addrs, client, has, key, method, password, round_trip, round_trip_without_end,
-    run_clients, run_servers, server,
+    Peer, Service, addrs, client, datagram_echo, datagrams_come_back, has, key, method, password, round_trip,
+    round_trip_without_end, run_clients, run_datagram_clients, run_servers, server,
 };
 
 /// What shadowsocks-libev 3.3.5 can do as Debian builds it.
@@ -53,23 +53,28 @@ fn to_peer(method: Method, echo: &Service, ends: bool, peer: impl Fn(SocketAddr,
     let clients = run_clients([client(addr, method, &password)], echo.addr);
     exercise(addrs(&clients)[0], method, ends);
     clients.end();
+    let packets = run_datagram_clients(client(addr, method, &password), echo.addr);
+    datagrams_come_back(addrs(&packets)[0]);
+    packets.end();
 }
 
 /// Their client, our server. The peer is told where to listen, and where our server is.
 fn from_peer(method: Method, ends: bool, peer: impl Fn(SocketAddr, SocketAddr, &str) -> Command) {
     println!("{method}: our server");
     let password = password(method, 1);
-    let servers = run_servers([server(method, &password)]);
+    let both = ShadowsocksServer { transports: Transports::Both, ..server(method, &password) };
+    let servers = run_servers([both]);
     let local = unused_addr();
     let _peer = Peer::start(&mut peer(local, addrs(&servers)[0], &password), local);
     exercise(local, method, ends);
+    datagrams_come_back(local);
     servers.end();
 }
 
 fn libev(program: &str, server: SocketAddr, method: Method, password: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-s", &server.ip().to_string(), "-p", &server.port().to_string()]);
-    command.args(["-k", password, "-m", method.name(), "-t", "60"]);
+    command.args(["-k", password, "-m", method.name(), "-t", "60", "-u"]);
     command
 }
 
@@ -80,6 +85,7 @@ fn libev_both_ways() {
         return;
     }
     let echo = Service::echo();
+    datagram_echo(echo.addr);
     for m in LIBEV.iter().map(|name| method(name)) {
         // It closes a connection as soon as one direction has ended.
         to_peer(m, &echo, false, |addr, password| libev("ss-server", addr, m, password));
@@ -110,7 +116,7 @@ fn rust_methods() -> Vec<Method> {
 
 fn rust_server(addr: SocketAddr, method: Method, password: &str) -> Command {
     let mut command = Command::new("ssserver");
-    command.args(["-s", &addr.to_string(), "-m", method.name()]);
+    command.args(["-s", &addr.to_string(), "-m", method.name(), "-U"]);
     if method != Method::None {
         command.args(["-k", password]);
     }
@@ -126,7 +132,7 @@ fn rust_tunnel(
 ) -> Command {
     let mut command = Command::new("sslocal");
     command.args(["-b", &local.to_string(), "--protocol", "tunnel", "-f", &to.to_string()]);
-    command.args(["-s", &server.to_string(), "-m", method.name()]);
+    command.args(["-s", &server.to_string(), "-m", method.name(), "-U"]);
     if method != Method::None {
         command.args(["-k", password]);
     }
@@ -140,6 +146,7 @@ fn rust_both_ways() {
         return;
     }
     let echo = Service::echo();
+    datagram_echo(echo.addr);
     for m in rust_methods() {
         to_peer(m, &echo, true, |addr, password| rust_server(addr, m, password));
         from_peer(m, true, |local, server, password| rust_tunnel(local, echo.addr, server, m, password));
@@ -153,6 +160,7 @@ fn rust_with_users() {
         return;
     }
     let echo = Service::echo();
+    datagram_echo(echo.addr);
     for m in ["2022-blake3-aes-128-gcm", "2022-blake3-aes-256-gcm"].map(method) {
         let [own, alice, bob] = [1, 2, 3].map(|seed| password(m, seed));
         let users = [("alice", &alice), ("bob", &bob)];

@@ -1,17 +1,18 @@
 //! Relays of SIP023, and several users: ours behind ours, and ours with sing-box's.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
 use adit_proto::shadowsocks::Method;
 use adit_testkit::unused_addr;
 
 use crate::support::{
-    IO_LIMIT, Peer, Service, addrs, client, connect, destination, key, method, password, round_trip,
-    round_trip_without_end, run_clients, run_datagram_clients, run_servers, server, status, wait_refused,
+    LOOPBACK, Peer, Service, addrs, client, connect, datagram_echo, datagrams_come_back, destination, key,
+    method, password, round_trip, round_trip_without_end, run_clients, run_datagram_clients, run_servers,
+    server, status, wait_refused,
 };
 
 /// A relay that passes the clients of one user on.
@@ -35,38 +36,9 @@ fn with_user(method: Method, own: &str, user: &str) -> ShadowsocksServer {
     ShadowsocksServer { key: ShadowsocksServerKey::with_users(key, users).unwrap(), ..server(method, own) }
 }
 
-fn datagram_echo() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let at = socket.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let mut bytes = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).ok();
-        }
-    });
-    at
-}
-
-/// Datagrams through a port come back; each is asked for again until it does.
-fn datagrams_come_back(port: SocketAddr) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    for len in [1, 100, 1000] {
-        let (sent, until) = (vec![7; len], Instant::now() + IO_LIMIT);
-        let mut bytes = [0; 2048];
-        loop {
-            socket.send_to(&sent, port).unwrap();
-            if socket.recv(&mut bytes).is_ok_and(|got| bytes[..got] == *sent) {
-                break;
-            }
-            assert!(Instant::now() < until, "{len} bytes through {port}");
-        }
-    }
-}
-
 #[test]
 fn two_relays_in_a_row() {
-    let (echo, datagrams) = (Service::echo(), datagram_echo());
+    let (echo, datagrams) = (Service::echo(), datagram_echo(LOOPBACK));
     for m in ["2022-blake3-aes-128-gcm", "2022-blake3-aes-256-gcm"].map(method) {
         let [first, second, own, user] = [1, 2, 3, 4].map(|seed| password(m, seed));
         let last = run_servers([both(with_user(m, &own, &user))]);
@@ -156,7 +128,7 @@ fn sing_client(at: SocketAddr, to: SocketAddr, server: SocketAddr, m: Method, te
 #[ignore = "needs sing-box"]
 fn interop_users_and_relays_with_sing_box() {
     // It closes a connection as soon as one direction has ended.
-    let (echo, datagrams) = (Service::echo(), datagram_echo());
+    let (echo, datagrams) = (Service::echo(), datagram_echo(LOOPBACK));
     for m in ["2022-blake3-aes-128-gcm", "2022-blake3-aes-256-gcm"].map(method) {
         let [front, own, user] = [1, 2, 3].map(|seed| password(m, seed));
         let (chain, text) = (format!("{front}:{own}:{user}"), format!("{own}:{user}"));

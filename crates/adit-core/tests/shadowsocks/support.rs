@@ -1,7 +1,7 @@
 //! Servers, clients and targets on loopback.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -121,6 +121,39 @@ pub(crate) fn run_datagram_clients(mut client: ShadowsocksClient, target: Socket
     let tunnel = InboundProtocol::Tunnel { target: destination(target), transports: Transports::Udp };
     let outbound = outbound("client", OutboundProtocol::Shadowsocks(client));
     start(&config(vec![inbound("tunnel", 0, tunnel)], vec![outbound])).unwrap()
+}
+
+/// Any port of loopback.
+pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A target that sends datagrams back, until the test ends.
+pub(crate) fn datagram_echo(at: SocketAddr) -> SocketAddr {
+    let socket = UdpSocket::bind(at).unwrap();
+    let at = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&bytes[..len], from).ok();
+        }
+    });
+    at
+}
+
+/// Datagrams through a port come back; each is asked for again until it does.
+pub(crate) fn datagrams_come_back(port: SocketAddr) {
+    let socket = UdpSocket::bind(LOOPBACK).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    for len in [1, 100, 1000] {
+        let (sent, until) = (vec![7; len], Instant::now() + IO_LIMIT);
+        let mut bytes = [0; 2048];
+        loop {
+            socket.send_to(&sent, port).unwrap();
+            if socket.recv(&mut bytes).is_ok_and(|got| bytes[..got] == *sent) {
+                break;
+            }
+            assert!(Instant::now() < until, "{len} bytes through {port}");
+        }
+    }
 }
 
 pub(crate) fn addrs(running: &Running) -> Vec<SocketAddr> {
