@@ -426,6 +426,8 @@ fn first_byte(path: &Path, sizes: &Sizes) -> Result<Values> {
 
 fn idle(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Result<Values> {
     ensure!(running.has_processes(), "nothing to measure without processes");
+    // Code and tables that the first connection brings in are no part of what each one costs.
+    load::fresh(path, WARM_UP_CONNECTIONS, 1, Duration::ZERO)?;
     thread::sleep(Duration::from_millis(500));
     let before = memory(running)?;
     let connections = load::hold(path, sizes.idle)?;
