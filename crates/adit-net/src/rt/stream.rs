@@ -2,6 +2,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Deref;
 use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -120,7 +121,8 @@ impl Stream {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
         if let Kind::Carried(carried) = &self.kind {
-            return poll_recv_each(&**carried, cx, buffers);
+            let buffers = buffers.iter_mut().map(|buffer| &mut **buffer);
+            return poll_each(buffers, |buffer| carried.poll_recv(cx, buffer));
         }
         let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
         self.poll_io(cx, Interest::READABLE, wanted, |mut socket| socket.read_vectored(buffers))
@@ -132,7 +134,8 @@ impl Stream {
     /// As writev(2).
     pub fn poll_send(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if let Kind::Carried(carried) = &self.kind {
-            return poll_send_each(&**carried, cx, buffers);
+            let buffers = buffers.iter().map(|buffer| &**buffer);
+            return poll_each(buffers, |buffer| carried.poll_send(cx, buffer));
         }
         let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
         self.poll_io(cx, Interest::WRITABLE, wanted, |mut socket| match buffers {
@@ -282,40 +285,19 @@ impl Stream {
     }
 }
 
-/// Fills the buffers one after the other, as far as there are bytes.
-fn poll_recv_each(
-    carried: &dyn Carried,
-    cx: &mut Context<'_>,
-    buffers: &mut [IoSliceMut<'_>],
+/// Moves the buffers one after the other by `step`, as far as it goes. What stops it after the first bytes is met again
+/// by the next call.
+fn poll_each<B: Deref<Target = [u8]>>(
+    buffers: impl Iterator<Item = B>,
+    mut step: impl FnMut(B) -> Poll<io::Result<usize>>,
 ) -> Poll<io::Result<usize>> {
     let mut total = 0;
-    for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
-        match carried.poll_recv(cx, buffer) {
-            Poll::Ready(Ok(len)) => {
-                total += len;
-                if len < buffer.len() {
-                    break;
-                }
-            }
-            Poll::Ready(Err(_)) | Poll::Pending if total > 0 => break,
-            other @ (Poll::Ready(Err(_)) | Poll::Pending) => return other,
-        }
-    }
-    Poll::Ready(Ok(total))
-}
-
-/// Sends the buffers one after the other, as far as there is room.
-fn poll_send_each(
-    carried: &dyn Carried,
-    cx: &mut Context<'_>,
-    buffers: &[IoSlice<'_>],
-) -> Poll<io::Result<usize>> {
-    let mut total = 0;
-    for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
-        match carried.poll_send(cx, buffer) {
-            Poll::Ready(Ok(len)) => {
-                total += len;
-                if len < buffer.len() {
+    for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
+        let len = buffer.len();
+        match step(buffer) {
+            Poll::Ready(Ok(moved)) => {
+                total += moved;
+                if moved < len {
                     break;
                 }
             }
