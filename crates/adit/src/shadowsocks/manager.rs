@@ -12,6 +12,7 @@ use adit_net::messages::{self, MessageSocket};
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
+use super::beside::Beside;
 use crate::serve;
 
 /// Most servers. Each holds a socket and a port or two, on every core.
@@ -20,23 +21,8 @@ const MAX_SERVERS: usize = 4096;
 /// The socket of `ss-manager` that is told none, in its directory or else the user's (shadowsocks-libev 3.3.5).
 const DEFAULT: &str = ".ss-manager.socks";
 
-/// A manager that runs until it is dropped.
-pub(super) struct Running {
-    stopper: Stopper,
-    cores: Option<Cores>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stopper.end();
-        if let Some(cores) = self.cores.take() {
-            cores.join();
-        }
-    }
-}
-
 /// Starts a manager with its first servers.
-pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: Ports) -> anyhow::Result<Running> {
+pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: Ports) -> anyhow::Result<Beside> {
     let (stopper, stop) = Stopper::new();
     let (ready, made) = mpsc::channel();
     let mut cores = Cores::default();
@@ -53,7 +39,7 @@ pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: Ports) -> anyh
         serve(&socket, &mut servers, stop).await;
     })?;
     made.recv().context("the manager has ended")??;
-    Ok(Running { stopper, cores: Some(cores) })
+    Ok(Beside::new(stopper, cores))
 }
 
 async fn bind(manager: &Manager) -> anyhow::Result<MessageSocket> {

@@ -3,6 +3,7 @@
 //! What is asked for and is not in this build is never left out in silence: what would let more through than was meant
 //! is an error, and what makes something slower or absent is one warning.
 
+mod beside;
 mod fit;
 pub(crate) mod libev;
 mod manager;
@@ -22,8 +23,9 @@ use adit_core::Running;
 use adit_net::background;
 use anyhow::Context as _;
 
+use self::beside::Beside;
 pub(crate) use self::fit::fit;
-use self::online::{Following, Place};
+use self::online::Place;
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
@@ -71,10 +73,9 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
             Control::None => None,
             Control::Report(address) => {
                 let interval = report::interval(statuses.family);
-                let running = report::start(statuses.family, address, running.meter(), interval)?;
-                Some(Held::Report(running))
+                Some(report::start(statuses.family, address, running.meter(), interval)?)
             }
-            Control::Manage(manager) => Some(Held::Manage(manager::start(*manager, first, running.ports())?)),
+            Control::Manage(manager) => Some(manager::start(*manager, first, running.ports())?),
         };
         let following = online.map(|(group, online)| follow(running, &group, online, &config));
         process::settle(program, &process, (control, following.transpose()?))
@@ -88,19 +89,12 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     }
 }
 
-/// What runs beside the ports, until it is dropped.
-#[expect(dead_code, reason = "it is held to be dropped")]
-enum Held {
-    Report(report::Running),
-    Manage(manager::Running),
-}
-
 /// Keeps a group up to date with a list.
-fn follow(running: &Running, group: &str, online: Online, config: &Config) -> anyhow::Result<Following> {
+fn follow(running: &Running, group: &str, list: Online, config: &Config) -> anyhow::Result<Beside> {
     let handle = running.group(group).context("the group that grows is one of the configuration")?;
-    let place = Place::of(&online)?;
+    let place = Place::of(&list)?;
     let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
-    Ok(Following::start(online, place, handle, taken)?)
+    Ok(online::follow(list, place, handle, taken)?)
 }
 
 /// Prints a text that was asked for.

@@ -14,6 +14,7 @@ use adit_net::fetch::fetch;
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
+use super::beside::Beside;
 use crate::serve;
 
 /// Time for one fetch: a slow line brings the longest list in it.
@@ -46,42 +47,24 @@ impl Place {
     }
 }
 
-/// A list that is kept up to date; dropping it stops that.
-#[derive(Debug)]
-pub(super) struct Following {
-    stopper: Stopper,
-    cores: Option<Cores>,
-}
-
-impl Following {
-    /// Keeps `group` up to date with a list; `taken` are the names of the servers that are there already.
-    ///
-    /// # Errors
-    /// When no thread can be made.
-    pub(super) fn start(
-        online: Online,
-        place: Place,
-        group: GroupHandle,
-        taken: Vec<Arc<str>>,
-    ) -> std::io::Result<Self> {
-        let (stopper, stop) = Stopper::new();
-        let mut cores = Cores::default();
-        cores.start("adit-online".into(), move || async move {
-            let mut ending = stop.clone();
-            let follower = Follower { online, place, group, taken, stop, said: String::new() };
-            rt::race(ending.ending(), Box::pin(follower.run())).await;
-        })?;
-        Ok(Self { stopper, cores: Some(cores) })
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.stopper.end();
-        if let Some(cores) = self.cores.take() {
-            cores.join();
-        }
-    }
+/// Keeps `group` up to date with a list; `taken` are the names of the servers that are there already.
+///
+/// # Errors
+/// When no thread can be made.
+pub(super) fn follow(
+    online: Online,
+    place: Place,
+    group: GroupHandle,
+    taken: Vec<Arc<str>>,
+) -> std::io::Result<Beside> {
+    let (stopper, stop) = Stopper::new();
+    let mut cores = Cores::default();
+    cores.start("adit-online".into(), move || async move {
+        let mut ending = stop.clone();
+        let follower = Follower { online, place, group, taken, stop, said: String::new() };
+        rt::race(ending.ending(), Box::pin(follower.run())).await;
+    })?;
+    Ok(Beside::new(stopper, cores))
 }
 
 struct Follower {

@@ -8,20 +8,7 @@ use adit_core::Meter;
 use adit_net::messages::MessageSender;
 use adit_net::rt::{self, Cores, Stopper};
 
-/// A reporter that runs until it is dropped.
-pub(super) struct Running {
-    stopper: Stopper,
-    cores: Option<Cores>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stopper.end();
-        if let Some(cores) = self.cores.take() {
-            cores.join();
-        }
-    }
-}
+use super::beside::Beside;
 
 /// Time between two reports (shadowsocks-libev 3.3.5, shadowsocks-rust 1.25).
 pub(super) fn interval(family: Family) -> Duration {
@@ -34,7 +21,7 @@ pub(super) fn start(
     address: ManagerAddress,
     meter: Meter,
     interval: Duration,
-) -> std::io::Result<Running> {
+) -> std::io::Result<Beside> {
     let (stopper, mut stop) = Stopper::new();
     let mut cores = Cores::default();
     let manager = match address {
@@ -59,7 +46,7 @@ pub(super) fn start(
         };
         rt::race(stop.ending(), report).await;
     })?;
-    Ok(Running { stopper, cores: Some(cores) })
+    Ok(Beside::new(stopper, cores))
 }
 
 #[cfg(test)]

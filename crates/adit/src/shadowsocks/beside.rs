@@ -1,0 +1,25 @@
+//! Work on an event loop of its own, beside the ports.
+
+use adit_net::rt::{Cores, Stopper};
+
+/// Runs until it is dropped.
+pub(super) struct Beside {
+    stopper: Stopper,
+    cores: Option<Cores>,
+}
+
+impl Beside {
+    /// What `cores` do until `stopper` ends them.
+    pub(super) fn new(stopper: Stopper, cores: Cores) -> Self {
+        Self { stopper, cores: Some(cores) }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.stopper.end();
+        if let Some(cores) = self.cores.take() {
+            cores.join();
+        }
+    }
+}
