@@ -28,6 +28,7 @@ use crate::outbound::Leaf;
 use crate::run::{Sockets, StartError, open};
 use crate::session::CoreContext;
 use crate::status::Directory;
+use crate::users::Ledger;
 
 /// A port's sockets are waited for so long when it closes; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);
@@ -37,6 +38,7 @@ const CLOSED: Duration = Duration::from_secs(5);
 pub struct Ports {
     config: Arc<Config>,
     cores: Vec<OrderSender<Order>>,
+    ledger: Arc<Ledger>,
     next: Arc<AtomicU64>,
     stop: Stop,
 }
@@ -89,8 +91,13 @@ pub(crate) struct Opening {
 }
 
 impl Ports {
-    pub(crate) fn new(config: Arc<Config>, cores: Vec<OrderSender<Order>>, stop: Stop) -> Self {
-        Self { config, cores, next: Arc::default(), stop }
+    pub(crate) fn new(
+        config: Arc<Config>,
+        cores: Vec<OrderSender<Order>>,
+        ledger: Arc<Ledger>,
+        stop: Stop,
+    ) -> Self {
+        Self { config, cores, ledger, next: Arc::default(), stop }
     }
 
     /// Opens a port. When this returns, connections are accepted.
@@ -111,7 +118,7 @@ impl Ports {
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
-        let shared = inbound::Shared::new(&inbound).map_err(build)?;
+        let shared = inbound::Shared::new(&inbound, &self.ledger).map_err(build)?;
         let mut plugins = Plugins::default();
         let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
         let (mut addresses, mut warnings) = (Vec::new(), inbound::warnings(&inbound));

@@ -95,7 +95,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
             listen,
             socket: SocketOptions { fast_open, interface, ..SocketOptions::default() },
             outbound: 0,
-            protocol: InboundProtocol::Snell(SnellServer { psk, versions, obfs, udp, quic }),
+            protocol: InboundProtocol::Snell(SnellServer { psk: psk.into(), versions, obfs, udp, quic }),
         }],
         outbounds: vec![Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }],
         ..Config::default()
@@ -114,7 +114,17 @@ fn client(keys: &mut Keys<'_>) -> Config {
     keys.later_switches(&["brutal"]);
     keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
     keys.tun();
-    let client = SnellClient { server, psk, version, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
+    let client = SnellClient {
+        server,
+        psk,
+        client_id: None,
+        version,
+        obfs,
+        reuse,
+        half_close: HalfClose::Auto,
+        udp,
+        quic,
+    };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     Config {
