@@ -101,7 +101,8 @@ impl Gather {
                 true
             }
             Some((windows, _)) => {
-                if *windows < PROVEN {
+                // Who pauses for so long has stopped: an answer would have come before.
+                if *windows < PROVEN && elapsed < WINDOW * 4 {
                     self.wait = self.next_wait;
                     self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT);
                 }
@@ -116,93 +117,102 @@ impl Gather {
 
 #[cfg(test)]
 mod tests {
+    use adit_net::rt;
+
     use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);
+    const MICRO: Duration = Duration::from_micros(1);
 
-    /// What one relay does for a time: each turn takes what has come until then. Returns turns and paused turns.
-    fn relay(gather: &mut Gather, time: Duration, mut arrived: impl FnMut(Duration) -> u64) -> (u32, u32) {
-        let (start, mut at, mut seen) = (Instant::now(), Duration::ZERO, 0);
-        let (mut taken, mut turns, mut paused) = (0, 0, 0);
-        while at < time {
-            at += Duration::from_micros(10);
-            let new = arrived(at) - taken;
-            if new == 0 {
-                continue;
-            }
-            taken += new;
-            let pause = gather.note(new, &mut seen, start + at);
-            turns += 1;
-            paused += u32::from(!pause.is_zero());
-            assert!(pause <= LONGEST);
-            at += pause;
-        }
-        (turns, paused)
+    /// A core with relays that take turns.
+    struct Core {
+        gather: Gather,
+        seen: Vec<u32>,
+        start: Instant,
+        at: Duration,
+        turns: u32,
+        pauses: u32,
     }
 
-    fn steady(rate: u64) -> impl FnMut(Duration) -> u64 {
-        move |at| rate * u64::try_from(at.as_micros()).unwrap() / 1_000_000
+    impl Core {
+        fn new(relays: usize) -> Self {
+            let (gather, seen) = (Gather::default(), vec![0; relays]);
+            Self { gather, seen, start: rt::now(), at: Duration::ZERO, turns: 0, pauses: 0 }
+        }
+
+        fn turn(&mut self, relay: usize, datagrams: u64) {
+            let pause = self.gather.note(datagrams, &mut self.seen[relay], self.start + self.at);
+            assert!(pause <= LONGEST);
+            self.turns += 1;
+            self.pauses += u32::from(!pause.is_zero());
+            self.at += pause;
+        }
+
+        /// Each relay gets `rate` datagrams a second, whatever it does. Returns turns and pauses.
+        fn get(&mut self, rate: u64, time: Duration) -> (u32, u32) {
+            let (begin, turns, pauses) = (self.at, self.turns, self.pauses);
+            let mut taken = vec![0; self.seen.len()];
+            while self.at - begin < time {
+                for (relay, taken) in taken.iter_mut().enumerate() {
+                    self.at += 10 * MICRO;
+                    let since = u64::try_from((self.at - begin).as_micros()).unwrap();
+                    let new = rate * since / 1_000_000 - *taken;
+                    if new > 0 {
+                        *taken += new;
+                        self.turn(relay, new);
+                    }
+                }
+            }
+            (self.turns - turns, self.pauses - pauses)
+        }
     }
 
     #[test]
     fn bulk_gathers_and_little_does_not() {
-        let (turns, paused) = relay(&mut Gather::default(), 1000 * MILLI, steady(40_000));
-        assert!(turns < 2600 && paused > 1800, "{turns} {paused}");
-        let (turns, paused) = relay(&mut Gather::default(), 1000 * MILLI, steady(5000));
-        assert!(turns < 2100 && paused > 1800, "{turns} {paused}");
-        let (_, paused) = relay(&mut Gather::default(), 1000 * MILLI, steady(3000));
-        assert_eq!(paused, 0);
+        let (turns, pauses) = Core::new(1).get(40_000, 1000 * MILLI);
+        assert!(turns < 2600 && pauses > 1800, "{turns} {pauses}");
+        let (turns, pauses) = Core::new(1).get(5000, 1000 * MILLI);
+        assert!(turns < 2100 && pauses > 1800, "{turns} {pauses}");
+        let (_, pauses) = Core::new(1).get(3000, 1000 * MILLI);
+        assert_eq!(pauses, 0);
     }
 
     #[test]
     fn it_stops_with_the_bulk() {
-        let mut gather = Gather::default();
-        let (_, paused) = relay(&mut gather, 100 * MILLI, steady(40_000));
-        assert!(paused > 100, "{paused}");
-        let (_, paused) = relay(&mut gather, 1000 * MILLI, steady(50));
-        assert_eq!(paused, 0);
-        let (_, paused) = relay(&mut gather, 100 * MILLI, steady(40_000));
-        assert!(paused > 100, "{paused}");
+        let mut core = Core::new(1);
+        for _ in 0..3 {
+            let (_, pauses) = core.get(40_000, 100 * MILLI);
+            assert!(pauses > 100, "{pauses}");
+            let (_, pauses) = core.get(50, 1000 * MILLI);
+            assert_eq!(pauses, 0);
+        }
     }
 
     /// A peer that sends the next datagram 50 us after the answer.
     #[test]
     fn who_waits_for_answers_is_left_alone() {
-        let (start, mut at, mut seen) = (Instant::now(), Duration::ZERO, 0);
-        let (mut gather, mut turns, mut paused) = (Gather::default(), 0, 0);
-        while at < 5000 * MILLI {
-            at += Duration::from_micros(50);
-            let pause = gather.note(1, &mut seen, start + at);
-            turns += 1;
-            paused += u32::from(!pause.is_zero());
-            at += pause;
+        let mut core = Core::new(1);
+        while core.at < 5000 * MILLI {
+            core.at += 50 * MICRO;
+            core.turn(0, 1);
         }
-        assert!(turns > 90_000 && paused > 0 && paused < 100, "{paused} of {turns}");
+        let Core { turns, pauses, .. } = core;
+        assert!(turns > 90_000 && pauses > 0 && pauses < 100, "{pauses} of {turns}");
     }
 
     #[test]
     fn relays_of_one_core_share_their_pauses() {
-        let mut gather = Gather::default();
-        let (start, mut at, mut seen) = (Instant::now(), Duration::ZERO, [0; 3]);
-        let (mut turns, mut paused) = (0, 0);
-        while at < 200 * MILLI {
-            for seen in &mut seen {
-                at += Duration::from_micros(50);
-                let pause = gather.note(5, seen, start + at);
-                turns += 1;
-                paused += u32::from(!pause.is_zero());
-                at += pause;
-            }
-        }
-        assert!(paused > 100 && paused * 3 <= turns + 3, "{paused} of {turns}");
+        let (turns, pauses) = Core::new(3).get(10_000, 1000 * MILLI);
+        assert!(pauses > 1000 && pauses * 3 <= turns + 100, "{pauses} of {turns}");
     }
 
     #[test]
     fn large_batches_need_no_pauses() {
-        let (start, mut at, mut seen, mut gather) = (Instant::now(), Duration::ZERO, 0, Gather::default());
-        while at < 1000 * MILLI {
-            at += Duration::from_micros(200);
-            assert!(gather.note(32, &mut seen, start + at).is_zero());
+        let mut core = Core::new(1);
+        while core.at < 1000 * MILLI {
+            core.at += 200 * MICRO;
+            core.turn(0, 32);
         }
+        assert_eq!(core.pauses, 0);
     }
 }
