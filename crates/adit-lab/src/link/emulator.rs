@@ -2,7 +2,7 @@
 //! model.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,13 @@ use serde::Serialize;
 use super::network::{self, FAR, INTERFACE, NEAR, Network};
 use super::spec::Spec;
 
-/// What is due within this time goes at once: sleeping takes longer.
-const EARLY: Duration = Duration::from_micros(20);
+/// Least and most time between two looks at a direction where packets pass: waking up is most of what they cost. A
+/// packet leaves at most half of it early or late, and is taken for at most half of it older or younger than it is.
+const TURN: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(250));
+/// What a look may be off, as a part of the round trip.
+const TURNS_PER_TRIP: u32 = 400;
 /// Packets read before those that are due are looked at again.
-const BATCH: usize = 32;
+const BATCH: usize = 256;
 /// Longest sleep, so that the end is noticed.
 const LONGEST: Duration = Duration::from_millis(50);
 
@@ -177,8 +180,9 @@ impl Emulator {
         seed: u64,
     ) -> Result<()> {
         let (from, to, stopped) = (Arc::clone(ends.0), Arc::clone(ends.1), Arc::clone(&self.stopped));
-        let conditions = self.spec.conditions();
-        let work = move || Direction::new(&from, &to, conditions, seed).run(&counts, &stopped);
+        let (conditions, turn) =
+            (self.spec.conditions(), (self.spec.rtt / TURNS_PER_TRIP).clamp(TURN.0, TURN.1));
+        let work = move || Direction::new(&from, &to, conditions, seed, turn).run(&counts, &stopped);
         self.threads.push(thread::Builder::new().name(format!("link {name}")).spawn(work)?);
         Ok(())
     }
@@ -216,12 +220,16 @@ struct Direction<'f> {
     from: &'f File,
     to: &'f File,
     link: Link,
+    turn: Duration,
+    /// How long what is read has waited at most.
+    waited: Duration,
     buffer: Vec<u8>,
 }
 
 impl<'f> Direction<'f> {
-    fn new(from: &'f File, to: &'f File, conditions: Conditions, seed: u64) -> Self {
-        Self { from, to, link: Link::new(conditions, seed), buffer: vec![0; 65_536] }
+    fn new(from: &'f File, to: &'f File, conditions: Conditions, seed: u64, turn: Duration) -> Self {
+        let (link, buffer) = (Link::new(conditions, seed), vec![0; 65_536]);
+        Self { from, to, link, turn, waited: Duration::ZERO, buffer }
     }
 
     fn run(&mut self, shared: &Shared, stopped: &AtomicBool) {
@@ -229,58 +237,58 @@ impl<'f> Direction<'f> {
         process::run_first().ok();
         prctl::set_timerslack(1).ok();
         while !stopped.load(Ordering::Relaxed) {
-            let more = shared.with(|counts| {
-                self.deliver(counts);
-                let more = self.take(counts);
+            let moved = shared.with(|counts| {
+                let moved = self.take(counts) + self.deliver(counts);
                 counts.queue_peak = counts.queue_peak.max(self.link.take_queue_peak());
-                more
+                moved
             });
-            if !more {
+            if moved > 0 {
+                thread::sleep(self.turn);
+                self.waited = self.turn;
+            } else {
                 self.rest();
+                self.waited = Duration::ZERO;
             }
         }
     }
 
-    /// Passes on what is due.
-    fn deliver(&mut self, counts: &mut Counts) {
-        while let Some(at) = self.link.poll_timeout() {
-            let now = Instant::now();
-            let Some(packet) = self.link.poll(now + EARLY) else { break };
-            let late = now.saturating_duration_since(at);
-            counts.delivered += 1;
-            counts.late += u64::from(late >= Duration::from_millis(1));
-            counts.latest_us = counts.latest_us.max(u64::try_from(late.as_micros()).unwrap_or(u64::MAX));
-            counts.refused += u64::from(self.to.write(&packet).is_err());
-        }
-    }
-
-    /// Takes what waits, up to a batch; whether there may be more.
-    fn take(&mut self, counts: &mut Counts) -> bool {
-        for _ in 0..BATCH {
-            let len = match self.from.read(&mut self.buffer) {
-                Ok(len) => len,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return false,
-            };
+    /// Takes what waits, and says how many packets.
+    fn take(&mut self, counts: &mut Counts) -> usize {
+        for number in 0..BATCH {
+            let Ok(len) = self.from.read(&mut self.buffer) else { return number };
             let packet = &self.buffer[..len];
             let count = counts.of(packet);
             count.packets += 1;
             count.bytes += len as u64;
-            match self.link.send(packet.to_vec(), Instant::now()) {
+            match self.link.send(packet.to_vec(), Instant::now() - self.waited / 2) {
                 Fate::Carried => {}
                 Fate::Overflowed => count.overflowed += 1,
                 Fate::Lost => count.lost += 1,
             }
         }
-        true
+        BATCH
+    }
+
+    /// Passes on what is due, and says how many packets.
+    fn deliver(&mut self, counts: &mut Counts) -> usize {
+        let mut number = 0;
+        while let Some(at) = self.link.poll_timeout() {
+            let now = Instant::now();
+            let Some(packet) = self.link.poll(now + self.turn / 2) else { break };
+            let late = now.saturating_duration_since(at);
+            counts.delivered += 1;
+            counts.late += u64::from(late >= Duration::from_millis(1));
+            counts.latest_us = counts.latest_us.max(u64::try_from(late.as_micros()).unwrap_or(u64::MAX));
+            counts.refused += u64::from(self.to.write(&packet).is_err());
+            number += 1;
+        }
+        number
     }
 
     /// Sleeps until something comes or is due.
     fn rest(&self) {
-        let now = Instant::now();
-        let wait =
-            self.link.poll_timeout().map_or(LONGEST, |at| at.saturating_duration_since(now).min(LONGEST));
-        let wait = wait.saturating_sub(EARLY / 2);
+        let due_in = |at: Instant| at.saturating_duration_since(Instant::now() + self.turn / 2);
+        let wait = self.link.poll_timeout().map_or(LONGEST, |at| due_in(at).min(LONGEST));
         let mut fds = [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)];
         ppoll(&mut fds, Some(TimeSpec::from_duration(wait)), None).ok();
     }
