@@ -137,7 +137,8 @@ struct RunArgs {
     /// How often everything is repeated.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
+    /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so, CLIENT@SERVER takes halves of
+    /// two.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
     /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, and with datagrams of
@@ -344,7 +345,11 @@ impl ProgramArgs {
     }
 }
 
+/// The subject called `name`, `NAME:METHOD`, or `CLIENT@SERVER` for halves of two.
 pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
+    if let Some((client, server)) = name.split_once('@') {
+        return find(all, client)?.at(&find(all, server)?);
+    }
     let exact = |name: &str| all.iter().find(|subject| subject.name == name);
     let with_method = || {
         let (name, method) = name.split_once(':')?;
@@ -365,7 +370,9 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         scenario.measures.clone_from(&args.measures);
     }
     if args.wire {
-        scenario.measures.extend(["wire1".to_owned(), "wire8".to_owned()]);
+        let wire = ["wire1", "wire8"].map(str::to_owned);
+        scenario.measures.retain(|measure| !wire.contains(measure));
+        scenario.measures.extend(wire);
     }
     scenario.rounds = args.rounds.unwrap_or(scenario.rounds);
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);

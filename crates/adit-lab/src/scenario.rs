@@ -198,7 +198,7 @@ impl Scenario {
     pub fn kcp() -> Self {
         Self {
             name: "kcp".into(),
-            subjects: names("adit-kcp kcptun adit-kcp-client adit-kcp-server"),
+            subjects: names("adit-kcp kcptun adit-kcp@kcptun kcptun@adit-kcp"),
             ..Self::links()
         }
     }

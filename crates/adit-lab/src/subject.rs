@@ -159,6 +159,31 @@ impl Subject {
     }
 }
 
+impl Subject {
+    /// The client of this one and the server of `other`, called `CLIENT@SERVER`, with the server's method.
+    ///
+    /// # Errors
+    /// If either lacks that half.
+    pub fn at(&self, other: &Self) -> Result<Self> {
+        let half = |of: &Self, is_server: bool| {
+            let mut found = of.process.iter().filter(|process| (process.role == SERVER) == is_server);
+            let missing = || format!("{} has no {}", of.name, if is_server { SERVER } else { "client" });
+            found.next().cloned().with_context(missing)
+        };
+        Ok(Self {
+            name: format!("{}@{}", self.name, other.name),
+            about: format!("{}; {}", self.about, other.about),
+            method: other.method.clone(),
+            methods: [self.methods.as_slice(), &other.methods].concat(),
+            half_close: self.half_close && other.half_close,
+            udp: self.udp && other.udp,
+            drops: None,
+            process: vec![half(other, true)?, half(self, false)?],
+            ..self.clone()
+        })
+    }
+}
+
 /// A password for `method`: 2022 methods want a key of their own length in base64.
 fn password(method: &str) -> &'static str {
     if method.starts_with("2022-blake3-aes-128") {
@@ -208,8 +233,6 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/opensnell.toml"),
         include_str!("../../../bench/subjects/opensnell-reuse.toml"),
         include_str!("../../../bench/subjects/adit-kcp.toml"),
-        include_str!("../../../bench/subjects/adit-kcp-client.toml"),
-        include_str!("../../../bench/subjects/adit-kcp-server.toml"),
         include_str!("../../../bench/subjects/kcptun.toml"),
         include_str!("../../../bench/subjects/kcptun-grid.toml"),
     ];
@@ -696,6 +719,20 @@ mod tests {
         assert_eq!(filled, "aes-128-cfb LabLoopbackPsk0123456789abcdefgh");
         assert!(password("2022-blake3-aes-128-gcm").len() < password("2022-blake3-aes-256-gcm").len());
         assert!(!named.with_method("2022-blake3-aes-128-gcm").knows("2022-blake3-aes-128-gcm"));
+    }
+
+    #[test]
+    fn halves_of_two_subjects_make_one() {
+        let all = builtin();
+        let named = |name: &str| all.iter().find(|subject| subject.name == name).unwrap();
+        let both = named("adit-snell").at(named("opensnell")).unwrap();
+        let programs: Vec<&str> = both.process.iter().map(|process| process.program.as_str()).collect();
+        assert_eq!(
+            (both.name.as_str(), programs),
+            ("adit-snell@opensnell", vec!["opensnell-server", "adit"])
+        );
+        assert!(!both.half_close);
+        assert!(named("direct").at(named("opensnell")).is_err());
     }
 
     #[test]
