@@ -15,6 +15,7 @@ use crate::stats::percentile;
 use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
+use crate::udp::kernel::Kernel;
 use crate::{link, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
@@ -198,8 +199,15 @@ impl Measure {
         let mut running = Running::start(subject, programs, target.address())?;
         let result = if let Self::Udp(measure) = self {
             let (address, entry, method) = (running.address, running.entry, subject.method.clone());
-            let way = udp::flow::Way { address, entry, target: target.address(), method };
-            measure.drive(&running, &way, &sizes.udp)
+            let site = running.site().cloned();
+            let way = udp::flow::Way { address, entry, target: target.address(), method, site };
+            let before = Kernel::read(&running)?;
+            let result = measure.drive(&running, &way, &sizes.udp);
+            let after = Kernel::read(&running)?;
+            result.map(|mut values| {
+                after.enter(before, &mut values);
+                values
+            })
         } else {
             self.drive(&running, target, sizes)
         };
