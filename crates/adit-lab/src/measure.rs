@@ -15,7 +15,8 @@ use crate::stats::percentile;
 use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
-use crate::{udp, wire};
+use crate::udp::kernel::Kernel;
+use crate::{link, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -41,6 +42,8 @@ pub enum Measure {
     Wire(usize),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
+    /// What it makes of a link: `path-...`.
+    Link(link::measure::Measure),
 }
 
 /// A column of a table.
@@ -110,6 +113,7 @@ impl Measure {
             Self::Calls => CALLS,
             Self::Wire(_) => WIRE,
             Self::Udp(measure) => measure.metrics(),
+            Self::Link(measure) => measure.metrics(),
         }
     }
 
@@ -142,6 +146,7 @@ impl Measure {
                 format!("segments between client and server, {count} download(s) of {mb} MB at once")
             }
             Self::Udp(measure) => measure.about(&sizes.udp),
+            Self::Link(measure) => measure.about(sizes),
         }
     }
 
@@ -159,6 +164,7 @@ impl Measure {
                 Self::Idle => sizes.settle * 2 + count(sizes.idle, 500),
                 Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
                 Self::Udp(measure) => measure.estimate(&sizes.udp),
+                Self::Link(measure) => measure.estimate(sizes),
             }
     }
 
@@ -171,7 +177,9 @@ impl Measure {
             Self::Base => has_processes,
             Self::Wire(_) => subject.process.len() > 1,
             Self::Idle | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
-            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte => subject.entry != Entry::Shadowsocks,
+            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte | Self::Link(_) => {
+                subject.entry != Entry::Shadowsocks
+            }
             Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
         };
         possible && !subject.skip.contains_key(&self.to_string())
@@ -191,8 +199,15 @@ impl Measure {
         let mut running = Running::start(subject, programs, target.address())?;
         let result = if let Self::Udp(measure) = self {
             let (address, entry, method) = (running.address, running.entry, subject.method.clone());
-            let way = udp::flow::Way { address, entry, target: target.address(), method };
-            measure.drive(&running, &way, &sizes.udp)
+            let site = running.site().cloned();
+            let way = udp::flow::Way { address, entry, target: target.address(), method, site };
+            let before = Kernel::read(&running)?;
+            let result = measure.drive(&running, &way, &sizes.udp);
+            let after = Kernel::read(&running)?;
+            result.map(|mut values| {
+                after.enter(before, &mut values);
+                values
+            })
         } else {
             self.drive(&running, target, sizes)
         };
@@ -213,7 +228,8 @@ impl Measure {
             Self::FirstByte => first_byte(&path, sizes),
             Self::Idle => idle(running, &path, target, sizes),
             Self::Calls => calls(running, &path, target, sizes),
-            Self::Wire(count) => wire::measure::drive(&path, running.link()?, count),
+            Self::Wire(count) => wire::measure::drive(&path, running, count),
+            Self::Link(measure) => measure.drive(running, &path, target, sizes),
             Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
     }
@@ -232,6 +248,7 @@ impl fmt::Display for Measure {
             Self::Calls => f.write_str("calls"),
             Self::Wire(count) => write!(f, "wire{count}"),
             Self::Udp(measure) => measure.fmt(f),
+            Self::Link(measure) => measure.fmt(f),
         }
     }
 }
@@ -253,6 +270,7 @@ impl FromStr for Measure {
             "calls" => Self::Calls,
             "conn" => Self::Connections(1),
             _ if text.starts_with("udp-") => Self::Udp(text.parse()?),
+            _ if text.starts_with("path-") => Self::Link(text.parse()?),
             _ => {
                 if let Some(digits) = text.strip_prefix("down") {
                     Self::Bulk(Way::Down, count(digits)?)
@@ -264,7 +282,7 @@ impl FromStr for Measure {
                     Self::Connections(count(digits)?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, udp-..."
+                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, udp-..., path-..."
                     );
                 }
             }
@@ -376,7 +394,7 @@ fn bulk(
     sizes: &Sizes,
 ) -> Result<Values> {
     let streams = Streams::start(path, way, count, target)?;
-    thread::sleep(WARM_UP);
+    thread::sleep(running.site().map_or(WARM_UP, |site| site.warm_up()));
     let (cpu_before, bytes_before, begin) = (processor(running)?, streams.bytes(target), Instant::now());
     thread::sleep(sizes.window);
     let (bytes, time) = (streams.bytes(target) - bytes_before, begin.elapsed());
