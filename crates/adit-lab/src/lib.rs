@@ -21,6 +21,7 @@ pub mod load;
 pub mod machine;
 pub mod measure;
 mod methods;
+pub mod probe;
 pub mod process;
 pub mod random;
 pub mod rounds;

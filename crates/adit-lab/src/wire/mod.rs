@@ -62,6 +62,13 @@ pub struct Source {
     write: Option<PathBuf>,
 }
 
+impl Source {
+    /// Whether there is one.
+    pub(crate) fn is_given(&self) -> bool {
+        self.file.is_some() || self.interface.is_some()
+    }
+}
+
 /// Everything that was seen.
 #[derive(Debug, Serialize)]
 pub struct Seen {
