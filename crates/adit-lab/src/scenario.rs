@@ -174,6 +174,25 @@ impl Scenario {
         }
     }
 
+    /// What `adit audit` compares: every generation of Snell and Shadowsocks, with and without obfuscation, and plain TLS.
+    #[must_use]
+    pub fn audit() -> Self {
+        Self {
+            name: "audit".into(),
+            subjects: names(
+                "adit-snell adit-snell-obfs-http adit-snell-obfs-tls adit-snell6 adit-snell6-unshaped \
+                 opensnell opensnell-obfs-http sing-box-snell5 sing-box-snell5-obfs sing-box-snell6 \
+                 adit-ss:aes-256-ctr adit-ss:aes-128-gcm adit-ss:2022-blake3-aes-128-gcm \
+                 ss-libev:aes-256-ctr ss-libev:aes-128-gcm ss-rust:aes-128-gcm ss-rust:2022-blake3-aes-128-gcm \
+                 sing-box-ss:2022-blake3-aes-128-gcm \
+                 adit-ss-obfs-http adit-ss-obfs-tls ss-libev-obfs-http ss-libev-obfs-tls sing-box-https",
+            ),
+            measures: names("first-byte conn"),
+            baseline: "sing-box-https".into(),
+            ..Self::quick()
+        }
+    }
+
     /// The ready-made scenarios.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -185,6 +204,7 @@ impl Scenario {
             Self::udp(),
             Self::udp_socks(),
             Self::udp_overload(),
+            Self::audit(),
         ]
     }
 

@@ -170,6 +170,8 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/adit-snell6-auto.toml"),
         include_str!("../../../bench/subjects/adit-snell6-unshaped.toml"),
         include_str!("../../../bench/subjects/adit-native.toml"),
+        include_str!("../../../bench/subjects/adit-snell-obfs-http.toml"),
+        include_str!("../../../bench/subjects/adit-snell-obfs-tls.toml"),
         include_str!("../../../bench/subjects/sing-box-snell5.toml"),
         include_str!("../../../bench/subjects/sing-box-snell5-reuse.toml"),
         include_str!("../../../bench/subjects/sing-box-snell5-obfs.toml"),
@@ -181,13 +183,19 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/ss-libev-server.toml"),
         include_str!("../../../bench/subjects/sing-box-ss-server.toml"),
         include_str!("../../../bench/subjects/adit-ss.toml"),
+        include_str!("../../../bench/subjects/adit-ss-obfs-http.toml"),
+        include_str!("../../../bench/subjects/adit-ss-obfs-tls.toml"),
         include_str!("../../../bench/subjects/adit-ss-tunnel.toml"),
         include_str!("../../../bench/subjects/ss-rust.toml"),
         include_str!("../../../bench/subjects/ss-rust-tunnel.toml"),
         include_str!("../../../bench/subjects/ss-libev.toml"),
+        include_str!("../../../bench/subjects/ss-libev-obfs-http.toml"),
+        include_str!("../../../bench/subjects/ss-libev-obfs-tls.toml"),
         include_str!("../../../bench/subjects/ss-libev-tunnel.toml"),
         include_str!("../../../bench/subjects/opensnell.toml"),
         include_str!("../../../bench/subjects/opensnell-reuse.toml"),
+        include_str!("../../../bench/subjects/opensnell-obfs-http.toml"),
+        include_str!("../../../bench/subjects/sing-box-https.toml"),
     ];
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }

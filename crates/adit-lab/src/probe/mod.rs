@@ -6,7 +6,7 @@
 
 pub mod reaction;
 pub mod recording;
-mod table;
+pub(crate) mod table;
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -165,6 +165,8 @@ impl Tally {
 pub struct Row {
     /// What was sent.
     pub kind: Kind,
+    /// Bytes that were sent, at most.
+    pub sent: usize,
     /// What came of it.
     pub tally: Tally,
     /// How often the server went on to the target that the replayed request names, where that can be told.
@@ -204,7 +206,8 @@ pub fn run(
     for kind in
         [Kind::Replay, Kind::Changed(0), Kind::Changed(16), Kind::ChangedLast, Kind::Cut, Kind::Reflection]
     {
-        let shapes: Vec<Shape> = flights.iter().filter_map(|flight| replayed(kind, flight)).collect();
+        let shapes: Vec<Shape> =
+            flights.iter().filter_map(|flight| shape(kind, flight, &mut random)).collect();
         if shapes.is_empty() {
             continue;
         }
@@ -214,7 +217,8 @@ pub fn run(
         let reactions: Vec<Reaction> =
             provoke_all(server, plan, &jobs).into_iter().map(|(_, one)| one).collect();
         let dialled = before.zip(dialled()).map(|(before, after)| after.saturating_sub(before));
-        rows.push(Row { kind, tally: Tally::of(&reactions), dialled, reactions });
+        let sent = jobs.iter().map(|(_, shape)| shape.bytes.len()).max().unwrap_or_default();
+        rows.push(Row { kind, sent, tally: Tally::of(&reactions), dialled, reactions });
     }
     Ok(Probed { server, patience_s: plan.patience.as_secs_f64(), recorded: flights.len(), rows })
 }
@@ -226,7 +230,7 @@ fn unrecorded(server: SocketAddr, plan: &Plan, random: &mut Random) -> Vec<Row> 
     let kinds: Vec<Kind> = kinds.chain(others).collect();
     let mut jobs: Vec<(usize, Shape)> = (0..plan.connections)
         .flat_map(|_| 0..kinds.len())
-        .map(|at| (at, unrecorded_shape(kinds[at], random)))
+        .filter_map(|at| Some((at, shape(kinds[at], &Flight::default(), random)?)))
         .collect();
     for last in (1..jobs.len()).rev() {
         let other = random.below(u32::try_from(last + 1).unwrap_or(u32::MAX)) as usize;
@@ -236,9 +240,11 @@ fn unrecorded(server: SocketAddr, plan: &Plan, random: &mut Random) -> Vec<Row> 
     for (at, reaction) in provoke_all(server, plan, &jobs) {
         reactions[at].push(reaction);
     }
-    let rows = kinds.into_iter().zip(reactions);
-    rows.map(|(kind, reactions)| Row { kind, tally: Tally::of(&reactions), dialled: None, reactions })
-        .collect()
+    let rows = kinds.into_iter().zip(reactions).map(|(kind, reactions)| {
+        let sent = reactions.iter().map(|reaction| reaction.sent).max().unwrap_or_default();
+        Row { kind, sent, tally: Tally::of(&reactions), dialled: None, reactions }
+    });
+    rows.collect()
 }
 
 /// Sends each shape over a connection of its own.
@@ -258,18 +264,24 @@ fn provoke_all(server: SocketAddr, plan: &Plan, jobs: &[(usize, Shape)]) -> Vec<
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unrecorded_shape(kind: Kind, random: &mut Random) -> Shape {
+/// What is sent for `kind`, of a recorded flight where it takes one; nothing if there is too little of that.
+fn shape(kind: Kind, flight: &Flight, random: &mut Random) -> Option<Shape> {
     let mut bytes =
         |len: usize| -> Vec<u8> { (0..len).map(|_| random.next_u64().to_le_bytes()[0]).collect() };
+    let mut up = flight.up.clone();
     match kind {
-        Kind::Random(len) => Shape::whole(bytes(len)),
-        Kind::Ended(len) => Shape { ends: true, ..Shape::whole(bytes(len)) },
-        Kind::Http => {
-            Shape::whole(b"GET / HTTP/1.1\r\nHost: www.example.com\r\nAccept: */*\r\n\r\n".to_vec())
-        }
-        Kind::Tls => Shape::whole(hello(&bytes(32))),
-        _ => Shape { one_by_one: true, ..Shape::whole(bytes(ONE_BY_ONE)) },
+        Kind::Random(len) => return Some(Shape::whole(bytes(len))),
+        Kind::Ended(len) => return Some(Shape { ends: true, ..Shape::whole(bytes(len)) }),
+        Kind::OneByOne => return Some(Shape { one_by_one: true, ..Shape::whole(bytes(ONE_BY_ONE)) }),
+        Kind::Http => up = b"GET / HTTP/1.1\r\nHost: www.example.com\r\nAccept: */*\r\n\r\n".to_vec(),
+        Kind::Tls => up = hello(&bytes(32)),
+        Kind::Replay => {}
+        Kind::Changed(at) => *up.get_mut(at)? ^= 0x10,
+        Kind::ChangedLast => *up.last_mut()? ^= 0x10,
+        Kind::Cut => drop(up.pop()?),
+        Kind::Reflection => up.clone_from(&flight.down),
     }
+    (!up.is_empty()).then(|| Shape::whole(up))
 }
 
 /// A TLS 1.2 hello (RFC 5246, section 7.4.1.2) with one cipher and one curve.
@@ -281,20 +293,6 @@ fn hello(random: &[u8]) -> Vec<u8> {
     let [high, low] = len.to_be_bytes();
     let [record_high, record_low] = (len + 4).to_be_bytes();
     [&[0x16, 3, 1, record_high, record_low, 1, 0, high, low][..], &body].concat()
-}
-
-/// What is sent of a recorded flight; nothing if that is no longer what `kind` means.
-fn replayed(kind: Kind, flight: &Flight) -> Option<Shape> {
-    let mut bytes = flight.up.clone();
-    match kind {
-        Kind::Replay => {}
-        Kind::Changed(at) => *bytes.get_mut(at)? ^= 0x10,
-        Kind::ChangedLast => *bytes.last_mut()? ^= 0x10,
-        Kind::Cut => drop(bytes.pop()?),
-        Kind::Reflection => bytes.clone_from(&flight.down),
-        _ => return None,
-    }
-    (!bytes.is_empty()).then(|| Shape::whole(bytes))
 }
 
 #[cfg(test)]

@@ -118,10 +118,12 @@ impl Probing {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return End::Fin,
                 Ok(len) => self.received += len as u64,
-                Err(error) => match error.kind() {
-                    ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut => {}
-                    _ => return End::Rst,
-                },
+                Err(error) => {
+                    let waits = [ErrorKind::Interrupted, ErrorKind::WouldBlock, ErrorKind::TimedOut];
+                    if !waits.contains(&error.kind()) {
+                        return End::Rst;
+                    }
+                }
             }
         }
     }

@@ -11,8 +11,10 @@ use super::{Kind, Probed, Row, Tally, Usual};
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Random(0) => f.write_str("nothing"),
             Self::Random(len) => write!(f, "random, {len} B"),
             Self::OneByOne => f.write_str("random, byte by byte"),
+            Self::Ended(0) => f.write_str("FIN alone"),
             Self::Ended(len) => write!(f, "random, {len} B, then FIN"),
             Self::Http => f.write_str("HTTP request"),
             Self::Tls => f.write_str("TLS hello"),
@@ -60,7 +62,7 @@ impl Probed {
             };
             table.add_row(cells(format!("random, {lengths} B"), &run.tally, None));
         }
-        for row in self.rows.iter().filter(|row| !matches!(row.kind, Kind::Random(_))) {
+        for row in self.rows.iter().filter(|row| !matches!(row.kind, Kind::Random(1..))) {
             table.add_row(cells(row.kind.to_string(), &row.tally, row.dialled));
         }
         writeln!(out, "\nprobes of {name} at {}, watched for {} s each", self.server, self.patience_s)?;
@@ -75,7 +77,7 @@ impl Probed {
     fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<(Run, Vec<_>)> = Vec::new();
         for row in &self.rows {
-            let Kind::Random(len) = row.kind else { continue };
+            let Kind::Random(len @ 1..) = row.kind else { continue };
             match runs.last_mut() {
                 Some((run, reactions)) if run.tally.is_like(&row.tally) => {
                     reactions.extend(&row.reactions);
@@ -96,14 +98,14 @@ impl Probed {
     pub fn verdict(&self) -> Vec<String> {
         let runs = self.runs();
         let mut lines = vec![lengths(&runs)];
-        let longest = runs.last().map(|run| &run.tally);
         for row in &self.rows {
-            match row.kind {
-                Kind::OneByOne => lines.extend(row.tally.closed_at.map(|(least, most)| {
+            if row.kind == Kind::OneByOne {
+                lines.extend(row.tally.closed_at.map(|(least, most)| {
                     format!("byte by byte, the server ended the connection behind byte {}", span(least, most))
-                })),
-                Kind::Replay | Kind::Reflection => lines.push(sent_again(row, longest)),
-                _ => {}
+                }));
+            }
+            if matches!(row.kind, Kind::Replay | Kind::Reflection) {
+                lines.push(sent_again(row, random(&runs, row.sent)));
             }
         }
         if self.recorded == 0 {
@@ -118,6 +120,11 @@ impl Probed {
         );
         lines
     }
+}
+
+/// What random bytes of that length, or the next that were tried, met.
+fn random(runs: &[Run], len: usize) -> Option<&Tally> {
+    runs.iter().find(|run| run.last >= len).or_else(|| runs.last()).map(|run| &run.tally)
 }
 
 fn lengths(runs: &[Run]) -> String {
@@ -155,9 +162,9 @@ fn sent_again(row: &Row, random: Option<&Tally>) -> String {
         );
     }
     if random.is_some_and(|random| random.is_like(tally)) {
-        return format!("{what} met the same reaction as long random bytes");
+        return format!("{what} met the same reaction as so many random bytes");
     }
-    format!("{what} met another reaction than long random bytes: {}", usual(tally))
+    format!("{what} met another reaction than so many random bytes: {}", usual(tally))
 }
 
 fn span(least: usize, most: usize) -> String {
@@ -167,11 +174,63 @@ fn span(least: usize, most: usize) -> String {
 fn usual(tally: &Tally) -> &'static str {
     match tally.usual() {
         Usual::Answer => "answered",
-        Usual::Open => "left open",
+        Usual::Open => "open",
         Usual::Fin => "FIN",
         Usual::Rst => "RST",
         Usual::Refused => "refused",
         Usual::Mixed => "mixed",
+    }
+}
+
+/// One row per server of those that were probed: what a reader compares.
+///
+/// # Errors
+/// If `out` cannot be written.
+pub(crate) fn compare<'p>(
+    all: impl Iterator<Item = (&'p String, &'p Probed)>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    const REST: [Kind; 9] = [
+        Kind::OneByOne,
+        Kind::Ended(100),
+        Kind::Http,
+        Kind::Tls,
+        Kind::Replay,
+        Kind::Changed(0),
+        Kind::Changed(16),
+        Kind::ChangedLast,
+        Kind::Reflection,
+    ];
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    let mut header = vec!["of".to_owned(), "random bytes by length".to_owned()];
+    header.extend(REST.map(|kind| kind.to_string()));
+    table.set_header(header);
+    let mut rows = 0;
+    for (name, probed) in all {
+        let runs = probed.runs();
+        let parts = runs.iter().map(|run| format!("{} {}", span(run.first, run.last), usual(&run.tally)));
+        let mut row = vec![name.clone(), parts.collect::<Vec<_>>().join("; ")];
+        row.extend(REST.map(|kind| {
+            probed.rows.iter().find(|row| row.kind == kind).map_or_else(|| "-".to_owned(), brief)
+        }));
+        table.add_row(row);
+        rows += 1;
+    }
+    if rows > 1 {
+        writeln!(out, "\nprobes compared\n{table}")?;
+    }
+    Ok(())
+}
+
+fn brief(row: &Row) -> String {
+    let place = row.tally.closed_at.filter(|_| row.kind == Kind::OneByOne);
+    match (place, row.dialled) {
+        (Some((least, most)), _) => format!("{} behind {}", usual(&row.tally), span(least, most)),
+        (None, Some(reached @ 1..)) => {
+            format!("{}, target {reached}/{}", usual(&row.tally), row.tally.connections)
+        }
+        _ => usual(&row.tally).to_owned(),
     }
 }
 

@@ -61,10 +61,10 @@ fn is_as_made(probed: &Probed) -> bool {
         && tally(Kind::Replay).received == (6, 6)
         && ends(Kind::Changed(0), |tally| tally.fin)
         && ends(Kind::Reflection, |tally| tally.fin)
-        && verdict.contains("0-38 B: left open; 39-50 B: FIN; 64-2000 B: RST")
+        && verdict.contains("10-38 B: open; 39-50 B: FIN; 64-2000 B: RST")
         && verdict.contains("the server ended the connection behind byte")
         && verdict.contains("answered on 3 of 3 connections, the target reached 3 times")
-        && verdict.contains("what the server had sent met another reaction")
+        && verdict.contains("what the server had sent met the same reaction as so many random bytes")
 }
 
 #[test]

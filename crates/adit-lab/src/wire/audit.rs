@@ -11,7 +11,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
@@ -205,6 +206,7 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
     let mut findings: BTreeMap<String, Finding> = BTreeMap::new();
     let mut out = std::io::stdout().lock();
     let plan = args.probing.plan()?;
+    let mut failed = Vec::new();
     let subjects = match &args.scenario {
         Some(name) => Scenario::find(name)?.subjects,
         None => args.subjects.clone(),
@@ -221,8 +223,10 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
                 writeln!(out, "skipped: {name}: {reason}")?;
                 continue;
             }
-            let finding = drive(&subject, &programs, args.connections as usize, probes);
-            findings.insert(name.clone(), finding.with_context(|| name.clone())?);
+            match drive(&subject, &programs, args.connections as usize, probes) {
+                Ok(finding) => drop(findings.insert(name, finding)),
+                Err(error) => failed.push(format!("{name}: {error:#}")),
+            }
         }
     }
     print(&findings, &mut out)?;
@@ -230,6 +234,7 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
         let text = serde_json::to_string_pretty(&findings)?;
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    ensure!(failed.is_empty(), "subjects failed:\n{}", failed.join("\n"));
     Ok(())
 }
 
@@ -274,10 +279,12 @@ pub fn drive(
     })?;
     running.link()?;
     let path = Path { address: running.address, entry: running.entry, target: target.address() };
+    let tap = tap.context("nothing lies between the halves of this subject")?;
+    warm_up(&path, &mut running)?;
+    let before = tap.openings().len();
     load::fresh(&path, connections, 1, Duration::ZERO)?;
     let mut finding = Finding::default();
-    let tap = tap.context("nothing lies between the halves of this subject")?;
-    for opening in tap.openings() {
+    for opening in tap.openings().into_iter().skip(before) {
         finding.note(&opening);
     }
     if let Some(plan) = probes {
@@ -286,6 +293,20 @@ pub fn drive(
         running.alive()?;
     }
     Ok(finding)
+}
+
+/// One connection that arrives: a plugin may listen before the server behind it does.
+fn warm_up(path: &Path, running: &mut Running) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match load::fresh(path, 1, 1, Duration::ZERO) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => running.alive()?,
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Writes a table with a row per finding.
@@ -319,7 +340,8 @@ pub fn print(findings: &BTreeMap<String, Finding>, out: &mut dyn Write) -> Resul
             probed.print(name, out)?;
         }
     }
-    Ok(())
+    let probed = findings.iter().filter_map(|(name, finding)| Some((name, finding.probed.as_ref()?)));
+    probe::table::compare(probed, out)
 }
 
 #[cfg(test)]
