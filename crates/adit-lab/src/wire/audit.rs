@@ -217,7 +217,9 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
         let (all, programs) = (args.programs.subjects()?, args.programs.programs(crate::helper(prefix)?));
         subject::clean_up_on_signals()?;
         let probes = args.probing.probes.then_some(&plan);
-        for name in subjects {
+        let count = subjects.len();
+        for (at, name) in subjects.into_iter().enumerate() {
+            writeln!(std::io::stderr(), "subject {} of {count}: {name}", at + 1)?;
             let subject = crate::find(&all, &name)?;
             if let Some(reason) = subject.obstacle(&programs) {
                 writeln!(out, "skipped: {name}: {reason}")?;
