@@ -29,6 +29,8 @@ pub struct Scenario {
     pub first_byte: usize,
     /// Idle connections.
     pub idle: usize,
+    /// Bytes of each transfer.
+    pub transfer: u32,
     /// Seconds after opening and after closing idle connections before memory is read.
     pub settle: u64,
     /// Datagrams per second of bulk flows.
@@ -53,14 +55,15 @@ impl Scenario {
     pub fn quick() -> Self {
         Self {
             name: "quick".into(),
-            subjects: names("floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
-            measures: names("down1 down8 up8 conn first-byte base"),
+            subjects: names("direct floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
+            measures: names("down1 down8 up8 get8 conn latency base"),
             rounds: 3,
             baseline: "floor-aead".into(),
             seconds: 1.0,
             connections: 1000,
             first_byte: 200,
             idle: 9000,
+            transfer: 10_000_000,
             settle: 5,
             udp_rate: 40_000.0,
             by_method: None,
@@ -76,7 +79,10 @@ impl Scenario {
                 "direct floor-plain floor-aead adit-snell adit-snell-reuse sing-box-snell5 sing-box-snell5-reuse \
                  sing-box-ss opensnell opensnell-reuse",
             ),
-            measures: names("base down1 down8 down64 up1 up8 conn conn8 first-byte calls idle"),
+            measures: names(
+                "base down1 down8 down64 up1 up8 get1 get2 get4 get8 get64 put1 put2 put4 put8 put64 conn conn8 conn64 \
+                 latency first-byte ping1 ping8 calls idle1000 idle",
+            ),
             rounds: 5,
             seconds: 1.5,
             connections: 2000,

@@ -33,6 +33,7 @@ fn sizes() -> Sizes {
         connections: 20,
         first_byte: 20,
         idle: 10,
+        transfer: 100_000,
         settle: Duration::from_millis(300),
         counter: None,
         udp: adit_lab::udp::Sizes::usual(Duration::from_millis(200)),
@@ -47,9 +48,12 @@ fn measure(subject: &Subject, measure: &str) -> Values {
 #[test]
 fn every_measure_gives_its_figures() {
     for (name, measures) in [
-        ("direct", &["down1", "up1", "conn", "first-byte"][..]),
-        ("floor-plain", &["down1", "up8", "conn", "conn4", "base"]),
-        ("floor-aead", &["down8", "up1", "conn", "first-byte", "base", "idle"]),
+        ("direct", &["down1", "up1", "conn", "first-byte", "latency", "get2", "put2", "ping1"][..]),
+        ("floor-plain", &["down1", "up8", "conn", "conn4", "base", "get8"]),
+        (
+            "floor-aead",
+            &["down8", "up1", "conn", "first-byte", "base", "idle", "idle20", "put1"],
+        ),
     ] {
         let subject = subject(name);
         for &what in measures {
@@ -98,7 +102,7 @@ fn a_relay_is_probed_with_what_its_client_sent() {
     for _ in 0..10 {
         let finding = audit::drive(&subject("floor-plain"), &programs(), 3, Some(&plan)).unwrap();
         let probed = finding.probed.unwrap();
-        assert!((1..=3).contains(&probed.recorded), "{probed:?}");
+        assert!((1..=4).contains(&probed.recorded), "{probed:?}");
         let replay = probed.rows.iter().find(|row| row.kind == probe::Kind::Replay).unwrap();
         let reached = replay.dialled == Some(2) && replay.tally.answered == 2;
         if reached && probed.verdict()[0] == "no length of 10 to 100 random bytes made a difference: open" {
