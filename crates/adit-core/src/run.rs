@@ -198,15 +198,23 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     Ok(Running { cores, stopper, directory, ports, warnings, ledger, drain, plugins })
 }
 
-/// The accounts of users, over the state file if there are any.
+/// The accounts of users, over the state file if there are any, with what is to be said about it.
 fn open_ledger(config: &Config) -> Result<(Arc<Ledger>, Option<String>), StartError> {
     let has_users = config.inbounds.iter().any(|inbound| inbound::counted(inbound).next().is_some());
-    let path = match &config.state {
-        model::StateFile::At(path) if has_users => Some(path),
-        model::StateFile::At(_) | model::StateFile::Usual | model::StateFile::Off => None,
-    };
-    let failed = |source| StartError::State { path: path.cloned().unwrap_or_default(), source };
-    Ledger::open(path.map(PathBuf::as_path)).map_err(failed)
+    match &config.state {
+        model::StateFile::At(path) if has_users => {
+            Ledger::open(path).map_err(|source| StartError::State { path: path.clone(), source })
+        }
+        model::StateFile::Try(path) if has_users => Ok(Ledger::open(path).unwrap_or_else(|error| {
+            let path = path.display();
+            let end = "the counters of users end with the process";
+            (Arc::default(), Some(format!("{end}, for {path} cannot be used: {error}")))
+        })),
+        model::StateFile::Usual
+        | model::StateFile::Off
+        | model::StateFile::At(_)
+        | model::StateFile::Try(_) => Ok((Arc::default(), None)),
+    }
 }
 
 /// The listening sockets of one core, with the numbers of their inbounds.

@@ -18,7 +18,7 @@ pub(crate) fn settle(config: &mut Config) {
         return;
     }
     config.state = match usual().and_then(|(dir, is_own)| make(&dir, is_own).map(|()| dir)) {
-        Ok(dir) => StateFile::At(dir.join(FILE)),
+        Ok(dir) => StateFile::Try(dir.join(FILE)),
         Err(error) => {
             tracing::warn!(
                 %error,

@@ -64,6 +64,8 @@ pub enum StateFile {
     Off,
     /// In this file.
     At(PathBuf),
+    /// In this file if it can be had, and otherwise nowhere, with a warning.
+    Try(PathBuf),
 }
 
 /// What is logged, and how.

@@ -346,6 +346,9 @@ impl Relay {
             self.far.pick()
         };
         let way = way.ok_or(Drop::Unresolved)?;
+        let account = session.as_deref().and_then(|session| self.near.account(session));
+        let user = account.map(|account| Lease::begin_flow(account, near.ip()).map(Box::new));
+        let user = user.transpose().map_err(|_| Drop::Limited)?;
         let far = way.far.open(target, is_quic, self.now).map_err(Drop::System)?;
         let flow = Flow {
             near,
@@ -362,7 +365,7 @@ impl Relay {
             is_too_big_logged: false,
             waiting: Vec::new(),
             quic: None,
-            user: None,
+            user,
         };
         let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
         let metrics = &self.metrics.datagrams;

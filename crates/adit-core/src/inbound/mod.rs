@@ -94,6 +94,17 @@ enum Kind {
     Tunnel(Target),
 }
 
+impl Kind {
+    /// The users that are counted.
+    fn accounts(&self) -> Accounts {
+        match self {
+            Self::Shadowsocks(shared) => shared.accounts().clone(),
+            Self::Snell(shared) => shared.accounts().clone(),
+            Self::Local(_) | Self::Tunnel(_) => Arc::default(),
+        }
+    }
+}
+
 /// What an inbound shares over all cores.
 #[derive(Clone)]
 pub(crate) enum Shared {
@@ -234,7 +245,7 @@ impl Inbound {
         let near = match protocol {
             model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
                 Some((relay, hops)) => Near::relay(relay, hops),
-                None => Near::shadowsocks(&server.key.derive()),
+                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
             },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
             model::InboundProtocol::Snell(_) => {

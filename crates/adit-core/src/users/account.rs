@@ -173,30 +173,31 @@ impl Account {
         is_spent.then_some(Limit::Quota)
     }
 
-    /// A connection from `source` begins.
+    /// `connections` connections (0 or 1) from `source` begin.
     ///
     /// # Errors
     /// The limit that is in the way; nothing has been counted then.
-    pub(super) fn enter(&self, source: IpAddr) -> Result<(), Limit> {
+    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
         if let Some(limit) = self.over() {
             return Err(limit);
         }
         let most = self.limits.connections.unwrap_or(u32::MAX);
-        let grow = |open: u32| open.checked_add(1).filter(|open| *open <= most);
+        let grow =
+            |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
         let Some(most) = self.limits.addresses else { return Ok(()) };
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         if sources.len() >= most as usize && !sources.contains_key(&source) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.open.fetch_sub(connections, Ordering::Relaxed);
             return Err(Limit::Addresses);
         }
         *sources.entry(source).or_default() += 1;
         Ok(())
     }
 
-    /// A connection from `source` that has begun is over.
-    pub(super) fn leave(&self, source: IpAddr) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+    /// What has begun by [`Account::enter`] is over.
+    pub(super) fn leave(&self, source: IpAddr, connections: u32) {
+        self.open.fetch_sub(connections, Ordering::Relaxed);
         if self.limits.addresses.is_none() {
             return;
         }

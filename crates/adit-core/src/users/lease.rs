@@ -19,6 +19,8 @@ type Pause = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct Lease {
     account: Arc<Account>,
     source: IpAddr,
+    /// 1, or 0 for a flow of datagrams.
+    connections: u32,
     /// What each direction waits for while its rate is used up.
     pauses: [RefCell<Option<Pause>>; 2],
 }
@@ -29,9 +31,22 @@ impl Lease {
     /// # Errors
     /// The limit that is in the way.
     pub(crate) fn begin(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+        Self::counting(account, source, 1)
+    }
+
+    /// A flow of datagrams from `source` begins, which is no connection.
+    ///
+    /// # Errors
+    /// The limit that is in the way.
+    pub(crate) fn begin_flow(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+        Self::counting(account, source, 0)
+    }
+
+    fn counting(account: &Arc<Account>, source: IpAddr, connections: u32) -> Result<Self, Limit> {
         let source = prefix(source);
-        account.enter(source)?;
-        Ok(Self { account: account.clone(), source, pauses: [const { RefCell::new(None) }; 2] })
+        account.enter(source, connections)?;
+        let pauses = [const { RefCell::new(None) }; 2];
+        Ok(Self { account: account.clone(), source, connections, pauses })
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {
@@ -94,7 +109,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.account.leave(self.source);
+        self.account.leave(self.source, self.connections);
     }
 }
 

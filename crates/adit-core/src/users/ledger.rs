@@ -45,12 +45,11 @@ struct Book {
 }
 
 impl Ledger {
-    /// A ledger over the file at `path`, or over none. A file that is damaged is kept beside a new one, and named.
+    /// A ledger over the file at `path`. A file that is damaged is kept beside a new one, and named.
     ///
     /// # Errors
     /// When the file cannot be opened or made, or another process has it.
-    pub(crate) fn open(path: Option<&Path>) -> Result<(Arc<Self>, Option<String>), StoreError> {
-        let Some(path) = path else { return Ok((Arc::default(), None)) };
+    pub(crate) fn open(path: &Path) -> Result<(Arc<Self>, Option<String>), StoreError> {
         let mut warning = None;
         let opened = read(path).or_else(|error| {
             let StoreError::Damaged(_) = &error else { return Err(error) };

@@ -159,7 +159,7 @@ fn state(name: &str) -> PathBuf {
 }
 
 fn open(path: &std::path::Path, names: &[&str]) -> (Arc<Ledger>, super::Accounts, Option<String>) {
-    let (ledger, warning) = Ledger::open(Some(path)).unwrap();
+    let (ledger, warning) = Ledger::open(path).unwrap();
     let users = names.iter().map(|name| (*name, UserLimits::default()));
     let accounts = ledger.accounts("in", users).unwrap();
     (ledger, accounts, warning)
@@ -173,7 +173,7 @@ fn accounts_go_on_where_they_were() {
     assert_eq!(warning, None);
     accounts[1].settle(Way::Up, 0, 5);
     ledger.flush();
-    assert!(Ledger::open(Some(&path)).is_err(), "it is in use");
+    assert!(Ledger::open(&path).is_err(), "it is in use");
     // The same process makes the inbound anew, as for another configuration.
     let again = ledger.accounts("in", [("bob", UserLimits::default())].into_iter()).unwrap();
     assert_eq!(again[0].record(), accounts[1].record());
@@ -319,4 +319,39 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
     });
     let (waiting, refused) = clients.unwrap();
     assert!(waiting <= 4 * 2 + 4 && refused >= 180, "{waiting} wait, {refused} are refused");
+}
+
+/// What a trial of 10,000 keys costs, and what a known user costs beside it: prints the figures of docs/snell.md.
+#[test]
+#[ignore = "measures for some seconds"]
+fn ten_thousand_users() {
+    const COUNT: usize = 10_000;
+    let since = rt::now();
+    let trial = trial(COUNT, SnellVersions::default());
+    println!("start: {:?}", since.elapsed());
+    let psk = Psk::new(b"any key");
+    let since = rt::now();
+    for n in 0..2000_u16 {
+        let mut salt = [0; 16];
+        salt[..2].copy_from_slice(&n.to_le_bytes());
+        std::hint::black_box(psk.derive(&salt));
+    }
+    let derivation = since.elapsed() / 2000;
+    let last = first(&format!("the key of user {}", COUNT - 1), SnellVersion::V5);
+    let since = rt::now();
+    assert!(matches!(try_all(&trial, 1, &last), Some(Seen::Opened(9999, _))));
+    let cold = since.elapsed();
+    trial.note(ip(1), COUNT - 1);
+    let since = rt::now();
+    for _ in 0..2000 {
+        assert!(trial.attempt(ip(1)).try_known(&last).is_some());
+    }
+    let warm = since.elapsed() / 2000;
+    // Four parts of wall time are one of work.
+    let work = cold / 4;
+    let keys = work.as_secs_f64() / derivation.as_secs_f64();
+    println!(
+        "derivation {derivation:?}, known user {warm:?}, trial {cold:?} = {work:?} of work = {keys:.0} derivations"
+    );
+    assert!(warm < derivation * 3, "{warm:?}");
 }

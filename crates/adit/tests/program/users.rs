@@ -20,13 +20,8 @@ fn config(dir: &Dir, listen: &str, state: &str) {
     dir.file("adit.toml", &text);
 }
 
-fn start(dir: &Dir, home: bool) -> Running {
-    let mut command = dir.adit(&["run", "-c", "adit.toml"]);
-    command.env_remove("STATE_DIRECTORY").env_remove("XDG_STATE_HOME");
-    if home {
-        command.env("HOME", dir.path());
-    }
-    let running = Running::start(command);
+fn start(dir: &Dir) -> Running {
+    let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
     running.line("inbound=local");
     running
 }
@@ -60,7 +55,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 fn counters_outlive_an_orderly_end() {
     let dir = Dir::new();
     config(&dir, &adit_testkit::unused_addr().to_string(), "");
-    let running = start(&dir, true);
+    let running = start(&dir);
     let target = crate::support::echo();
     round_trip(&mut socks5(local(&running), "127.0.0.1", target.port()), 123_456);
     wait_for("it is counted", || used(&dir) == (123_456, 123_456, 1));
@@ -68,18 +63,20 @@ fn counters_outlive_an_orderly_end() {
     assert!(out.contains("ann") && out.contains("123 KB"), "{out}");
     running.signal("TERM");
     assert_eq!(running.end().0.code(), Some(0));
-    let file = dir.path().join(".local/state/adit/users.db");
+    let file = dir.path().join("adit/users.db");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let running = start(&dir, true);
+    let running = start(&dir);
     assert_eq!(used(&dir), (123_456, 123_456, 1));
-    // Another process cannot have the same file.
-    std::fs::write(
-        dir.path().join("other.toml"),
-        std::fs::read_to_string(dir.path().join("adit.toml")).unwrap(),
-    )
-    .unwrap();
+    // Another process cannot have the same file: it says so, or starts without if nobody has named the file.
+    let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
+    dir.file("other.toml", &format!("state = \"adit/users.db\"\n{text}"));
     let (status, _, err) = dir.run(&["run", "-c", "other.toml"]);
     assert!(status != 0 && err.contains("state file") && err.contains("another process"), "{err}");
+    config(&dir, &adit_testkit::unused_addr().to_string(), "");
+    let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
+    dir.file("adit.toml", &text.replace("adit.sock", "other.sock"));
+    let other = start(&dir);
+    other.line("the counters of users end with the process");
     drop(running);
 }
 
@@ -87,7 +84,7 @@ fn counters_outlive_an_orderly_end() {
 fn a_kill_costs_a_second_at_most_and_adds_nothing() {
     let dir = Dir::new();
     config(&dir, &adit_testkit::unused_addr().to_string(), "state = \"counters.db\"\n");
-    let running = start(&dir, false);
+    let running = start(&dir);
     let target = crate::support::echo();
     let stream = socks5(local(&running), "127.0.0.1", target.port());
     let steady = Steady::start(&stream);
@@ -104,7 +101,7 @@ fn a_kill_costs_a_second_at_most_and_adds_nothing() {
         running.signal("KILL");
         running.end();
     });
-    let running = start(&dir, false);
+    let running = start(&dir);
     let after = used(&dir);
     assert!(before.0 <= after.0 && before.1 <= after.1, "{before:?} was there, {after:?} is left");
     assert!(after.0 <= sent_at_most && after.1 <= after.0, "{after:?} of {sent_at_most}");

@@ -46,7 +46,7 @@ pub fn to_toml(config: &Config) -> String {
         out.0.push('\n');
     }
     match &config.state {
-        StateFile::Usual => {}
+        StateFile::Usual | StateFile::Try(_) => {}
         StateFile::Off => out.text("state", "off"),
         StateFile::At(path) => out.text("state", &path.to_string_lossy()),
     }

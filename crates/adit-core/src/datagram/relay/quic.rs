@@ -137,7 +137,7 @@ impl Relay {
         datagram: &Datagram,
         scratch: &mut Scratch,
     ) -> Result<(), Drop> {
-        let begin = |account| Lease::begin(account, datagram.from.ip()).map(Box::new);
+        let begin = |account| Lease::begin_flow(account, datagram.from.ip()).map(Box::new);
         let lease = owner.as_ref().map(begin).transpose().map_err(|_| Drop::Limited)?;
         let id = self.begin(key, (datagram.from, datagram.to), None, Some(&opened.target), scratch)?;
         if let Some(flow) = self.flows.get_mut(id) {
