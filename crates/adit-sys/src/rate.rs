@@ -22,8 +22,8 @@ pub fn set_congestion(socket: impl AsFd, name: &str) -> io::Result<()> {
 pub fn set_pacing_rate(socket: impl AsFd, rate: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
-        // The kernel reads an unsigned long, which is all ones for no limit.
-        let rate = libc::c_ulong::try_from(rate).unwrap_or(libc::c_ulong::MAX);
+        // The kernel reads a machine word, which is all ones for no limit.
+        let rate = usize::try_from(rate).unwrap_or(usize::MAX);
         set_option(&socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes())
     }
     #[cfg(not(target_os = "linux"))]
@@ -37,10 +37,10 @@ pub fn set_pacing_rate(socket: impl AsFd, rate: u64) -> io::Result<()> {
 pub fn pacing_rate(socket: impl AsFd) -> io::Result<u64> {
     #[cfg(target_os = "linux")]
     {
-        let mut value = [0u8; size_of::<libc::c_ulong>()];
+        let mut value = [0u8; size_of::<usize>()];
         get_option(&socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &mut value)?;
-        let rate = libc::c_ulong::from_ne_bytes(value);
-        Ok(if rate == libc::c_ulong::MAX { u64::MAX } else { u64::from(rate) })
+        let rate = usize::from_ne_bytes(value);
+        Ok(if rate == usize::MAX { u64::MAX } else { u64::try_from(rate).unwrap_or(u64::MAX) })
     }
     #[cfg(not(target_os = "linux"))]
     unsupported(socket)

@@ -31,6 +31,9 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     serve::log_findings(&flags.diagnostics);
+    if flags.diagnostics.has_errors() {
+        return ExitCode::FAILURE;
+    }
     let error = match load(program, flags) {
         Ok(loaded) => {
             serve::log_findings(&loaded.diagnostics);
