@@ -41,12 +41,14 @@
 //! server is never ended, as there; the local port of a client keeps adit's limit, because applications that
 //! vanish would otherwise leave their half behind.
 
+mod environment;
 mod flags;
 mod ini;
 mod pace;
 mod translate;
 mod version;
 
+pub use self::environment::Environment;
 pub use self::flags::{Flags, Invocation, flags, usage};
 use super::Loaded;
 use crate::diagnostic::Diagnostics;
