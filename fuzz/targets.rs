@@ -13,6 +13,7 @@ type Target = (&'static str, fn(&[u8]));
 /// Sorted by name.
 pub(crate) const TARGETS: &[Target] = &[
     // One line each.
+    ("config_import", adit_config::dialect::import::fuzz_import),
     ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
     ("config_native", adit_config::dialect::native::fuzz_native),
     ("config_share", adit_config::dialect::share::fuzz_share),

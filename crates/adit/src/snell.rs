@@ -66,8 +66,8 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
             let key = generate_key(&mut SystemRng, KEY_LEN);
             environment.set_key(&key);
             // Nobody could use the server without it. It is no part of the log.
-            print::data(format_args!("SNELL_PSK is not set, a new key for this run: {}\n", key.expose()))
-                .ok();
+            let (variable, key) = (Environment::KEY, key.expose());
+            print::data(format_args!("{variable} is not set, a new key for this run: {key}\n")).ok();
         }
         return environment.load(flags.level);
     }

@@ -46,6 +46,9 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// The variable that says the key.
+    pub const KEY: &str = "SNELL_PSK";
+
     /// What `variable` says; `None` when not one of the variables is set, or all are empty.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let mut section = Section::default();
