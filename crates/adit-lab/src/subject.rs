@@ -206,6 +206,7 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/direct-bbr.toml"),
         include_str!("../../../bench/subjects/direct-cubic.toml"),
         include_str!("../../../bench/subjects/floor-plain.toml"),
+        include_str!("../../../bench/subjects/floor-rested.toml"),
         include_str!("../../../bench/subjects/floor-aead.toml"),
         include_str!("../../../bench/subjects/floor-datagrams.toml"),
         include_str!("../../../bench/subjects/adit-snell.toml"),

@@ -52,6 +52,8 @@ pub struct Counts {
     pub udp: Count,
     /// All others.
     pub other: Count,
+    /// Packets of TCP without payload that came to the link.
+    pub empty: u64,
     /// Most bytes that waited for the rate since the last [`Emulator::take_peaks`].
     pub queue_peak: usize,
     /// Packets that left.
@@ -92,6 +94,7 @@ impl Counts {
             tcp: self.tcp.since(before.tcp),
             udp: self.udp.since(before.udp),
             other: self.other.since(before.other),
+            empty: self.empty - before.empty,
             delivered: self.delivered - before.delivered,
             late: self.late - before.late,
             refused: self.refused - before.refused,
@@ -121,6 +124,13 @@ fn protocol(packet: &[u8]) -> Option<u8> {
         6 => packet.get(6).copied(),
         _ => None,
     }
+}
+
+/// Whether a packet of TCP over IPv4 has headers alone.
+fn is_empty(packet: &[u8]) -> bool {
+    let Some(ip) = packet.first().filter(|first| **first >> 4 == 4) else { return false };
+    let ip_len = usize::from(ip & 15) * 4;
+    packet.get(ip_len + 12).is_some_and(|offset| packet.len() == ip_len + usize::from(offset >> 4) * 4)
 }
 
 /// A running link; dropping it takes the interfaces away.
@@ -257,6 +267,7 @@ impl<'f> Direction<'f> {
         for number in 0..BATCH {
             let Ok(len) = self.from.read(&mut self.buffer) else { return number };
             let packet = &self.buffer[..len];
+            counts.empty += u64::from(protocol(packet) == Some(6) && is_empty(packet));
             let count = counts.of(packet);
             count.packets += 1;
             count.bytes += len as u64;
@@ -291,5 +302,36 @@ impl<'f> Direction<'f> {
         let wait = self.link.poll_timeout().map_or(LONGEST, |at| due_in(at).min(LONGEST));
         let mut fds = [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)];
         ppoll(&mut fds, Some(TimeSpec::from_duration(wait)), None).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_told_apart() {
+        let mut packet = vec![0; 52];
+        (packet[0], packet[9], packet[32]) = (0x45, 6, 0x80);
+        assert_eq!(protocol(&packet), Some(6));
+        assert!(is_empty(&packet));
+        packet.push(0);
+        assert!(!is_empty(&packet));
+        (packet[0], packet[6]) = (0x60, 17);
+        assert_eq!(protocol(&packet), Some(17));
+        for len in 0..packet.len() {
+            let (_, _) = (protocol(&packet[..len]), is_empty(&packet[..len]));
+        }
+        assert_eq!(protocol(&[0x10; 20]), None);
+    }
+
+    #[test]
+    fn counts_are_differences_but_peaks_are_not() {
+        let mut before = Counts { queue_peak: 7, delivered: 5, ..Counts::default() };
+        before.of(&[0x45, 0, 0, 0, 0, 0, 0, 0, 0, 17]).packets = 2;
+        let mut after = Counts { queue_peak: 9, delivered: 8, ..before };
+        after.udp.packets = 6;
+        let since = after.since(before);
+        assert_eq!((since.udp.packets, since.delivered, since.queue_peak, since.all().packets), (4, 3, 9, 4));
     }
 }
