@@ -119,7 +119,7 @@ fn fuzz(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn target_dir(root: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn target_dir(root: &Path) -> anyhow::Result<PathBuf> {
     let metadata = output(cargo(root).args(["metadata", "--format-version=1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("read cargo metadata")?;
     Ok(metadata["target_directory"].as_str().context("target_directory")?.into())

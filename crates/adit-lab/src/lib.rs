@@ -15,6 +15,7 @@
 
 pub mod check;
 pub mod demo;
+pub mod exchange;
 pub mod floor;
 pub mod html;
 pub mod link;
@@ -22,12 +23,14 @@ pub mod load;
 pub mod machine;
 pub mod measure;
 mod methods;
+pub mod probe;
 pub mod process;
 pub mod random;
 pub mod rounds;
 pub mod scenario;
 pub mod stats;
 pub mod subject;
+pub mod summaries;
 pub mod svg;
 pub mod syscalls;
 pub mod target;
@@ -144,9 +147,9 @@ struct RunArgs {
     /// two.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, and with datagrams of
-    /// N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN, udp-latencyN, udp-jitterN,
-    /// udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
+    /// Measures, separated by commas: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls,
+    /// base, wireN, and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
+    /// udp-latencyN, udp-jitterN, udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
     /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
@@ -162,6 +165,9 @@ struct RunArgs {
     /// Idle connections.
     #[arg(long)]
     idle: Option<usize>,
+    /// Bytes of each transfer of getN and putN.
+    #[arg(long, value_name = "BYTES")]
+    transfer: Option<u32>,
     /// Datagrams per second of bulk flows.
     #[arg(long)]
     udp_rate: Option<f64>,
@@ -284,7 +290,22 @@ fn list() -> Result<()> {
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base", "wire1"];
+    let streams = [
+        "down1",
+        "up8",
+        "get8",
+        "put1",
+        "ping1",
+        "latency",
+        "conn",
+        "conn8",
+        "first-byte",
+        "idle",
+        "idle1000",
+        "calls",
+        "base",
+        "wire1",
+    ];
     let datagrams = [
         "udp-bulk64",
         "udp-bulk1400-gso",
@@ -383,6 +404,7 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.connections = args.connections.unwrap_or(scenario.connections);
     scenario.idle = args.idle.unwrap_or(scenario.idle);
+    scenario.transfer = args.transfer.unwrap_or(scenario.transfer);
     scenario.udp_rate = args.udp_rate.unwrap_or(scenario.udp_rate);
     scenario.baseline = args.baseline.clone().unwrap_or(scenario.baseline);
     if !args.link.is_empty() {
@@ -396,11 +418,8 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
 
     let limit = raise_descriptor_limit()?;
     let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500) / 2;
-    ensure!(
-        !measures.contains(&Measure::Idle) || sizes.idle <= room,
-        "descriptor limit allows {room} idle connections, not {}",
-        sizes.idle
-    );
+    let idle = measures.iter().map(|measure| measure.idle(&sizes)).max().unwrap_or_default();
+    ensure!(idle <= room, "descriptor limit allows {room} idle connections, not {idle}");
 
     let links = scenario.links.iter().map(|text| text.parse()).collect::<Result<Vec<Spec>>>()?;
     let mtu = args.mtu.or_else(|| args.wire.then_some(1500));
@@ -544,11 +563,13 @@ impl Scenario {
             self.connections > 0 && self.first_byte > 0 && self.idle > 0,
             "at least one connection expected"
         );
+        ensure!(self.transfer > 0, "at least one byte expected in a transfer");
         Ok(Sizes {
             window: Duration::from_secs_f64(self.seconds),
             connections: self.connections,
             first_byte: self.first_byte,
             idle: self.idle,
+            transfer: self.transfer,
             settle: Duration::from_secs(self.settle),
             counter: None,
             udp: udp::Sizes {

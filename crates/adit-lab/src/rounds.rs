@@ -13,6 +13,7 @@ use crate::measure::{Measure, Metric, Sizes, Values};
 use crate::methods;
 use crate::stats::{Summary, is_undecided, ratios, summary};
 use crate::subject::{Programs, Subject};
+use crate::summaries::{self, Figure, Limit};
 use crate::syscalls::Counter;
 use crate::target::Target;
 
@@ -65,6 +66,10 @@ pub struct Report {
     pub samples: Vec<Sample>,
     /// Subjects that were left out, and why.
     pub skipped: Vec<(String, String)>,
+    /// Every figure over all rounds, with confidence intervals.
+    pub figures: Vec<Figure>,
+    /// Whether the load generator was fast enough, where it ran alone as well.
+    pub limits: Vec<Limit>,
 }
 
 /// Runs everything: rounds outermost, then measures, then subjects, so that values that are compared lie
@@ -104,7 +109,8 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
     let (baselines, rounds, sizes) = (plan.baselines.clone(), plan.rounds, plan.sizes.clone());
     let emulator = programs.site().and_then(|site| site.emulator.as_ref());
     let link = emulator.map(|emulator| emulator.spec().to_string());
-    Ok(Report { machine, sizes, link, baselines, rounds, samples, skipped })
+    let (figures, limits) = (summaries::figures(plan, &samples), summaries::limits(plan, &samples));
+    Ok(Report { machine, sizes, link, baselines, rounds, samples, skipped, figures, limits })
 }
 
 fn measure_of(samples: &[Sample]) -> Option<Measure> {
@@ -172,14 +178,7 @@ fn millis(time: Duration) -> u64 {
 impl Report {
     /// The values of one figure by round.
     pub(crate) fn column(&self, subject: &str, measure: Measure, key: &str) -> Vec<Option<f64>> {
-        let mut column = vec![None; self.rounds];
-        let measure = measure.to_string();
-        for sample in
-            self.samples.iter().filter(|sample| sample.subject == subject && sample.measure == measure)
-        {
-            column[sample.round] = sample.values.get(key).copied();
-        }
-        column
+        column(&self.samples, self.rounds, subject, measure, key)
     }
 
     /// Writes the tables.
@@ -200,6 +199,12 @@ impl Report {
             {
                 writeln!(out, "\n{measure}: speed per processor time in percent of {reference}\n{table}")?;
             }
+        }
+        if !self.limits.is_empty() {
+            writeln!(out)?;
+        }
+        for limit in &self.limits {
+            writeln!(out, "{}", limit.text())?;
         }
         for (subject, reason) in &self.skipped {
             writeln!(out, "\nskipped: {subject}: {reason}")?;
@@ -285,8 +290,24 @@ impl Report {
     }
 }
 
+/// The values of one figure by round.
+pub(crate) fn column(
+    samples: &[Sample],
+    rounds: usize,
+    subject: &str,
+    measure: Measure,
+    key: &str,
+) -> Vec<Option<f64>> {
+    let mut column = vec![None; rounds];
+    let measure = measure.to_string();
+    for sample in samples.iter().filter(|sample| sample.subject == subject && sample.measure == measure) {
+        column[sample.round] = sample.values.get(key).copied();
+    }
+    column
+}
+
 /// The subject that `subject` is compared with: `base` with the same method, if both have one.
-fn baseline_of(subject: &str, base: &str) -> String {
+pub(crate) fn baseline_of(subject: &str, base: &str) -> String {
     match subject.split_once(':') {
         Some((_, method)) if !base.contains(':') => format!("{base}:{method}"),
         _ => base.to_owned(),

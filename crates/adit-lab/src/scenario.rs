@@ -29,6 +29,8 @@ pub struct Scenario {
     pub first_byte: usize,
     /// Idle connections.
     pub idle: usize,
+    /// Bytes of each transfer.
+    pub transfer: u32,
     /// Seconds after opening and after closing idle connections before memory is read.
     pub settle: u64,
     /// Datagrams per second of bulk flows.
@@ -55,14 +57,15 @@ impl Scenario {
     pub fn quick() -> Self {
         Self {
             name: "quick".into(),
-            subjects: names("floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
-            measures: names("down1 down8 up8 conn first-byte base"),
+            subjects: names("direct floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
+            measures: names("down1 down8 up8 get8 conn latency base"),
             rounds: 3,
             baseline: "floor-aead".into(),
             seconds: 1.0,
             connections: 1000,
             first_byte: 200,
             idle: 9000,
+            transfer: 10_000_000,
             settle: 5,
             udp_rate: 40_000.0,
             by_method: None,
@@ -79,7 +82,10 @@ impl Scenario {
                 "direct floor-plain floor-aead adit-snell adit-snell-reuse sing-box-snell5 sing-box-snell5-reuse \
                  sing-box-ss opensnell opensnell-reuse",
             ),
-            measures: names("base down1 down8 down64 up1 up8 conn conn8 first-byte calls idle"),
+            measures: names(
+                "base down1 down8 down64 up1 up8 get1 get2 get4 get8 get64 put1 put2 put4 put8 put64 conn conn8 conn64 \
+                 latency first-byte ping1 ping8 calls idle1000 idle",
+            ),
             rounds: 5,
             seconds: 1.5,
             connections: 2000,
@@ -193,6 +199,25 @@ impl Scenario {
         }
     }
 
+    /// What `adit audit` compares: every generation of Snell and Shadowsocks, with and without obfuscation, and plain TLS.
+    #[must_use]
+    pub fn audit() -> Self {
+        Self {
+            name: "audit".into(),
+            subjects: names(
+                "adit-snell adit-snell-obfs-http adit-snell-obfs-tls adit-snell6 adit-snell6-unshaped \
+                 opensnell opensnell-obfs-http sing-box-snell5 sing-box-snell5-obfs sing-box-snell6 \
+                 adit-ss:aes-256-ctr adit-ss:aes-128-gcm adit-ss:2022-blake3-aes-128-gcm \
+                 ss-libev:aes-256-ctr ss-libev:aes-128-gcm ss-rust:aes-128-gcm ss-rust:2022-blake3-aes-128-gcm \
+                 sing-box-ss:2022-blake3-aes-128-gcm \
+                 adit-ss-obfs-http adit-ss-obfs-tls ss-libev-obfs-http ss-libev-obfs-tls sing-box-https",
+            ),
+            measures: names("first-byte conn"),
+            baseline: "sing-box-https".into(),
+            ..Self::quick()
+        }
+    }
+
     /// KCP over the same path: adit and kcptun at either end.
     #[must_use]
     pub fn kcp() -> Self {
@@ -239,6 +264,7 @@ impl Scenario {
             Self::links(),
             Self::kcp(),
             Self::kcp_grid(),
+            Self::audit(),
         ]
     }
 

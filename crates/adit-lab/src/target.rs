@@ -51,6 +51,10 @@ pub enum Command {
     Check,
     /// The target sends back what comes, at once.
     Echo,
+    /// The target sends so many bytes and waits for the end.
+    Get,
+    /// The target reads so many bytes, answers [`GOOD`] and waits for the end.
+    Put,
 }
 
 /// The first bytes of a connection.
@@ -101,6 +105,8 @@ impl Request {
             Command::Hold => b'H',
             Command::Check => b'C',
             Command::Echo => b'E',
+            Command::Get => b'G',
+            Command::Put => b'P',
         };
         bytes[1..9].copy_from_slice(&self.seed.to_le_bytes());
         bytes[9..13].copy_from_slice(&self.up.to_le_bytes());
@@ -122,6 +128,8 @@ impl Request {
             b'H' => Command::Hold,
             b'C' => Command::Check,
             b'E' => Command::Echo,
+            b'G' => Command::Get,
+            b'P' => Command::Put,
             _ => return None,
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -313,6 +321,7 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
             }
             stream.write_all(&bytes[..n])?;
         },
+        Command::Get | Command::Put => transfer(stream, &request),
         Command::Hold => {
             stream.write_all(&bytes)?;
             let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
@@ -328,6 +337,29 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
             check(&stream, &request, &shared.counters)
         }
     }
+}
+
+/// As many bytes as were asked for, and then the end.
+fn transfer(mut stream: TcpStream, request: &Request) -> io::Result<()> {
+    let mut chunk = vec![0x5a; CHUNK];
+    let mut left = if request.command == Command::Get { request.down } else { request.up } as usize;
+    while left > 0 {
+        let piece = left.min(CHUNK);
+        let moved = if request.command == Command::Get {
+            stream.write_all(&chunk[..piece]).map(|()| piece)?
+        } else {
+            stream.read(&mut chunk[..piece])?
+        };
+        if moved == 0 {
+            return Ok(());
+        }
+        left -= moved;
+    }
+    if request.command == Command::Put {
+        stream.write_all(&[GOOD])?;
+    }
+    while stream.read(&mut chunk)? > 0 {}
+    Ok(())
 }
 
 /// Closes held connections whose peers closed them.

@@ -47,12 +47,12 @@ pub fn drive(path: &Path, running: &Running, count: usize) -> Result<Values> {
                 }
                 Ok(())
             };
-            let stop = || {
+            let mut stop = || {
                 // Asked for the first time once the socket is open.
                 listening.store(true, Ordering::Release);
                 stopped.load(Ordering::Relaxed)
             };
-            let dropped = live::capture(interface, Some(link), &mut seen, &stop);
+            let dropped = live::capture(interface, Some(link), &mut seen, &mut stop);
             dropped.map(|dropped| (flows.finish(), dropped))
         });
         let deadline = Instant::now() + Duration::from_secs(5);
