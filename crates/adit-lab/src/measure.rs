@@ -15,7 +15,8 @@ use crate::stats::percentile;
 use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
-use crate::{exchange, udp, wire};
+use crate::udp::kernel::Kernel;
+use crate::{exchange, link, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -43,6 +44,8 @@ pub enum Measure {
     Exchange(exchange::Measure),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
+    /// What it makes of a link: `path-...`.
+    Link(link::measure::Measure),
 }
 
 /// A column of a table.
@@ -118,6 +121,7 @@ impl Measure {
             Self::Wire(_) => WIRE,
             Self::Exchange(measure) => measure.metrics(),
             Self::Udp(measure) => measure.metrics(),
+            Self::Link(measure) => measure.metrics(),
         }
     }
 
@@ -151,6 +155,7 @@ impl Measure {
             }
             Self::Exchange(measure) => measure.about(sizes),
             Self::Udp(measure) => measure.about(&sizes.udp),
+            Self::Link(measure) => measure.about(sizes),
         }
     }
 
@@ -174,6 +179,7 @@ impl Measure {
                 Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
                 Self::Exchange(measure) => measure.estimate(sizes),
                 Self::Udp(measure) => measure.estimate(&sizes.udp),
+                Self::Link(measure) => measure.estimate(sizes),
             }
     }
 
@@ -186,7 +192,7 @@ impl Measure {
             Self::Base => has_processes,
             Self::Wire(_) => subject.process.len() > 1,
             Self::Idle(_) | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
-            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte | Self::Exchange(_) => {
+            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte | Self::Exchange(_) | Self::Link(_) => {
                 subject.entry != Entry::Shadowsocks
             }
             Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
@@ -208,8 +214,15 @@ impl Measure {
         let mut running = Running::start(subject, programs, target.address())?;
         let result = if let Self::Udp(measure) = self {
             let (address, entry, method) = (running.address, running.entry, subject.method.clone());
-            let way = udp::flow::Way { address, entry, target: target.address(), method };
-            measure.drive(&running, &way, &sizes.udp)
+            let site = running.site().cloned();
+            let way = udp::flow::Way { address, entry, target: target.address(), method, site };
+            let before = Kernel::read(&running)?;
+            let result = measure.drive(&running, &way, &sizes.udp);
+            let after = Kernel::read(&running)?;
+            result.map(|mut values| {
+                after.enter(before, &mut values);
+                values
+            })
         } else {
             self.drive(&running, target, sizes)
         };
@@ -230,8 +243,9 @@ impl Measure {
             Self::FirstByte => first_byte(&path, sizes),
             Self::Idle(_) => idle(running, &path, target, self.idle(sizes), sizes.settle),
             Self::Calls => calls(running, &path, target, sizes),
-            Self::Wire(count) => wire::measure::drive(&path, running.link()?, count),
+            Self::Wire(count) => wire::measure::drive(&path, running, count),
             Self::Exchange(measure) => measure.drive(running, &path, target, sizes),
+            Self::Link(measure) => measure.drive(running, &path, target, sizes),
             Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
     }
@@ -252,6 +266,7 @@ impl fmt::Display for Measure {
             Self::Wire(count) => write!(f, "wire{count}"),
             Self::Exchange(measure) => measure.fmt(f),
             Self::Udp(measure) => measure.fmt(f),
+            Self::Link(measure) => measure.fmt(f),
         }
     }
 }
@@ -273,6 +288,7 @@ impl FromStr for Measure {
             "calls" => Self::Calls,
             "conn" => Self::Connections(1),
             _ if text.starts_with("udp-") => Self::Udp(text.parse()?),
+            _ if text.starts_with("path-") => Self::Link(text.parse()?),
             _ => {
                 if let Some(digits) = text.strip_prefix("down") {
                     Self::Bulk(Way::Down, count(digits)?)
@@ -289,7 +305,7 @@ impl FromStr for Measure {
                     Self::Exchange(text.parse()?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls, base, wireN, udp-..."
+                        "unknown measure: {text}\nhint: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls, base, wireN, udp-..., path-..."
                     );
                 }
             }
@@ -403,7 +419,7 @@ fn bulk(
     sizes: &Sizes,
 ) -> Result<Values> {
     let streams = Streams::start(path, way, count, target)?;
-    thread::sleep(WARM_UP);
+    thread::sleep(running.site().map_or(WARM_UP, |site| site.warm_up()));
     let own = process::cpu_time(std::process::id())?;
     let (cpu_before, bytes_before, begin) = (processor(running)?, streams.bytes(target), Instant::now());
     thread::sleep(sizes.window);

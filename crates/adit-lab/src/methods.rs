@@ -81,6 +81,7 @@ mod tests {
         };
         Report {
             machine: Machine::read(),
+            link: None,
             sizes: Sizes {
                 window: Duration::from_secs(1),
                 connections: 1,

@@ -56,6 +56,8 @@ pub struct Report {
     pub machine: Machine,
     /// How much of everything was done, and what counted system calls.
     pub sizes: Sizes,
+    /// The link between the halves of each subject, if there was one.
+    pub link: Option<String>,
     /// The subjects to which the others are compared.
     pub baselines: Vec<String>,
     /// Number of rounds.
@@ -77,7 +79,11 @@ pub struct Report {
 /// If the target cannot be started. A subject that fails is noted in its sample.
 pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> Result<Report> {
     let machine = Machine::read();
-    let target = Target::start(Duration::from_secs(30))?;
+    let patience = Duration::from_secs(30);
+    let target = match programs.site() {
+        Some(site) => Target::start_far(&site.network, patience)?,
+        None => Target::start(patience)?,
+    };
     let progress = Progress::new(plan);
     let mut samples = Vec::new();
     for round in 0..plan.rounds {
@@ -101,8 +107,10 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
     }
     progress.finish();
     let (baselines, rounds, sizes) = (plan.baselines.clone(), plan.rounds, plan.sizes.clone());
+    let emulator = programs.site().and_then(|site| site.emulator.as_ref());
+    let link = emulator.map(|emulator| emulator.spec().to_string());
     let (figures, limits) = (summaries::figures(plan, &samples), summaries::limits(plan, &samples));
-    Ok(Report { machine, sizes, baselines, rounds, samples, skipped, figures, limits })
+    Ok(Report { machine, sizes, link, baselines, rounds, samples, skipped, figures, limits })
 }
 
 fn measure_of(samples: &[Sample]) -> Option<Measure> {
@@ -217,8 +225,9 @@ impl Report {
     /// How the figures were made, for people.
     pub(crate) fn method(&self) -> String {
         let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
+        let link = self.link.as_ref().map_or_else(String::new, |link| format!("link: {link}\n"));
         format!(
-            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
+            "{link}{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
              1 KB = 1000 B\nCPU = user + system time of the subject's processes together",
             self.rounds
         )

@@ -37,6 +37,8 @@ pub struct Scenario {
     pub udp_rate: f64,
     /// The method that is 100 percent in tables of methods; none: no such tables.
     pub by_method: Option<String>,
+    /// The links over which everything is measured, one after the other; none: without one.
+    pub links: Vec<String>,
 }
 
 impl Default for Scenario {
@@ -67,6 +69,7 @@ impl Scenario {
             settle: 5,
             udp_rate: 40_000.0,
             by_method: None,
+            links: Vec::new(),
         }
     }
 
@@ -199,6 +202,54 @@ impl Scenario {
         }
     }
 
+    /// Streams over the path of the tables of kcptun's users: 100 Mbit/s, a queue of one round trip, and loss.
+    #[must_use]
+    pub fn links() -> Self {
+        Self {
+            name: "links".into(),
+            subjects: names("direct-cubic direct-bbr adit-snell adit-ss adit-kcp kcptun"),
+            measures: names("path-down1 path-up1 path-ping path-share"),
+            baseline: "kcptun".into(),
+            seconds: 12.0,
+            links: names(
+                "100mbit,rtt=100ms,queue=1250kB 100mbit,rtt=100ms,loss=1%,queue=1250kB 100mbit,rtt=100ms,loss=5%,queue=1250kB",
+            ),
+            ..Self::quick()
+        }
+    }
+
+    /// KCP over the same path: adit and kcptun at either end.
+    #[must_use]
+    pub fn kcp() -> Self {
+        Self {
+            name: "kcp".into(),
+            subjects: names("adit-kcp kcptun adit-kcp@kcptun kcptun@adit-kcp"),
+            ..Self::links()
+        }
+    }
+
+    /// The best that kcptun's flags can do: downloads over a fixed grid of them, once.
+    #[must_use]
+    pub fn kcp_grid() -> Self {
+        let mut subjects = names("adit-kcp kcptun");
+        for window in [1024, 8192, 65535] {
+            // Version 1 has no windows of its own.
+            for (version, buffer) in [(1, 2 << 20), (2, 2 << 20), (2, 16 << 20)] {
+                for parity in ["10/3", "0/0"] {
+                    subjects.push(format!("kcptun-grid:{window}/{version}/{buffer}/{parity}"));
+                }
+            }
+        }
+        Self {
+            name: "kcp-grid".into(),
+            subjects,
+            measures: names("path-down1"),
+            rounds: 1,
+            baseline: "adit-kcp".into(),
+            ..Self::links()
+        }
+    }
+
     /// The ready-made scenarios.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -211,6 +262,9 @@ impl Scenario {
             Self::udp_socks(),
             Self::udp_overload(),
             Self::audit(),
+            Self::links(),
+            Self::kcp(),
+            Self::kcp_grid(),
         ]
     }
 

@@ -8,8 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::link::{FAR, Site};
 use crate::process;
 
 /// How the load generator enters a subject.
@@ -34,10 +35,11 @@ pub enum Entry {
 
 /// Description of a subject: one file under `bench/subjects`.
 ///
-/// In arguments, environment and files these words are replaced: `{port:NAME}` a free loopback port
-/// (the same for the same name), `{dir}` the directory with the files, `{target}` and `{target-port}`
-/// the lab's target, `{method}` and `{password}` a Shadowsocks method and a password that it accepts. The port
-/// called `entry` is where the load goes.
+/// In arguments, environment and files these words are replaced: `{host}` the server's address, loopback unless there
+/// is a link, `{port:NAME}` a free port (the same for the same name), `{dir}` the directory with the files, `{target}`
+/// and `{target-port}` the lab's target as the server sees it, `{method}` and `{password}` a Shadowsocks method and a
+/// password that it accepts, `{method.N}` the part N of a method with slashes, from 0. The port called `entry` is where
+/// the load goes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Subject {
@@ -53,6 +55,9 @@ pub struct Subject {
     /// The methods that it knows; empty: unknown, every method is tried.
     #[serde(default)]
     pub methods: Vec<String>,
+    /// The congestion control of TCP that it is measured with; only over a link, whose networks have their own.
+    #[serde(default)]
+    pub congestion: Option<String>,
     /// Measures that make no sense for this subject, each with the reason.
     #[serde(default)]
     pub skip: BTreeMap<String, String>,
@@ -80,7 +85,7 @@ pub struct Drops {
     pub args: Vec<String>,
 }
 
-/// One process of a subject.
+/// One process of a subject. Over a link, those with the role `server` run at its far end.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Process {
@@ -96,6 +101,9 @@ pub struct Process {
     pub env: BTreeMap<String, String>,
     /// Name of the port that is open once the process is ready.
     pub ready: String,
+    /// Whether that is a port for datagrams alone.
+    #[serde(default)]
+    pub datagrams: bool,
     /// Seconds until that port must be open.
     #[serde(default = "ten")]
     pub deadline: u64,
@@ -127,6 +135,15 @@ impl Subject {
         if let Some(method) = self.method.as_deref().filter(|method| !self.knows(method)) {
             return Some(format!("no such method: {method}"));
         }
+        if let Some(congestion) = &self.congestion {
+            let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            if !known.is_ok_and(|known| known.split_whitespace().any(|name| name == congestion)) {
+                return Some(format!("the kernel has no such congestion control: {congestion}"));
+            }
+            if programs.site().is_none() {
+                return Some("its congestion control can be chosen over a link alone: --link".to_owned());
+            }
+        }
         let programs = self.process.iter().find(|process| programs.find(&process.program).is_none());
         programs.map(|process| format!("no such program: {}", process.program))
     }
@@ -139,6 +156,31 @@ impl Subject {
     #[must_use]
     pub fn with_method(&self, method: &str) -> Self {
         Self { name: format!("{}:{method}", self.name), method: Some(method.to_owned()), ..self.clone() }
+    }
+}
+
+impl Subject {
+    /// The client of this one and the server of `other`, called `CLIENT@SERVER`, with the server's method.
+    ///
+    /// # Errors
+    /// If either lacks that half.
+    pub fn at(&self, other: &Self) -> Result<Self> {
+        let half = |of: &Self, is_server: bool| {
+            let mut found = of.process.iter().filter(|process| (process.role == SERVER) == is_server);
+            let missing = || format!("{} has no {}", of.name, if is_server { SERVER } else { "client" });
+            found.next().cloned().with_context(missing)
+        };
+        Ok(Self {
+            name: format!("{}@{}", self.name, other.name),
+            about: format!("{}; {}", self.about, other.about),
+            method: other.method.clone(),
+            methods: [self.methods.as_slice(), &other.methods].concat(),
+            half_close: self.half_close && other.half_close,
+            udp: self.udp && other.udp,
+            drops: None,
+            process: vec![half(other, true)?, half(self, false)?],
+            ..self.clone()
+        })
     }
 }
 
@@ -161,6 +203,8 @@ fn password(method: &str) -> &'static str {
 pub fn builtin() -> Vec<Subject> {
     const FILES: &[&str] = &[
         include_str!("../../../bench/subjects/direct.toml"),
+        include_str!("../../../bench/subjects/direct-bbr.toml"),
+        include_str!("../../../bench/subjects/direct-cubic.toml"),
         include_str!("../../../bench/subjects/floor-plain.toml"),
         include_str!("../../../bench/subjects/floor-aead.toml"),
         include_str!("../../../bench/subjects/floor-datagrams.toml"),
@@ -196,6 +240,9 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/opensnell-reuse.toml"),
         include_str!("../../../bench/subjects/opensnell-obfs-http.toml"),
         include_str!("../../../bench/subjects/sing-box-https.toml"),
+        include_str!("../../../bench/subjects/adit-kcp.toml"),
+        include_str!("../../../bench/subjects/kcptun.toml"),
+        include_str!("../../../bench/subjects/kcptun-grid.toml"),
     ];
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
@@ -209,18 +256,36 @@ pub struct Helper {
     pub prefix: Vec<OsString>,
 }
 
-/// Where programs are found.
+/// Where programs are found, and where they run.
 #[derive(Debug, Clone)]
 pub struct Programs {
     helper: Helper,
     given: BTreeMap<String, PathBuf>,
+    site: Option<Arc<Site>>,
 }
 
 impl Programs {
     /// Programs at the paths `given` by name, all others in `PATH`.
     #[must_use]
     pub fn new(helper: Helper, given: BTreeMap<String, PathBuf>) -> Self {
-        Self { helper, given }
+        Self { helper, given, site: None }
+    }
+
+    /// The same programs with the servers at the far end of a link.
+    #[must_use]
+    pub fn across(self, site: Arc<Site>) -> Self {
+        Self { site: Some(site), ..self }
+    }
+
+    /// The link, if there is one.
+    #[must_use]
+    pub fn site(&self) -> Option<&Arc<Site>> {
+        self.site.as_ref()
+    }
+
+    /// Where servers are reached.
+    fn host(&self) -> Ipv4Addr {
+        if self.site.is_some() { FAR } else { Ipv4Addr::LOCALHOST }
     }
 
     /// The path of the program `name`, if it exists.
@@ -254,6 +319,7 @@ pub struct Running {
     children: Vec<Started>,
     link: Option<u16>,
     drops: Option<(PathBuf, Vec<String>)>,
+    site: Option<Arc<Site>>,
 }
 
 /// One started process, leader of its own process group.
@@ -285,12 +351,15 @@ impl Running {
         target: SocketAddr,
         tap: &mut dyn FnMut(u16) -> Result<u16>,
     ) -> Result<Self> {
-        let mut words = Words::new(subject, target)?;
+        let mut words = Words::new(subject, target, programs.host())?;
         let address = match words.ports.get("entry") {
-            Some(&port) => loopback(port),
+            Some(&port) => {
+                let opens = subject.process.iter().find(|process| process.ready == "entry");
+                address(opens.map_or("client", |process| &process.role), port, programs)
+            }
             None => {
                 ensure!(subject.process.is_empty(), "subject {} uses no {{port:entry}}", subject.name);
-                target
+                SocketAddr::from((programs.host(), target.port()))
             }
         };
         let mut running = Self {
@@ -301,7 +370,11 @@ impl Running {
             children: Vec::new(),
             link: subject.process.first().and_then(|first| words.ports.get(&first.ready)).copied(),
             drops: None,
+            site: programs.site.clone(),
         };
+        if let (Some(site), Some(congestion)) = (&programs.site, &subject.congestion) {
+            site.network.set_congestion(Some(congestion))?;
+        }
         if let Some(drops) = &subject.drops {
             let program = programs.find(&drops.program).context("no program for the counters of drops")?;
             let args = drops.args.iter().map(|arg| words.fill(arg)).collect::<Result<_>>()?;
@@ -332,7 +405,12 @@ impl Running {
         let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         // The guard sees to it that the process dies with this thread, whatever ends it.
         let mut command = Command::new(&programs.helper.program);
-        command.args(&programs.helper.prefix).arg("guard").arg("--").arg(program);
+        command.args(&programs.helper.prefix).arg("guard");
+        let site = programs.site.as_ref().filter(|_| process.role == SERVER);
+        if let Some(site) = site {
+            command.arg("--network").arg(site.network.far.path());
+        }
+        command.arg("--").arg(program);
         if process.program == "@lab" {
             command.args(&programs.helper.prefix);
         }
@@ -347,20 +425,29 @@ impl Running {
         watch(|watched| watched.groups.push(child.id()));
         self.children.push(Started { role: process.role.clone(), child, log });
         let port =
-            words.ports.get(&process.ready).with_context(|| format!("unknown port: {}", process.ready))?;
-        self.wait_until_open(loopback(*port), Duration::from_secs(process.deadline))
+            *words.ports.get(&process.ready).with_context(|| format!("unknown port: {}", process.ready))?;
+        let address = address(&process.role, port, programs);
+        let open = |pid: u32| {
+            if process.datagrams {
+                return process::has_datagram_port(pid, port);
+            }
+            let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_millis(200))?);
+            // From where the server is: the link carries nothing for it.
+            site.map_or_else(connect, |site| site.network.far.within(connect)).is_ok()
+        };
+        self.wait_until_open(&open, port, Duration::from_secs(process.deadline))
     }
 
-    fn wait_until_open(&mut self, address: SocketAddr, patience: Duration) -> Result<()> {
+    fn wait_until_open(&mut self, open: &dyn Fn(u32) -> bool, port: u16, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         loop {
             self.alive()?;
-            if TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok() {
+            if self.children.last().is_some_and(|child| open(child.child.id())) {
                 return self.alive();
             }
             if Instant::now() > deadline {
                 let log = self.children.last().map_or_else(String::new, |child| tail(&child.log));
-                bail!("port {} is not open after {patience:?}{log}", address.port());
+                bail!("port {port} is not open after {patience:?}{log}");
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -405,6 +492,12 @@ impl Running {
         self.link.filter(|_| self.children.len() > 1).context("nothing lies between fewer than two processes")
     }
 
+    /// The link between the two halves, if there is one.
+    #[must_use]
+    pub fn site(&self) -> Option<&Arc<Site>> {
+        self.site.as_ref()
+    }
+
     /// Whether there is any process to measure.
     #[must_use]
     pub fn has_processes(&self) -> bool {
@@ -428,6 +521,10 @@ impl Drop for Running {
         for child in &mut self.children {
             kill_group(child.child.id());
             child.child.wait().ok();
+        }
+        if let Some(site) = &self.site {
+            // The next subject that names one sets it again.
+            site.network.set_congestion(None).ok();
         }
         fs::remove_dir_all(&self.dir).ok();
         let groups: Vec<u32> = self.children.iter().map(|child| child.child.id()).collect();
@@ -493,16 +590,25 @@ pub fn clean_up_on_signals() -> Result<()> {
     Ok(())
 }
 
+/// The role of processes at the far end of a link.
+const SERVER: &str = "server";
+
+/// Where a port of a process with that role is reached.
+fn address(role: &str, port: u16, programs: &Programs) -> SocketAddr {
+    if role == SERVER { SocketAddr::from((programs.host(), port)) } else { loopback(port) }
+}
+
 /// Values of the placeholders for one start.
 struct Words {
     ports: BTreeMap<String, u16>,
     dir: PathBuf,
     target: SocketAddr,
+    host: Ipv4Addr,
     method: Option<String>,
 }
 
 impl Words {
-    fn new(subject: &Subject, target: SocketAddr) -> Result<Self> {
+    fn new(subject: &Subject, target: SocketAddr, host: Ipv4Addr) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("adit-lab-{}-{count}", std::process::id()));
@@ -515,17 +621,21 @@ impl Words {
                 }
             }
         }
-        Ok(Self { ports, dir, target, method: subject.method.clone() })
+        Ok(Self { ports, dir, target, host, method: subject.method.clone() })
     }
 
     fn fill(&self, text: &str) -> Result<String> {
         let dir = self.dir.to_str().context("temporary directory is not UTF-8")?;
         let mut filled = text
             .replace("{dir}", dir)
+            .replace("{host}", &self.host.to_string())
             .replace("{target}", &self.target.to_string())
             .replace("{target-port}", &self.target.port().to_string());
         if let Some(method) = &self.method {
             filled = filled.replace("{method}", method).replace("{password}", password(method));
+            for (number, part) in method.split('/').enumerate() {
+                filled = filled.replace(&format!("{{method.{number}}}"), part);
+            }
         }
         for (name, port) in &self.ports {
             filled = filled.replace(&format!("{{port:{name}}}"), &port.to_string());
@@ -589,14 +699,14 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all.len());
         for subject in &all {
-            let words = Words::new(subject, loopback(1)).unwrap();
+            let words = Words::new(subject, loopback(1), Ipv4Addr::LOCALHOST).unwrap();
             assert!(subject.process.is_empty() || words.ports.contains_key("entry"), "{}", subject.name);
             for process in &subject.process {
                 assert!(words.ports.contains_key(&process.ready), "{}: {}", subject.name, process.ready);
                 for text in process.args.iter().chain(process.files.values()) {
                     let filled = words.fill(text).unwrap();
                     assert!(
-                        !["{port:", "{dir}", "{method}"].iter().any(|word| filled.contains(word)),
+                        !["{port:", "{dir}", "{method", "{host}"].iter().any(|word| filled.contains(word)),
                         "{filled}"
                     );
                 }
@@ -610,10 +720,27 @@ mod tests {
         let named = all.iter().find(|subject| subject.name == "ss-libev").unwrap();
         let other = named.with_method("aes-128-cfb");
         assert_eq!(other.name, "ss-libev:aes-128-cfb");
-        let filled = Words::new(&other, loopback(1)).unwrap().fill("{method} {password}").unwrap();
+        let filled = Words::new(&other, loopback(1), Ipv4Addr::LOCALHOST)
+            .unwrap()
+            .fill("{method} {password}")
+            .unwrap();
         assert_eq!(filled, "aes-128-cfb LabLoopbackPsk0123456789abcdefgh");
         assert!(password("2022-blake3-aes-128-gcm").len() < password("2022-blake3-aes-256-gcm").len());
         assert!(!named.with_method("2022-blake3-aes-128-gcm").knows("2022-blake3-aes-128-gcm"));
+    }
+
+    #[test]
+    fn halves_of_two_subjects_make_one() {
+        let all = builtin();
+        let named = |name: &str| all.iter().find(|subject| subject.name == name).unwrap();
+        let both = named("adit-snell").at(named("opensnell")).unwrap();
+        let programs: Vec<&str> = both.process.iter().map(|process| process.program.as_str()).collect();
+        assert_eq!(
+            (both.name.as_str(), programs),
+            ("adit-snell@opensnell", vec!["opensnell-server", "adit"])
+        );
+        assert!(!both.half_close);
+        assert!(named("direct").at(named("opensnell")).is_err());
     }
 
     #[test]

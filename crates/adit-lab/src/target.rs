@@ -8,7 +8,7 @@
 //! +-----+---------+-------+---------+-------+---------+   command: see `Command`
 //! | cmd | seed    | up    | down    | flags | zeroes  |   seed: u64, up, down: u32 byte counts, little endian
 //! +-----+---------+-------+---------+-------+---------+   flags: bit 0 half-close, bit 1 abort by the client,
-//!                                                         bit 2 abort by the target
+//!                                                         bit 2 abort by the target, bit 3 CUBIC
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
+use crate::link::Network;
 use crate::random::Stream;
 use crate::subject::free_port;
 
@@ -73,6 +74,8 @@ pub struct Request {
     pub client_aborts: bool,
     /// The target resets the connection half-way.
     pub target_aborts: bool,
+    /// The target's direction obeys CUBIC, whatever is usual.
+    pub cubic: bool,
 }
 
 impl Request {
@@ -87,6 +90,7 @@ impl Request {
             half_close: false,
             client_aborts: false,
             target_aborts: false,
+            cubic: false,
         }
     }
 
@@ -107,8 +111,10 @@ impl Request {
         bytes[1..9].copy_from_slice(&self.seed.to_le_bytes());
         bytes[9..13].copy_from_slice(&self.up.to_le_bytes());
         bytes[13..17].copy_from_slice(&self.down.to_le_bytes());
-        bytes[17] =
-            u8::from(self.half_close) | u8::from(self.client_aborts) << 1 | u8::from(self.target_aborts) << 2;
+        bytes[17] = u8::from(self.half_close)
+            | u8::from(self.client_aborts) << 1
+            | u8::from(self.target_aborts) << 2
+            | u8::from(self.cubic) << 3;
         bytes
     }
 
@@ -135,6 +141,7 @@ impl Request {
             half_close: bytes[17] & 1 != 0,
             client_aborts: bytes[17] & 2 != 0,
             target_aborts: bytes[17] & 4 != 0,
+            cubic: bytes[17] & 8 != 0,
         })
     }
 }
@@ -165,6 +172,7 @@ pub struct Counters {
 pub struct Target {
     address: SocketAddr,
     shared: Arc<Shared>,
+    network: Option<Arc<Network>>,
 }
 
 #[derive(Debug)]
@@ -182,8 +190,23 @@ impl Target {
     /// # Errors
     /// If no port or thread is to be had.
     pub fn start(patience: Duration) -> Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let listener = listen(address)?;
+        Self::listen(Ipv4Addr::LOCALHOST, patience)
+    }
+
+    /// The same at every address of the far network.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_far(network: &Arc<Network>, patience: Duration) -> Result<Self> {
+        let mut target = network.far.within(|| Self::listen(Ipv4Addr::UNSPECIFIED, patience))?;
+        target.network = Some(Arc::clone(network));
+        Ok(target)
+    }
+
+    fn listen(ip: Ipv4Addr, patience: Duration) -> Result<Self> {
+        let port = free_port()?;
+        let listener = listen(SocketAddr::from((ip, port)))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             stopped: AtomicBool::new(false),
@@ -195,10 +218,10 @@ impl Target {
         thread::Builder::new().name("target".into()).spawn(move || accept(&listener, &accepting))?;
         let holding = Arc::clone(&shared);
         thread::Builder::new().name("holder".into()).spawn(move || hold(&holding))?;
-        Ok(Self { address, shared })
+        Ok(Self { address, shared, network: None })
     }
 
-    /// Where it listens.
+    /// Where it listens, on the loopback of its network.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -215,8 +238,16 @@ impl Drop for Target {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         // Wakes the accepting thread.
-        TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok();
+        let wake = || Ok(TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?);
+        self.network.as_ref().map_or_else(wake, |network| network.far.within(wake)).ok();
     }
+}
+
+/// Bytes of bulk data, which no subject can compress.
+pub(crate) fn bulk() -> Vec<u8> {
+    let mut chunk = vec![0; CHUNK];
+    Stream::new(1).fill(&mut chunk);
+    chunk
 }
 
 /// Listens with a queue that a burst of connections does not overflow: the standard library's holds 128, and what
@@ -258,9 +289,12 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
         shared.counters.bad_requests.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };
+    if request.cubic {
+        socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
+    }
     match request.command {
         Command::Download => {
-            let chunk = vec![0x5a; CHUNK];
+            let chunk = bulk();
             loop {
                 stream.write_all(&chunk)?;
             }
@@ -408,6 +442,7 @@ mod tests {
             half_close: true,
             client_aborts: false,
             target_aborts: true,
+            cubic: true,
         };
         assert_eq!(Request::parse(&request.emit()), Some(request));
         assert_eq!(Request::parse(&[0; REQUEST_LEN]), None);

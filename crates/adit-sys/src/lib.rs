@@ -15,6 +15,8 @@ pub mod packet;
 pub mod process;
 pub mod tcp;
 #[cfg(target_os = "linux")]
+pub mod tun;
+#[cfg(target_os = "linux")]
 pub mod udp;
 pub mod user;
 
