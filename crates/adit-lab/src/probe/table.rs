@@ -171,15 +171,18 @@ fn span(least: usize, most: usize) -> String {
     if least == most { least.to_string() } else { format!("{least}-{most}") }
 }
 
-fn usual(tally: &Tally) -> &'static str {
-    match tally.usual() {
+/// What most connections met, with the share if that is not nearly all.
+fn usual(tally: &Tally) -> String {
+    const NEARLY_ALL: f64 = 0.9;
+    let (usual, share) = tally.usual();
+    let word = match usual {
         Usual::Answer => "answered",
         Usual::Open => "open",
         Usual::Fin => "FIN",
         Usual::Rst => "RST",
         Usual::Refused => "refused",
-        Usual::Mixed => "mixed",
-    }
+    };
+    if share >= NEARLY_ALL { word.to_owned() } else { format!("{word} {:.0} %", share * 100.0) }
 }
 
 /// One row per server of those that were probed: what a reader compares.
@@ -230,7 +233,7 @@ fn brief(row: &Row) -> String {
         (None, Some(reached @ 1..)) => {
             format!("{}, target {reached}/{}", usual(&row.tally), row.tally.connections)
         }
-        _ => usual(&row.tally).to_owned(),
+        _ => usual(&row.tally),
     }
 }
 
