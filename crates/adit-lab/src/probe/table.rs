@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::{Kind, Probed, Row, Tally, Usual};
+use super::{Kind, ONE_BY_ONE, Probed, Row, Tally, Usual};
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +100,7 @@ impl Probed {
         let mut lines = vec![lengths(&runs)];
         for row in &self.rows {
             if row.kind == Kind::OneByOne {
-                lines.extend(row.tally.closed_at.map(|(least, most)| {
+                lines.extend(early(row).map(|(least, most)| {
                     format!("byte by byte, the server ended the connection behind byte {}", span(least, most))
                 }));
             }
@@ -120,6 +120,11 @@ impl Probed {
         );
         lines
     }
+}
+
+/// How many bytes the server took before it ended the connection, if it did so before it had all.
+fn early(row: &Row) -> Option<(usize, usize)> {
+    row.tally.closed_at.filter(|(least, _)| *least < ONE_BY_ONE)
 }
 
 /// What random bytes of that length, or the next that were tried, met.
@@ -227,7 +232,7 @@ pub(crate) fn compare<'p>(
 }
 
 fn brief(row: &Row) -> String {
-    let place = row.tally.closed_at.filter(|_| row.kind == Kind::OneByOne);
+    let place = early(row).filter(|_| row.kind == Kind::OneByOne);
     match (place, row.dialled) {
         (Some((least, most)), _) => format!("{} behind {}", usual(&row.tally), span(least, most)),
         (None, Some(reached @ 1..)) => {
