@@ -87,6 +87,9 @@ enum Command {
         listen: SocketAddr,
         #[arg(long)]
         to: SocketAddr,
+        /// Microseconds that a plain relay rests after each write.
+        #[arg(long, default_value_t = 0)]
+        rest: u64,
     },
     /// Relay datagrams as a floor.
     #[command(hide = true)]
@@ -251,7 +254,9 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
         Some(Command::Check(check)) => soak(&check, helper),
-        Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::Floor { kind, side, listen, to, rest }) => {
+            floor::serve(kind, side, listen, to, Duration::from_micros(rest))
+        }
         Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
         Some(Command::Guard { network, words }) => guard(network.as_deref(), &words),
     }

@@ -10,7 +10,7 @@ use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
     Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
-    OutboundProtocol, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
+    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
     ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
     Transports, Udp, UserLimits,
 };
@@ -301,6 +301,18 @@ impl Writer {
         if let Some(interface) = &socket.interface {
             self.text("interface", interface);
         }
+        self.pace(socket.pace);
+    }
+
+    fn pace(&mut self, pace: Option<Pace>) {
+        match pace {
+            Some(Pace { mbps, brutal: None }) => self.raw("pacing-mbps", mbps),
+            Some(Pace { mbps, brutal: Some(gain) }) => {
+                self.raw("brutal-mbps", mbps);
+                self.raw("brutal-cwnd-gain", gain);
+            }
+            None => {}
+        }
     }
 
     fn outbound(&mut self, outbound: &Outbound, outbounds: &[Outbound]) {
@@ -374,6 +386,7 @@ impl Writer {
         }
         self.switch("tcp-fast-open", dial.fast_open);
         self.text("timeout", &duration_text(dial.timeout));
+        self.pace(dial.pace);
         if let Some(client) = &dial.carrier {
             self.kcp(&client.kcp);
             self.text("carrier-server", &client.server.to_string());
