@@ -226,7 +226,7 @@ fn datagrams(running: &Running) -> DatagramStatus {
 fn through(quic: Quic) {
     let setup = Setup::default();
     let server = SnellServer {
-        psk: Secret::new(PSK),
+        psk: Secret::new(PSK).into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
@@ -237,6 +237,7 @@ fn through(quic: Quic) {
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

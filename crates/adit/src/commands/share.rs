@@ -17,7 +17,9 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
     let mut out = String::new();
     for inbound in servers {
         let host = host(inbound, args.host.as_deref())?;
-        let deployment = Deployment::of(inbound, host).context("not a server that can be shared")?;
+        let deployment = Deployment::of(inbound, host).context(
+            "not a server that can be shared (one with users is not, each of whom has a line of its own)",
+        )?;
         match args.form {
             Some(form) => out.push_str(&share::share(form, &deployment)?.text),
             None => out.push_str(&all(&deployment, &Form::ALL)),
