@@ -198,6 +198,9 @@ pub(super) fn psk(text: &str) -> Result<Secret, Problem> {
     secret(text, MAX_PSK).map_err(|problem| if text.is_empty() { hint(problem) } else { problem })
 }
 
+/// Longest user name and password that SOCKS5 can carry, in bytes (RFC 1929, 2), and longest client id of Snell.
+pub(super) const MAX_CREDENTIAL: usize = 255;
+
 /// A key or password of 1 to `max` bytes.
 pub(super) fn secret(text: &str, max: usize) -> Result<Secret, Problem> {
     check_text(text, max).map(|()| Secret::new(text))

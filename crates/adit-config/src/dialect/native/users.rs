@@ -10,8 +10,8 @@ use super::keys::Table;
 use crate::dialect::value::{self, Problem, secret};
 use crate::model::{Day, Secret, User, UserLimits, Users, UsersError};
 
-/// Longest user name and password that SOCKS5 can carry, in bytes (RFC 1929, 2), and longest client id of Snell.
-pub(super) const MAX_CREDENTIAL: usize = 255;
+pub(super) use crate::dialect::value::MAX_CREDENTIAL;
+
 /// Most connections and addresses that a limit may allow.
 const MOST: usize = 1 << 20;
 
