@@ -13,9 +13,6 @@ use crate::model::{
     ShadowsocksClient, SnellClient, SnellVersion, Transports,
 };
 
-/// Longest client id, in bytes.
-const MAX_USER_KEY: usize = 255;
-
 /// The names of keys; empty for what a form does not have.
 struct Words {
     name: &'static str,
@@ -174,7 +171,9 @@ fn snell(
     let server = target(report, dialect, words, entry);
     let psk = entry.require(report, "psk");
     let psk = psk.and_then(|psk| entry.checked(report, "psk", value::psk(&psk)));
-    let client_id = user_key(report, dialect, entry);
+    let id = if dialect == Dialect::SingBox { entry.text(report, "userkey") } else { None };
+    let client_id =
+        id.and_then(|id| entry.checked(report, "userkey", value::secret(&id, value::MAX_CREDENTIAL)));
     let version = version(report, dialect, entry);
     let obfs = obfs(report, dialect, words, entry);
     let reuse = entry.flag(report, words.reuse).unwrap_or(false);
@@ -207,15 +206,6 @@ fn snell(
         udp: udp.unwrap_or(true),
         quic,
     })
-}
-
-/// What tells users of one key apart, which sing-box alone has.
-fn user_key(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> Option<Secret> {
-    if dialect != Dialect::SingBox {
-        return None;
-    }
-    let id = entry.text(report, "userkey")?;
-    entry.checked(report, "userkey", value::secret(&id, MAX_USER_KEY))
 }
 
 /// Clients of Surge and mihomo speak version 1 unless told otherwise; what sing-box and links mean is not known.

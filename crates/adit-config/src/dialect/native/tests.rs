@@ -647,48 +647,6 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
 }
 
 #[test]
-fn users_of_a_snell_server_have_keys_and_limits() {
-    let head = "[[inbound]]\nprotocol = \"snell\"\nlisten = \":1\"\n";
-    let users = "users = [{ name = \"ann\", password = \"key of ann\" }, { name = \"bob\", password = \"key of bob\", \
-                 quota = \"1500MB\", reset-day = 28, expires = \"2030-12-31\", rate = \"1MiB\", connections = 7, \
-                 addresses = 2 }]\n";
-    let keys = |text: &str| {
-        let InboundProtocol::Snell(server) = &load(text).inbounds[0].protocol else { panic!("no server") };
-        server.psk.clone()
-    };
-    let SnellKeys::Each(each) = keys(&format!("{head}{users}")) else { panic!("a key each") };
-    let limits = UserLimits {
-        quota: Some(1_500_000_000),
-        reset_day: Some(28),
-        expires: "2030-12-31".parse().ok(),
-        rate: Some(1 << 20),
-        connections: Some(7),
-        addresses: Some(2),
-    };
-    assert_eq!((each.all()[0].limits, each.all()[1].limits), (UserLimits::default(), limits));
-    let named = keys(&format!("{head}psk = \"p\"\n{users}"));
-    assert_eq!((named.common(), named.users()), (Some(&Secret::new("p")), each.all()));
-    assert!(matches!(keys(&format!("{head}psk = \"p\"\nusers = []\n")), SnellKeys::Common(_)));
-    let raw = "version = 6\nmode = \"unsafe-raw\"\nallow-lan = true\n";
-    for (text, want) in [
-        (users.replace("key of bob", "key of ann"), "inbound[0].users: the key of user 1 is another one's"),
-        (users.replace("\"bob\"", "\"ann\""), "inbound[0].users[1].name: this user is listed twice"),
-        (users.replace("1500MB", "1500 apples"), "inbound[0].users[1].quota: bad number of bytes: 1500..."),
-        (users.replace("1500MB", "0"), "inbound[0].users[1].quota: bad number of bytes: 0"),
-        (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: there is no quota"),
-        (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: no day of the form"),
-        (users.replace("= 7", "= 0"), "inbound[0].users[1].connections: not from 1"),
-        (users.replace("rate", "server"), "inbound[0].users[1].server: protocol snell has no such key"),
-        (format!("{raw}{users}"), "inbound[0].users: unsafe-raw seals nothing"),
-        (format!("version = 6\n{users}"), "inbound[0].users: version 6 wants passwords of 12 to 255 bytes"),
-    ] {
-        let found = parse("t", &format!("{head}{text}")).unwrap_err().to_string();
-        assert!(found.contains(want), "{found}");
-        assert!(!found.contains("key of ann") && !found.contains("key of bob"), "{found}");
-    }
-}
-
-#[test]
 fn rates_of_servers_and_clients() {
     let text = |keys: &str| {
         format!(
@@ -723,6 +681,48 @@ fn rates_of_servers_and_clients() {
     let found =
         parse("t.toml", "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\npacing-mbps = 1\n");
     assert!(found.unwrap_err().to_string().contains("protocol mixed has no such key"));
+}
+
+#[test]
+fn users_of_a_snell_server_have_keys_and_limits() {
+    let head = "[[inbound]]\nprotocol = \"snell\"\nlisten = \":1\"\n";
+    let users = "users = [{ name = \"ann\", password = \"key of ann\" }, { name = \"bob\", password = \"key of bob\", \
+                 quota = \"1500MB\", reset-day = 28, expires = \"2030-12-31\", rate = \"1MiB\", connections = 7, \
+                 addresses = 2 }]\n";
+    let keys = |text: &str| match &load(text).inbounds[0].protocol {
+        InboundProtocol::Snell(server) => server.psk.clone(),
+        other => panic!("{other:?}"),
+    };
+    let SnellKeys::Each(each) = keys(&format!("{head}{users}")) else { panic!("a key each") };
+    let limits = UserLimits {
+        quota: Some(1_500_000_000),
+        reset_day: Some(28),
+        expires: "2030-12-31".parse().ok(),
+        rate: Some(1 << 20),
+        connections: Some(7),
+        addresses: Some(2),
+    };
+    assert_eq!((each.all()[0].limits, each.all()[1].limits), (UserLimits::default(), limits));
+    let named = keys(&format!("{head}psk = \"p\"\n{users}"));
+    assert_eq!((named.common(), named.users()), (Some(&Secret::new("p")), each.all()));
+    assert!(matches!(keys(&format!("{head}psk = \"p\"\nusers = []\n")), SnellKeys::Common(_)));
+    let raw = "version = 6\nmode = \"unsafe-raw\"\nallow-lan = true\n";
+    for (text, want) in [
+        (users.replace("key of bob", "key of ann"), "inbound[0].users: the key of user 1 is another one's"),
+        (users.replace("\"bob\"", "\"ann\""), "inbound[0].users[1].name: this user is listed twice"),
+        (users.replace("1500MB", "1500 apples"), "inbound[0].users[1].quota: bad number of bytes: 1500..."),
+        (users.replace("1500MB", "0"), "inbound[0].users[1].quota: bad number of bytes: 0"),
+        (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: there is no quota"),
+        (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: no day of the form"),
+        (users.replace("= 7", "= 0"), "inbound[0].users[1].connections: not from 1"),
+        (users.replace("rate", "server"), "inbound[0].users[1].server: protocol snell has no such key"),
+        (format!("{raw}{users}"), "inbound[0].users: unsafe-raw seals nothing"),
+        (format!("version = 6\n{users}"), "inbound[0].users: version 6 wants passwords of 12 to 255 bytes"),
+    ] {
+        let found = parse("t", &format!("{head}{text}")).unwrap_err().to_string();
+        assert!(found.contains(want), "{found}");
+        assert!(!found.contains("key of ann") && !found.contains("key of bob"), "{found}");
+    }
 }
 
 #[test]
