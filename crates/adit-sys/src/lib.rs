@@ -16,6 +16,8 @@ pub mod process;
 pub mod rate;
 pub mod tcp;
 #[cfg(target_os = "linux")]
+pub mod tun;
+#[cfg(target_os = "linux")]
 pub mod udp;
 pub mod user;
 
