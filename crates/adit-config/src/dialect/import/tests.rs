@@ -53,6 +53,18 @@ fn one_server_in_every_form() {
 }
 
 #[test]
+fn odd_names_do_not_hide_what_it_is() {
+    for name in ["{", "%{", "HK: 01", "a \"b", "- x", "proxies:"] {
+        let text = format!("{name} = snell, a.example, 1, psk=k");
+        assert_eq!(one(&text).0, name, "{text}");
+    }
+    assert_eq!(
+        one("- { name: 'x = snell, y', type: snell, server: a, port: 1, psk: 'k=ss,z' }").0,
+        "x = snell, y"
+    );
+}
+
+#[test]
 fn what_is_left_out_means_what_it_means_there() {
     let (_, _, surge) = one("n = snell, a, 1, psk=k");
     assert_eq!(
