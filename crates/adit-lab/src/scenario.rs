@@ -183,22 +183,6 @@ impl Scenario {
         }
     }
 
-    /// Streams over the path of the tables of kcptun's users: 100 Mbit/s, a queue of one round trip, and loss.
-    #[must_use]
-    pub fn links() -> Self {
-        Self {
-            name: "links".into(),
-            subjects: names("direct-cubic direct-bbr adit-snell adit-ss adit-kcp kcptun"),
-            measures: names("path-down1 path-up1 path-ping path-share"),
-            baseline: "kcptun".into(),
-            seconds: 12.0,
-            links: names(
-                "100mbit,rtt=100ms,queue=1250kB 100mbit,rtt=100ms,loss=1%,queue=1250kB 100mbit,rtt=100ms,loss=5%,queue=1250kB",
-            ),
-            ..Self::quick()
-        }
-    }
-
     /// What `adit audit` compares: every generation of Snell and Shadowsocks, with and without obfuscation, and plain TLS.
     #[must_use]
     pub fn audit() -> Self {
@@ -214,6 +198,22 @@ impl Scenario {
             ),
             measures: names("first-byte conn"),
             baseline: "sing-box-https".into(),
+            ..Self::quick()
+        }
+    }
+
+    /// Streams over the path of the tables of kcptun's users: 100 Mbit/s, a queue of one round trip, and loss.
+    #[must_use]
+    pub fn links() -> Self {
+        Self {
+            name: "links".into(),
+            subjects: names("direct-cubic direct-bbr adit-snell adit-ss adit-kcp kcptun"),
+            measures: names("path-down1 path-up1 path-ping path-share"),
+            baseline: "kcptun".into(),
+            seconds: 12.0,
+            links: names(
+                "100mbit,rtt=100ms,queue=1250kB 100mbit,rtt=100ms,loss=1%,queue=1250kB 100mbit,rtt=100ms,loss=5%,queue=1250kB",
+            ),
             ..Self::quick()
         }
     }
@@ -261,10 +261,10 @@ impl Scenario {
             Self::udp(),
             Self::udp_socks(),
             Self::udp_overload(),
+            Self::audit(),
             Self::links(),
             Self::kcp(),
             Self::kcp_grid(),
-            Self::audit(),
         ]
     }
 

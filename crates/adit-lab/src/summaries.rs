@@ -49,7 +49,7 @@ pub struct Limit {
     pub direct: f64,
     /// The fastest subject, and its MB/s.
     pub fastest: (String, f64),
-    /// Whether the lab has [`HEADROOM`].
+    /// Whether that is enough.
     pub suffices: bool,
 }
 

@@ -102,7 +102,7 @@ pub struct Tally {
     pub closed_at: Option<(usize, usize)>,
 }
 
-/// The reaction that at least nine of ten connections met.
+/// What most connections met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Usual {
     Answer,
@@ -110,7 +110,6 @@ enum Usual {
     Fin,
     Rst,
     Refused,
-    Mixed,
 }
 
 impl Tally {
@@ -138,25 +137,36 @@ impl Tally {
         }
     }
 
-    fn usual(&self) -> Usual {
-        let most = |count: usize| count * 10 >= self.connections * 9;
-        match () {
-            () if most(self.answered) => Usual::Answer,
-            () if most(self.open) => Usual::Open,
-            () if most(self.fin) => Usual::Fin,
-            () if most(self.rst) => Usual::Rst,
-            () if most(self.refused) => Usual::Refused,
-            () => Usual::Mixed,
-        }
+    /// The reaction that came most often, and its share of the connections.
+    fn usual(&self) -> (Usual, f64) {
+        let counts = [
+            (Usual::Answer, self.answered),
+            (Usual::Open, self.open),
+            (Usual::Fin, self.fin),
+            (Usual::Rst, self.rst),
+            (Usual::Refused, self.refused),
+        ];
+        // The first of equals: an answer counts more than how the connection stands after it.
+        let most = counts.into_iter().rev().max_by_key(|(_, count)| *count).unwrap_or((Usual::Refused, 0));
+        (most.0, most.1 as f64 / self.connections.max(1) as f64)
     }
 
-    /// Whether a prober would take the two for one reaction: the same kind, at about the same time.
+    /// Whether a prober would take the two for one reaction: shares that differ by less than a half, and where nearly
+    /// all connections were ended, at about the same time. Ciphers without authentication take one probe of many for a
+    /// request, so that a single connection says nothing.
     fn is_like(&self, other: &Self) -> bool {
+        const APART_SHARE: f64 = 0.5;
+        const NEARLY_ALL: f64 = 0.9;
+        let share = |tally: &Self, count: usize| count as f64 / tally.connections.max(1) as f64;
+        let shares = |tally: &Self| {
+            [tally.answered, tally.open, tally.fin, tally.rst].map(|count| share(tally, count))
+        };
+        let alike = shares(self).iter().zip(shares(other)).all(|(a, b)| (a - b).abs() < APART_SHARE);
+        let ended = |tally: &Self| share(tally, tally.fin + tally.rst) >= NEARLY_ALL && tally.answered == 0;
         let median = |tally: &Self| tally.closed_after_ms.map_or(0.0, |(_, median, _)| median);
         let (ours, theirs) = (median(self), median(other));
-        let apart = (ours - theirs).abs();
-        let soon = apart <= (APART.as_secs_f64() * 1e3).max(ours.max(theirs) / 2.0);
-        self.usual() == other.usual() && (soon || self.usual() == Usual::Answer)
+        let soon = (ours - theirs).abs() <= (APART.as_secs_f64() * 1e3).max(ours.max(theirs) / 2.0);
+        alike && (soon || !ended(self) || !ended(other))
     }
 }
 

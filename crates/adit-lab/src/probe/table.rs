@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::{Kind, Probed, Row, Tally, Usual};
+use super::{Kind, ONE_BY_ONE, Probed, Row, Tally, Usual};
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +100,7 @@ impl Probed {
         let mut lines = vec![lengths(&runs)];
         for row in &self.rows {
             if row.kind == Kind::OneByOne {
-                lines.extend(row.tally.closed_at.map(|(least, most)| {
+                lines.extend(early(row).map(|(least, most)| {
                     format!("byte by byte, the server ended the connection behind byte {}", span(least, most))
                 }));
             }
@@ -120,6 +120,11 @@ impl Probed {
         );
         lines
     }
+}
+
+/// How many bytes the server took before it ended the connection, if it did so before it had all.
+fn early(row: &Row) -> Option<(usize, usize)> {
+    row.tally.closed_at.filter(|(least, _)| *least < ONE_BY_ONE)
 }
 
 /// What random bytes of that length, or the next that were tried, met.
@@ -171,15 +176,18 @@ fn span(least: usize, most: usize) -> String {
     if least == most { least.to_string() } else { format!("{least}-{most}") }
 }
 
-fn usual(tally: &Tally) -> &'static str {
-    match tally.usual() {
+/// What most connections met, with the share if that is not nearly all.
+fn usual(tally: &Tally) -> String {
+    const NEARLY_ALL: f64 = 0.9;
+    let (usual, share) = tally.usual();
+    let word = match usual {
         Usual::Answer => "answered",
         Usual::Open => "open",
         Usual::Fin => "FIN",
         Usual::Rst => "RST",
         Usual::Refused => "refused",
-        Usual::Mixed => "mixed",
-    }
+    };
+    if share >= NEARLY_ALL { word.to_owned() } else { format!("{word} {:.0} %", share * 100.0) }
 }
 
 /// One row per server of those that were probed: what a reader compares.
@@ -224,13 +232,13 @@ pub(crate) fn compare<'p>(
 }
 
 fn brief(row: &Row) -> String {
-    let place = row.tally.closed_at.filter(|_| row.kind == Kind::OneByOne);
+    let place = early(row).filter(|_| row.kind == Kind::OneByOne);
     match (place, row.dialled) {
         (Some((least, most)), _) => format!("{} behind {}", usual(&row.tally), span(least, most)),
         (None, Some(reached @ 1..)) => {
             format!("{}, target {reached}/{}", usual(&row.tally), row.tally.connections)
         }
-        _ => usual(&row.tally).to_owned(),
+        _ => usual(&row.tally),
     }
 }
 
