@@ -95,6 +95,9 @@ enum Command {
         listen: SocketAddr,
         #[arg(long)]
         to: SocketAddr,
+        /// Microseconds that a plain relay rests after each write.
+        #[arg(long, default_value_t = 0)]
+        rest: u64,
     },
     /// Relay datagrams as a floor.
     #[command(hide = true)]
@@ -262,7 +265,9 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
             compare::run(&first, &second, &mut std::io::stdout().lock())
         }
         Some(Command::Check(check)) => soak(&check, helper),
-        Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::Floor { kind, side, listen, to, rest }) => {
+            floor::serve(kind, side, listen, to, Duration::from_micros(rest))
+        }
         Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
         Some(Command::Guard { network, words }) => guard(network.as_deref(), &words),
     }

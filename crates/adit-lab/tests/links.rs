@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_lab::link::{Counts, Emulator, FAR, NEAR, Network, Spec};
+use adit_lab::link::{Counts, Emulator, FAR, Kind, NEAR, Network, Spec};
 use adit_testkit::in_time;
 
 /// What became of datagrams that were sent from near to far.
@@ -32,11 +32,15 @@ impl Outcome {
 
 /// Sends `count` datagrams in packets of `len` bytes, `gap` apart, in networks and over a link of its own.
 fn send(spec: &str, count: u32, len: usize, gap: Duration) -> Outcome {
+    send_over(Kind::Tun, spec, count, len, gap)
+}
+
+fn send_over(kind: Kind, spec: &str, count: u32, len: usize, gap: Duration) -> Outcome {
     let spec: Spec = spec.parse().unwrap();
     // The thread takes its networks with it.
     thread::spawn(move || {
         let network = Network::enter().unwrap();
-        let emulator = Emulator::start(&network, &spec).unwrap();
+        let emulator = Emulator::start_with(&network, &spec, kind).unwrap();
         let bind = |ip: Ipv4Addr| Ok(UdpSocket::bind((ip, 0))?);
         let (near, far) = (bind(NEAR).unwrap(), network.far.within(|| bind(FAR)).unwrap());
         adit_sys::udp::set_receive_buffer(&far, 32 << 20).unwrap();
@@ -86,6 +90,20 @@ fn the_delay_is_that_of_the_link() {
             assert!((expected - 0.5..expected + 0.5).contains(&half), "{spec}: {half}");
             assert!(outcome.counts.late * 50 < outcome.counts.delivered, "{spec}: {:?}", outcome.counts);
         }
+    });
+}
+
+#[test]
+#[ignore = "needs root, and time"]
+fn pairs_of_interfaces_do_the_same() {
+    in_time(|| {
+        let outcome =
+            send_over(Kind::Pairs, "10mbit,rtt=20ms,queue=50kB", 2500, 1000, Duration::from_micros(400));
+        let count = outcome.counts.udp;
+        assert_eq!((count.packets, count.bytes), (2500, 2_500_000));
+        assert_eq!(outcome.arrivals.len() as u64, count.packets - count.overflowed);
+        assert!((49.0..51.0).contains(&outcome.delay(90)), "{}", outcome.delay(90));
+        assert_eq!(outcome.counts.refused, 0);
     });
 }
 

@@ -13,6 +13,7 @@ pub mod diag;
 #[cfg(target_os = "linux")]
 pub mod packet;
 pub mod process;
+pub mod rate;
 pub mod tcp;
 #[cfg(target_os = "linux")]
 pub mod tun;

@@ -47,6 +47,7 @@ impl Measure {
             metric("dropped_percent_steady", "after the start %", false, 2),
             metric("queue_peak_kb", "queue kB", false, 0),
             metric("overhead_percent", "on top %", false, 1),
+            metric("empty_per_mb", "empty ACKs/MB", false, 0),
             metric("cpu_ns_per_kb", "CPU ns/KB", true, 0),
             metric("latest_us", "latest us", false, 0),
         ];
@@ -242,6 +243,8 @@ fn enter_counts(
     values.insert("overhead_percent".into(), 100.0 * (window.bytes as f64 / moved.max(1.0) - 1.0));
     let answers = own(back(after).since(back(before)));
     values.insert("back_percent".into(), 100.0 * answers.bytes as f64 / moved.max(1.0));
+    let empty = back(after).since(back(before)).empty;
+    values.insert("empty_per_mb".into(), empty as f64 / moved.max(1.0) * 1e6);
     values.insert("queue_peak_kb".into(), of(after).queue_peak as f64 / 1e3);
     values.insert("latest_us".into(), of(after).latest_us.max(back(after).latest_us) as f64);
     values.insert("late_percent".into(), percent(steady.late, steady.delivered));

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-pub use emulator::{Count, Counts, Emulator};
+pub use emulator::{Count, Counts, Emulator, Kind};
 pub use network::{FAR, INTERFACE, NEAR, Namespace, Network};
 pub use spec::Spec;
 

@@ -37,6 +37,15 @@ impl Namespace {
         Ok(Self { file: File::open("/proc/thread-self/ns/net").context("open a network")? })
     }
 
+    /// A new network, which the calling thread does not enter.
+    pub(super) fn new() -> Result<Self> {
+        let make = || {
+            separate()?;
+            Self::current()
+        };
+        thread::scope(|scope| scope.spawn(make).join().map_err(|_| anyhow!("work in a network panicked"))?)
+    }
+
     /// Runs `work` on a thread of this network; sockets that it makes belong there, and so do threads and programs that it
     /// starts.
     ///
@@ -83,13 +92,7 @@ impl Network {
     pub fn enter() -> Result<Self> {
         separate()?;
         let near = Namespace::current()?;
-        let make = || {
-            separate()?;
-            Namespace::current()
-        };
-        let far = thread::scope(|scope| {
-            scope.spawn(make).join().map_err(|_| anyhow!("work in a network panicked"))?
-        })?;
+        let far = Namespace::new()?;
         prepare()?;
         far.within(prepare)?;
         Ok(Self { near, far })
