@@ -15,7 +15,7 @@ use adit_proto::wire::WireError;
 
 use super::metrics::SessionStatus;
 use super::outbox::Outbox;
-use super::shared::{FIRST_RECV_WINDOW, Shared};
+use super::shared::Shared;
 use crate::rng::OsRng;
 
 /// What is decompressed or compressed in one go is kept for the next time up to this capacity, in bytes.
@@ -71,7 +71,6 @@ pub(super) struct Session {
     /// Readers, or the core's memory, stand in the way.
     stalled_until: Option<Instant>,
     is_full: bool,
-    tune: Tune,
     tokens: Option<Tokens>,
     pub(super) counts: Counts,
 }
@@ -93,13 +92,6 @@ struct Waiting {
     writer: Option<Waker>,
     /// When the peer ended it.
     ended_at: Option<Instant>,
-}
-
-/// What the windows follow.
-#[derive(Debug)]
-struct Tune {
-    next_at: Instant,
-    consumed: usize,
 }
 
 /// Bytes that may be sent under a limited rate.
@@ -153,7 +145,6 @@ impl Session {
             unopened: 0,
             stalled_until: None,
             is_full: false,
-            tune: Tune { next_at: now, consumed: 0 },
             tokens,
             counts: Counts::default(),
             shared,
@@ -305,7 +296,9 @@ impl Session {
             }
             None => {}
         }
-        self.tune(now);
+        if let (Some(mux), Some(round_trip)) = (&mut self.mux, self.arq.round_trip()) {
+            mux.set_round_trip(round_trip);
+        }
         self.dispatch(now);
     }
 
@@ -344,7 +337,6 @@ impl Session {
                 self.stall(now, may_hold);
                 return Ok(());
             }
-            self.tune.consumed += taken;
             self.arq.consume(taken);
         }
     }
@@ -352,29 +344,6 @@ impl Session {
     fn stall(&mut self, now: Instant, may_hold: bool) {
         self.is_full = true;
         self.stalled_until = (!may_hold).then_some(now + STALL);
-    }
-
-    /// Lets the windows follow what the path and the readers do.
-    fn tune(&mut self, now: Instant) {
-        let round_trip = self.arq.round_trip().unwrap_or(Duration::from_millis(100));
-        if let Some(mux) = &mut self.mux {
-            mux.set_round_trip(round_trip);
-        }
-        if now < self.tune.next_at {
-            return;
-        }
-        self.tune.next_at = now + round_trip.max(Duration::from_millis(20));
-        let segments = std::mem::take(&mut self.tune.consumed) / self.shared.config.mtu;
-        if self.shared.config.recv_window.is_some() {
-            return;
-        }
-        // Twice what was read in a round trip lets the rate double in the next one, and as much again covers what waits
-        // for a gap.
-        let wanted = u16::try_from(segments * 4).unwrap_or(u16::MAX).min(self.shared.most_recv_window());
-        if wanted > self.arq.recv_window().max(FIRST_RECV_WINDOW) {
-            let send = self.shared.config.send_window.unwrap_or(u16::MAX).max(1);
-            self.arq.set_windows(send, wanted);
-        }
     }
 
     /// Tells whoever waits.
