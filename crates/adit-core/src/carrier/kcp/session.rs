@@ -32,6 +32,8 @@ const BURST_S: f64 = 0.05;
 pub(super) enum Failure {
     /// Nothing has been heard for too long.
     Gone,
+    /// The peer was started anew, and knows nothing of it.
+    Forgotten,
     /// The peer's bytes are not what they must be.
     Wire(WireError),
     /// Another conversation has taken its place, or its time is over.
@@ -64,6 +66,8 @@ pub(super) struct Session {
     began_at: Instant,
     /// A datagram of the peer has opened; a frame has been read.
     pub(super) heard_at: Option<Instant>,
+    /// When something was sent after everything before had arrived.
+    asked_at: Instant,
     has_frames: bool,
     told_silence: bool,
     /// Datagrams from the peer's address that did not open.
@@ -140,6 +144,7 @@ impl Session {
             failure: None,
             began_at: now,
             heard_at: None,
+            asked_at: now,
             has_frames: false,
             told_silence: false,
             unopened: 0,
@@ -280,6 +285,9 @@ impl Session {
         if self.is_over() {
             return;
         }
+        if self.role == Role::Client && self.arq.is_forgotten() {
+            return self.fail(Failure::Forgotten);
+        }
         if let Err(error) = self.read(now, may_hold) {
             return self.fail(Failure::Wire(error));
         }
@@ -409,6 +417,9 @@ impl Session {
         if self.is_over() {
             return false;
         }
+        if self.arq.is_flushed() {
+            self.asked_at = now;
+        }
         let (head, _) = self.shared.room();
         for _ in 0..most {
             if let Some(tokens) = &mut self.tokens
@@ -475,6 +486,12 @@ impl Session {
     pub(super) fn takes_silence(&mut self, now: Instant) -> bool {
         let is_silent = self.heard_at.is_none() && now.saturating_duration_since(self.began_at) >= SILENCE;
         is_silent && !std::mem::replace(&mut self.told_silence, true)
+    }
+
+    /// Whether something was sent and nothing has come back for so long that a fresh session is worth a try.
+    pub(super) fn is_doubtful(&self, now: Instant) -> bool {
+        let quiet_since = self.heard_at.unwrap_or(self.began_at).max(self.asked_at);
+        !self.arq.is_flushed() && now.saturating_duration_since(quiet_since) >= SILENCE
     }
 
     /// Whether datagrams have opened, but nothing inside of them made sense to the multiplexer yet.

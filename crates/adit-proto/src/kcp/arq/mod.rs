@@ -49,6 +49,12 @@ const FIRST_PROBE_US: u64 = 500_000;
 /// Longest such wait.
 const MAX_PROBE_US: u64 = 120_000_000;
 
+/// Age of the first acknowledgement beyond which no datagram is so late that it was sent before.
+const LATE_US: u64 = 2_000_000;
+
+/// Without a word for this long a peer that does not acknowledge is asked whether it is there.
+const SILENT_US: u64 = 1_000_000;
+
 /// Time over which what arrives is counted, at the least.
 const LEAST_GROWTH_US: u64 = 20_000;
 
@@ -167,6 +173,7 @@ pub struct Arq {
     congestion: Congestion,
     model: Option<Model>,
     growth: Growth,
+    memory: Memory,
     remote_window: u16,
     /// When the oldest pending acknowledgement has to leave.
     ack_at_us: Option<u64>,
@@ -183,6 +190,16 @@ struct Growth {
     next_us: u64,
     /// Segments that had arrived a round trip ago.
     seen: u64,
+}
+
+/// Whether the peer still knows the conversation.
+#[derive(Debug, Default)]
+struct Memory {
+    /// When it first acknowledged something.
+    began_us: Option<u64>,
+    heard_us: u64,
+    /// Datagrams in a row that say that nothing has ever arrived.
+    denials: u32,
 }
 
 /// Questions about windows.
@@ -213,6 +230,7 @@ impl Arq {
             congestion: Congestion::new(),
             model: settings.tuning.map(Model::new),
             growth: Growth::default(),
+            memory: Memory::default(),
             remote_window: INITIAL_REMOTE_WINDOW,
             ack_at_us: None,
             probe: Probe::default(),
@@ -259,6 +277,10 @@ impl Arq {
             self.sample(now_us, last_ack, &delivery);
         } else if let Some(model) = &mut self.model {
             model.handle_ack(ack_sample(now_us, &delivery, None, &self.sender));
+        }
+        if arrival == Arrival::Received {
+            self.memory.heard_us = now_us;
+            self.judge_memory(now_us, bytes);
         }
         self.find_losses(una);
         self.grow_window(now_us);
@@ -335,6 +357,27 @@ impl Arq {
         if self.sender.queue_len() == 0 || is_closed {
             self.sender.hurry();
         }
+    }
+
+    /// A peer that was started anew takes what comes for a new conversation, of which it has nothing: that shows in its
+    /// `una`. One datagram may be an old one that somebody has sent again; the answer to a question is not.
+    fn judge_memory(&mut self, now_us: u64, bytes: &[u8]) {
+        let Ok((last, _)) = Segment::parse(bytes) else { return };
+        if self.sender.una() == 0 || last.conv != self.conv || self.stats.sent > u64::from(u32::MAX >> 1) {
+            return;
+        }
+        let began_us = *self.memory.began_us.get_or_insert(now_us);
+        if last.una != 0 {
+            self.memory.denials = 0;
+        } else if now_us > began_us + LATE_US {
+            self.memory.denials += 1;
+            self.probe.ask |= self.memory.denials == 1;
+        }
+    }
+
+    /// Whether the peer has lost the conversation: nothing that is sent will ever arrive.
+    pub fn is_forgotten(&self) -> bool {
+        self.memory.denials > 1
     }
 
     /// Four times what has come in a round trip: that lets the rate double in the next one, and as much again waits for
@@ -524,9 +567,14 @@ impl Arq {
     }
 
     fn expire(&mut self, now_us: u64) {
-        if self.sender.expire(now_us) && self.settings.congestion {
+        if !self.sender.expire(now_us) {
+            return;
+        }
+        if self.settings.congestion {
             self.congestion.timed_out(u32::try_from(self.mss).unwrap_or(u32::MAX));
         }
+        // What lies beyond its window a peer that was started anew would not answer.
+        self.probe.ask |= now_us > self.memory.heard_us + SILENT_US;
     }
 
     fn update_probe(&mut self, now_us: u64) {
