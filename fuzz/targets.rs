@@ -13,6 +13,9 @@ type Target = (&'static str, fn(&[u8]));
 /// Sorted by name.
 pub(crate) const TARGETS: &[Target] = &[
     // One line each.
+    ("capture_file", adit_lab::wire::file::fuzz_capture),
+    ("capture_packet", adit_lab::wire::frame::fuzz_packet),
+    ("config_import", adit_config::dialect::import::fuzz_import),
     ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
     ("config_native", adit_config::dialect::native::fuzz_native),
     ("config_share", adit_config::dialect::share::fuzz_share),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
 
+mod instructions;
 mod process;
 mod suites;
 mod tidy;
@@ -23,6 +24,10 @@ usage: cargo xtask <command>
   bench [SCENARIO [OPTIONS]]
             build the release binary and measure it: `adit bench run SCENARIO OPTIONS`, `quick` unless named; page and raw
             data go to target/bench
+  instructions [CASE...] [--save]
+            count instructions and allocations of the codecs under valgrind and hold them against bench/instructions.tsv, or
+            store them
+  png DIR   draw each SVG file of a folder, such as plots of `adit bench run --svg DIR`, as PNG beside it
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
   full      the long suite: .ci/run, every ignored test (interop and soak are among them), fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
@@ -47,6 +52,8 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
         ["tidy"] => tidy(&root),
         ["size"] => suites::size(&root),
         ["bench", rest @ ..] => suites::bench(&root, rest),
+        ["instructions", rest @ ..] => instructions::instructions(&root, rest),
+        ["png", dir] => suites::png(&root, dir),
         ["interop"] => suites::interop(&root),
         ["full"] => suites::full(&root),
         ["help" | "-h" | "--help"] => {

@@ -48,6 +48,17 @@ pub(crate) fn size(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Draws plots as PNG by the program in `plots`, a workspace of its own. `dir` counts from where the command was called.
+pub(crate) fn png(root: &Path, dir: &str) -> anyhow::Result<()> {
+    let dir = Path::new(dir).canonicalize().with_context(|| format!("find {dir}"))?;
+    let target = target_dir(root)?.join("plots");
+    let mut command = cargo(root);
+    command
+        .args(["run", "--quiet", "--locked", "--manifest-path", "plots/Cargo.toml", "--target-dir"])
+        .arg(target);
+    run(command.arg("--").arg(dir))
+}
+
 /// Drives real peers both ways.
 pub(crate) fn interop(root: &Path) -> anyhow::Result<()> {
     report_peers();
@@ -119,7 +130,7 @@ fn fuzz(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn target_dir(root: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn target_dir(root: &Path) -> anyhow::Result<PathBuf> {
     let metadata = output(cargo(root).args(["metadata", "--format-version=1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("read cargo metadata")?;
     Ok(metadata["target_directory"].as_str().context("target_directory")?.into())

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use adit_config::model::{self, Config};
 use adit_net::accept::Acceptor;
+use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, OrderSender, Orders, Stop, Stopper};
 
@@ -83,6 +84,7 @@ pub(crate) struct Opening {
     inbound: Arc<model::Inbound>,
     shared: inbound::Shared,
     sockets: Sockets,
+    pacer: Option<Arc<Pacer>>,
     metrics: Arc<InboundMetrics>,
     /// Lives as long as a socket does.
     alive: mpsc::Sender<()>,
@@ -112,6 +114,7 @@ impl Ports {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
         let shared = inbound::Shared::new(&inbound).map_err(build)?;
+        let pacer = inbound.socket.pace.map(|pace| Arc::new(Pacer::new(pace)));
         let mut plugins = Plugins::default();
         let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
         let (mut addresses, mut warnings) = (Vec::new(), inbound::warnings(&inbound));
@@ -128,7 +131,8 @@ impl Ports {
         let mut is_open = true;
         for ((core, sockets), metrics) in self.cores.iter().zip(sockets).zip(&metrics) {
             let (inbound, shared, metrics) = (inbound.clone(), shared.clone(), metrics.clone());
-            let opening = Opening { id, inbound, shared, sockets, metrics, alive: alive.clone() };
+            let pacer = pacer.clone();
+            let opening = Opening { id, inbound, shared, sockets, pacer, metrics, alive: alive.clone() };
             is_open &= core.send(Order::Open(Box::new(opening)));
         }
         let plugins = Some(plugins);
@@ -192,7 +196,12 @@ pub(crate) struct OpenPort {
 
 impl Site {
     /// What stands around `inbound`.
-    pub(crate) fn around(&self, inbound: &model::Inbound, metrics: Arc<InboundMetrics>) -> Surroundings {
+    pub(crate) fn around(
+        &self,
+        inbound: &model::Inbound,
+        pacer: Option<Arc<Pacer>>,
+        metrics: Arc<InboundMetrics>,
+    ) -> Surroundings {
         let Leaf { outbound, far } = self.ways[inbound.outbound].clone();
         Surroundings {
             metrics,
@@ -202,6 +211,7 @@ impl Site {
             active: self.active.clone(),
             datagrams: far.map(|far| inbound::Datagrams { far, scratch: self.scratch.clone() }),
             access: Access::new(&self.config, &inbound.protocol, self.past.as_ref()),
+            pacer,
         }
     }
 
@@ -263,14 +273,14 @@ impl Site {
     }
 
     fn open(&self, opening: Opening) {
-        let Opening { id, inbound: model, shared, sockets, metrics, alive } = opening;
+        let Opening { id, inbound: model, shared, sockets, pacer, metrics, alive } = opening;
         let conns = Rc::new(Conns::default());
         let core = Rc::new(CoreContext {
             pool: self.core.pool.clone(),
             conns: conns.clone(),
             log_destinations: self.core.log_destinations,
         });
-        let around = Surroundings { core, ..self.around(&model, metrics) };
+        let around = Surroundings { core, ..self.around(&model, pacer, metrics) };
         let inbound = Rc::new(Inbound::new(&model, &shared, around));
         let (stopper, stop) = Stopper::new();
         self.serve(&inbound, &model.protocol, sockets, &stop, Some(alive));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use adit_config::model::{self, Config};
 use adit_net::listen::{self, ListenError, ListenOptions};
 use adit_net::options::Warning;
+use adit_net::pace::Pacer;
 use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
@@ -97,6 +98,7 @@ struct Plan {
     outbound_shared: Arc<[outbound::Shared]>,
     sockets: Sockets,
     carriers: Arc<Carriers>,
+    pacers: Arc<Pacers>,
     orders: Orders<Order>,
     index: usize,
     metrics: Arc<CoreMetrics>,
@@ -127,6 +129,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
     let carriers = Arc::new(Carriers::new(config));
+    let pacers = Arc::new(Pacers::new(config));
     let mut warnings = Vec::new();
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
@@ -168,6 +171,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             outbound_shared: outbound_shared.clone(),
             sockets,
             carriers: carriers.clone(),
+            pacers: pacers.clone(),
             orders,
             index,
             metrics,
@@ -182,6 +186,22 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             .map_err(|source| StartError::Admin { path: path.clone(), source })?;
     }
     Ok(Running { cores, stopper, directory, ports, warnings, drain: config.limits.drain, plugins })
+}
+
+/// What keeps rates over all cores, in the order of the configuration.
+struct Pacers {
+    inbounds: Vec<Option<Arc<Pacer>>>,
+    outbounds: Vec<Option<Arc<Pacer>>>,
+}
+
+impl Pacers {
+    fn new(config: &Config) -> Self {
+        let pacer = |pace: Option<model::Pace>| pace.map(|pace| Arc::new(Pacer::new(pace)));
+        Self {
+            inbounds: config.inbounds.iter().map(|inbound| pacer(inbound.socket.pace)).collect(),
+            outbounds: config.outbounds.iter().map(|outbound| pacer(outbound.dial.pace)).collect(),
+        }
+    }
 }
 
 /// The listening sockets of one core, with the numbers of their inbounds.
@@ -394,6 +414,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         outbound_shared,
         mut sockets,
         carriers,
+        pacers,
         orders,
         index,
         metrics,
@@ -408,9 +429,10 @@ async fn run_core(plan: Plan, stop: Stop) {
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
     let carrier_context = kcp::Context::new(active.clone());
-    let carried =
-        |at: usize, outbound: &model::Outbound| carriers.client(at, outbound, count, &carrier_context);
-    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool, carried);
+    let beneath = |at: usize, outbound: &model::Outbound| {
+        (carriers.client(at, outbound, count, &carrier_context), pacers.outbounds[at].clone())
+    };
+    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool, beneath);
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
@@ -420,7 +442,8 @@ async fn run_core(plan: Plan, stop: Stop) {
     let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
     let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
     for (index, ((model, shared), metrics)) in inbounds.enumerate() {
-        let inbound = Rc::new(Inbound::new(model, shared, site.around(model, metrics.clone())));
+        let around = site.around(model, pacers.inbounds[index].clone(), metrics.clone());
+        let inbound = Rc::new(Inbound::new(model, shared, around));
         let mut sockets = sockets.take(index);
         for (_, socket) in std::mem::take(&mut sockets.carriers) {
             let Some(shared) = carriers.inbounds[index].clone() else { continue };
@@ -453,14 +476,14 @@ fn ways_out(
     shared: &[outbound::Shared],
     metrics: &CoreMetrics,
     pool: &Pool,
-    carried: impl Fn(usize, &model::Outbound) -> Option<kcp::Client>,
+    beneath: impl Fn(usize, &model::Outbound) -> (Option<kcp::Client>, Option<Arc<Pacer>>),
 ) -> Vec<Leaf> {
     let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     let leaves: Rc<[Leaf]> = leaves
         .map(|(at, ((outbound, shared), metrics))| {
-            let running =
-                Outbound::new(outbound, shared, metrics.clone()).with_carrier(carried(at, outbound));
-            let running = Rc::new(running);
+            let (carrier, pacer) = beneath(at, outbound);
+            let running = Outbound::new(outbound, shared, metrics.clone());
+            let running = Rc::new(running.with_carrier(carrier).with_pacer(pacer));
             let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
             Leaf { outbound: running, far }
         })

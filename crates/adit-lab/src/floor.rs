@@ -49,11 +49,12 @@ pub enum Side {
     Far,
 }
 
-/// Relays connections from `listen` to `to` for ever.
+/// Relays connections from `listen` to `to` for ever. A plain relay rests for `rest` after each write: what the kernel
+/// does meanwhile can be seen on the wire.
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub fn serve(kind: Kind, side: Side, listen: SocketAddr, to: SocketAddr) -> Result<()> {
+pub fn serve(kind: Kind, side: Side, listen: SocketAddr, to: SocketAddr, rest: Duration) -> Result<()> {
     let listener = crate::target::listen(listen)?;
     loop {
         // Out of descriptors, or the peer went before it was accepted.
@@ -63,7 +64,7 @@ pub fn serve(kind: Kind, side: Side, listen: SocketAddr, to: SocketAddr) -> Resu
         };
         spawn(move || {
             // A connection that fails is the load generator's to notice.
-            connection(kind, side, inbound, to).ok();
+            connection(kind, side, inbound, to, rest).ok();
         });
     }
 }
@@ -73,7 +74,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) {
     thread::Builder::new().stack_size(64 * 1024).spawn(work).ok();
 }
 
-fn connection(kind: Kind, side: Side, inbound: TcpStream, to: SocketAddr) -> io::Result<()> {
+fn connection(kind: Kind, side: Side, inbound: TcpStream, to: SocketAddr, rest: Duration) -> io::Result<()> {
     let outbound = TcpStream::connect(to)?;
     inbound.set_nodelay(true)?;
     outbound.set_nodelay(true)?;
@@ -83,15 +84,15 @@ fn connection(kind: Kind, side: Side, inbound: TcpStream, to: SocketAddr) -> io:
         (Kind::Aead, Side::Near) => (seal, open),
         (Kind::Aead, Side::Far) => (open, seal),
     };
-    spawn(move || finish(up, &inbound, &outbound));
-    finish(down, &outbound2, &inbound2);
+    spawn(move || finish(up, &inbound, &outbound, rest));
+    finish(down, &outbound2, &inbound2, rest);
     Ok(())
 }
 
-type Direction = fn(&TcpStream, &TcpStream) -> io::Result<()>;
+type Direction = fn(&TcpStream, &TcpStream, Duration) -> io::Result<()>;
 
-fn finish(direction: Direction, from: &TcpStream, to: &TcpStream) {
-    if direction(from, to).is_ok() {
+fn finish(direction: Direction, from: &TcpStream, to: &TcpStream, rest: Duration) {
+    if direction(from, to, rest).is_ok() {
         to.shutdown(Shutdown::Write).ok();
     } else {
         from.shutdown(Shutdown::Both).ok();
@@ -99,7 +100,7 @@ fn finish(direction: Direction, from: &TcpStream, to: &TcpStream) {
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, rest: Duration) -> io::Result<()> {
     let mut buf = vec![0; READ];
     loop {
         let n = from.read(&mut buf)?;
@@ -107,6 +108,9 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
             return Ok(());
         }
         to.write_all(&buf[..n])?;
+        if !rest.is_zero() {
+            thread::sleep(rest);
+        }
     }
 }
 
@@ -131,7 +135,7 @@ impl Cipher {
 }
 
 /// Reads into payload places spaced by header and tag, so that the sealed records lie end to end.
-fn seal(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+fn seal(mut from: &TcpStream, mut to: &TcpStream, _rest: Duration) -> io::Result<()> {
     let mut cipher = Cipher::new()?;
     let mut buf = vec![0; SLOTS * SLOT];
     loop {
@@ -164,7 +168,7 @@ fn seal(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
 }
 
 /// Reads behind the partial record of the last turn, opens in place, writes all payloads at once.
-fn open(mut from: &TcpStream, to: &TcpStream) -> io::Result<()> {
+fn open(mut from: &TcpStream, to: &TcpStream, _rest: Duration) -> io::Result<()> {
     let mut cipher = Cipher::new()?;
     let mut buf = vec![0; READ + SLOT];
     let mut filled = 0;

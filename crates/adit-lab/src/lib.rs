@@ -15,18 +15,22 @@
 
 pub mod check;
 pub mod demo;
+pub mod exchange;
 pub mod floor;
 pub mod html;
+pub mod link;
 pub mod load;
 pub mod machine;
 pub mod measure;
 mod methods;
+pub mod probe;
 pub mod process;
 pub mod random;
 pub mod rounds;
 pub mod scenario;
 pub mod stats;
 pub mod subject;
+pub mod summaries;
 pub mod svg;
 pub mod syscalls;
 pub mod target;
@@ -39,8 +43,9 @@ use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command as Program;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -50,6 +55,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
+use crate::link::{Network, Site, Spec};
 use crate::measure::{Measure, Sizes};
 use crate::scenario::Scenario;
 use crate::subject::{Helper, Programs, Subject};
@@ -81,6 +87,9 @@ enum Command {
         listen: SocketAddr,
         #[arg(long)]
         to: SocketAddr,
+        /// Microseconds that a plain relay rests after each write.
+        #[arg(long, default_value_t = 0)]
+        rest: u64,
     },
     /// Relay datagrams as a floor.
     #[command(hide = true)]
@@ -95,6 +104,9 @@ enum Command {
     /// Run a program that is killed when the caller ends.
     #[command(hide = true)]
     Guard {
+        /// The network to run it in.
+        #[arg(long)]
+        network: Option<PathBuf>,
         #[arg(last = true, required = true)]
         words: Vec<OsString>,
     },
@@ -131,12 +143,13 @@ struct RunArgs {
     /// How often everything is repeated.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so.
+    /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so, CLIENT@SERVER takes halves of
+    /// two.
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Measures, separated by commas: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, and with datagrams of
-    /// N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN, udp-latencyN, udp-jitterN,
-    /// udp-overN, udp-idle.
+    /// Measures, separated by commas: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls,
+    /// base, wireN, and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
+    /// udp-latencyN, udp-jitterN, udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
     /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
@@ -152,13 +165,22 @@ struct RunArgs {
     /// Idle connections.
     #[arg(long)]
     idle: Option<usize>,
+    /// Bytes of each transfer of getN and putN.
+    #[arg(long, value_name = "BYTES")]
+    transfer: Option<u32>,
     /// Datagrams per second of bulk flows.
     #[arg(long)]
     udp_rate: Option<f64>,
-    /// Count the segments between client and server as well, on a network of its own with --mtu 1500 unless given.
+    /// Put servers and target behind an emulated link, such as `100mbit,rtt=100ms,loss=1%,queue=1250kB`; takes root and
+    /// ip(8). Several are measured one after the other. Further words: jitter=5ms, burst=8 (packets), reorder=1%,
+    /// reorder-by=5ms, dup=1%, mtu=1500, seed=1. The queue holds one round trip unless given.
+    #[arg(long, value_name = "LINK", conflicts_with_all = ["wire", "mtu"])]
+    link: Vec<String>,
+    /// Count the segments between client and server as well, with --mtu 1500 unless given.
     #[arg(long)]
     wire: bool,
-    /// Run in a network of its own whose loopback has this MTU and cuts segments; takes root and ip(8).
+    /// Put servers and target into a network behind a pair of Ethernet interfaces with this MTU and without offloads;
+    /// takes root and ip(8).
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
     /// Write all raw data to this file.
@@ -232,9 +254,11 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
         Some(Command::Check(check)) => soak(&check, helper),
-        Some(Command::Floor { kind, side, listen, to }) => floor::serve(kind, side, listen, to),
+        Some(Command::Floor { kind, side, listen, to, rest }) => {
+            floor::serve(kind, side, listen, to, Duration::from_micros(rest))
+        }
         Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
-        Some(Command::Guard { words }) => guard(&words),
+        Some(Command::Guard { network, words }) => guard(network.as_deref(), &words),
     }
 }
 
@@ -245,10 +269,13 @@ pub(crate) fn helper(prefix: &[&str]) -> Result<Helper> {
 }
 
 /// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends.
-fn guard(words: &[OsString]) -> Result<()> {
+fn guard(network: Option<&Path>, words: &[OsString]) -> Result<()> {
     let parent = getppid();
     prctl::set_pdeathsig(Signal::SIGKILL).context("ask for a signal at the parent's end")?;
     ensure!(getppid() == parent, "the parent has ended");
+    if let Some(network) = network {
+        link::network::enter(network)?;
+    }
     let (program, args) = words.split_first().context("no program")?;
     let error = Program::new(program).args(args).exec();
     Err(error).with_context(|| format!("run {}", program.display()))
@@ -263,7 +290,22 @@ fn list() -> Result<()> {
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    let streams = ["down1", "up8", "conn", "conn8", "first-byte", "idle", "calls", "base", "wire1"];
+    let streams = [
+        "down1",
+        "up8",
+        "get8",
+        "put1",
+        "ping1",
+        "latency",
+        "conn",
+        "conn8",
+        "first-byte",
+        "idle",
+        "idle1000",
+        "calls",
+        "base",
+        "wire1",
+    ];
     let datagrams = [
         "udp-bulk64",
         "udp-bulk1400-gso",
@@ -276,7 +318,8 @@ fn list() -> Result<()> {
         "udp-over64",
         "udp-idle",
     ];
-    for name in streams.into_iter().chain(datagrams) {
+    let links = ["path-down1", "path-up1", "path-ping", "path-share"];
+    for name in streams.into_iter().chain(datagrams).chain(links) {
         writeln!(out, "  {name:<28} {}", name.parse::<Measure>()?.about(&sizes))?;
     }
     writeln!(out, "scenarios:")?;
@@ -289,6 +332,9 @@ fn list() -> Result<()> {
             scenario.measures.join(","),
             scenario.subjects.join(",")
         )?;
+        for link in &scenario.links {
+            writeln!(out, "  {:<28} over {link}", "")?;
+        }
     }
     Ok(())
 }
@@ -325,7 +371,11 @@ impl ProgramArgs {
     }
 }
 
+/// The subject called `name`, `NAME:METHOD`, or `CLIENT@SERVER` for halves of two.
 pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
+    if let Some((client, server)) = name.split_once('@') {
+        return find(all, client)?.at(&find(all, server)?);
+    }
     let exact = |name: &str| all.iter().find(|subject| subject.name == name);
     let with_method = || {
         let (name, method) = name.split_once(':')?;
@@ -346,14 +396,20 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         scenario.measures.clone_from(&args.measures);
     }
     if args.wire {
-        scenario.measures.extend(["wire1".to_owned(), "wire8".to_owned()]);
+        let wire = ["wire1", "wire8"].map(str::to_owned);
+        scenario.measures.retain(|measure| !wire.contains(measure));
+        scenario.measures.extend(wire);
     }
     scenario.rounds = args.rounds.unwrap_or(scenario.rounds);
     scenario.seconds = args.seconds.unwrap_or(scenario.seconds);
     scenario.connections = args.connections.unwrap_or(scenario.connections);
     scenario.idle = args.idle.unwrap_or(scenario.idle);
+    scenario.transfer = args.transfer.unwrap_or(scenario.transfer);
     scenario.udp_rate = args.udp_rate.unwrap_or(scenario.udp_rate);
     scenario.baseline = args.baseline.clone().unwrap_or(scenario.baseline);
+    if !args.link.is_empty() {
+        scenario.links.clone_from(&args.link);
+    }
     let measures = scenario.measures.iter().map(|name| name.parse()).collect::<Result<Vec<Measure>>>()?;
     let mut sizes = scenario.sizes()?;
     if measures.contains(&Measure::Calls) {
@@ -362,43 +418,82 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
 
     let limit = raise_descriptor_limit()?;
     let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500) / 2;
-    ensure!(
-        !measures.contains(&Measure::Idle) || sizes.idle <= room,
-        "descriptor limit allows {room} idle connections, not {}",
-        sizes.idle
-    );
+    let idle = measures.iter().map(|measure| measure.idle(&sizes)).max().unwrap_or_default();
+    ensure!(idle <= room, "descriptor limit allows {room} idle connections, not {idle}");
 
-    let all = args.programs.subjects()?;
+    let links = scenario.links.iter().map(|text| text.parse()).collect::<Result<Vec<Spec>>>()?;
+    let mtu = args.mtu.or_else(|| args.wire.then_some(1500));
+    // Before other threads exist, for they stay where they are.
+    let network = if mtu.is_some() || !links.is_empty() { Some(Arc::new(Network::enter()?)) } else { None };
+    subject::clean_up_on_signals()?;
     let programs = args.programs.programs(helper);
+    let mut verdicts = Vec::new();
+    for number in 0..links.len().max(1) {
+        let site = match (&network, links.get(number), mtu) {
+            (Some(network), Some(spec), _) => Some(Site::emulated(network, spec)?),
+            (Some(network), None, Some(mtu)) => Some(Site::wired(network, mtu)?),
+            _ => None,
+        };
+        let programs = match site {
+            Some(site) => programs.clone().across(Arc::new(site)),
+            None => programs.clone(),
+        };
+        verdicts.push(bench_once(args, &scenario, &measures, &sizes, &programs, number));
+    }
+    verdicts.into_iter().collect()
+}
+
+/// Measures over one link, or none; `number` counts the links.
+fn bench_once(
+    args: &RunArgs,
+    scenario: &Scenario,
+    measures: &[Measure],
+    sizes: &Sizes,
+    programs: &Programs,
+    number: usize,
+) -> Result<()> {
+    let all = args.programs.subjects()?;
     let (mut subjects, mut skipped) = (Vec::new(), Vec::new());
     for name in &scenario.subjects {
         let subject = find(&all, name)?;
-        match subject.obstacle(&programs) {
+        match subject.obstacle(programs) {
             Some(reason) => skipped.push((name.clone(), reason)),
             None => subjects.push(subject),
         }
     }
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
-    let baselines = baselines(&scenario.baseline, &subjects);
-
-    if let Some(mtu) = args.mtu.or_else(|| args.wire.then_some(1500)) {
-        wire::measure::enter_network(mtu)?;
-    }
-    subject::clean_up_on_signals()?;
-    let by_method = scenario.by_method.clone();
-    let plan = rounds::Plan { subjects, measures, rounds: scenario.rounds, baselines, by_method, sizes };
-    let report = rounds::run(&plan, &programs, skipped)?;
+    let plan = rounds::Plan {
+        baselines: baselines(&scenario.baseline, &subjects),
+        subjects,
+        measures: measures.to_vec(),
+        rounds: scenario.rounds,
+        by_method: scenario.by_method.clone(),
+        sizes: sizes.clone(),
+    };
+    let report = rounds::run(&plan, programs, skipped)?;
     report.print(&plan, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
-        report.write_json(path)?;
+        report.write_json(&numbered(path, number))?;
     }
     if let Some(path) = &args.html {
-        html::write(&report, &plan, path)?;
+        html::write(&report, &plan, &numbered(path, number))?;
     }
     if let Some(dir) = &args.svg {
-        html::write_plots(&report, &plan, dir)?;
+        html::write_plots(&report, &plan, &numbered(dir, number))?;
     }
     report.verdict()
+}
+
+/// The path for what belongs to the link `number`: that of the first as given, `raw-2.json` for the second of `raw.json`.
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let Some(stem) = path.file_stem().filter(|_| number > 0) else { return path.to_owned() };
+    let mut name = stem.to_owned();
+    name.push(format!("-{}", number + 1));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 /// The baselines among `subjects`, a name without a method standing for all of its methods.
@@ -468,11 +563,13 @@ impl Scenario {
             self.connections > 0 && self.first_byte > 0 && self.idle > 0,
             "at least one connection expected"
         );
+        ensure!(self.transfer > 0, "at least one byte expected in a transfer");
         Ok(Sizes {
             window: Duration::from_secs_f64(self.seconds),
             connections: self.connections,
             first_byte: self.first_byte,
             idle: self.idle,
+            transfer: self.transfer,
             settle: Duration::from_secs(self.settle),
             counter: None,
             udp: udp::Sizes {

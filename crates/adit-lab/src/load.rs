@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
 
 use crate::subject::Entry;
-use crate::target::{CHUNK, Command, REQUEST_LEN, Request, Target};
+use crate::target::{Command, REQUEST_LEN, Request, Target, bulk};
 
 /// Longest wait for a single answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -157,6 +157,20 @@ impl Streams {
     /// # Errors
     /// If a stream cannot be opened or nothing arrives.
     pub fn start(path: &Path, way: Way, count: usize, target: &Target) -> Result<Self> {
+        let command = if way == Way::Down { Command::Download } else { Command::Upload };
+        Self::start_with(&Request::new(command), path, way, count, target)
+    }
+
+    /// One download whose sender obeys CUBIC.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_cubic(path: &Path, target: &Target) -> Result<Self> {
+        let request = Request { cubic: true, ..Request::new(Command::Download) };
+        Self::start_with(&request, path, Way::Down, 1, target)
+    }
+
+    fn start_with(request: &Request, path: &Path, way: Way, count: usize, target: &Target) -> Result<Self> {
         let mut streams = Self {
             way,
             received: Arc::default(),
@@ -166,12 +180,11 @@ impl Streams {
         };
         for number in 0..count {
             let mut stream = path.dial(PATIENCE).with_context(|| format!("open stream {number}"))?;
-            let command = if way == Way::Down { Command::Download } else { Command::Upload };
-            stream.write_all(&Request::new(command).emit())?;
+            stream.write_all(&request.emit())?;
             streams.sockets.push(stream.try_clone()?);
             let (received, failed) = (Arc::clone(&streams.received), Arc::clone(&streams.failed));
             let work = move || {
-                let mut chunk = vec![0xa5; CHUNK];
+                let mut chunk = bulk();
                 loop {
                     let moved = match way {
                         Way::Down => stream.read(&mut chunk),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::load::{self, Path, Streams, Way};
@@ -15,7 +15,8 @@ use crate::stats::percentile;
 use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
-use crate::{udp, wire};
+use crate::udp::kernel::Kernel;
+use crate::{exchange, link, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -33,14 +34,18 @@ pub enum Measure {
     Connections(usize),
     /// Time to the first byte over fresh connections one by one: `first-byte`.
     FirstByte,
-    /// Idle connections: `idle`.
-    Idle,
+    /// Idle connections, as many as the scenario says or so many: `idle`, `idle1000`.
+    Idle(Option<usize>),
     /// System calls at one bulk download: `calls`.
     Calls,
     /// Segments between the subject's processes during so many downloads at once: `wire1`, `wire8`.
     Wire(usize),
+    /// Requests, transfers and pings: `latency`, `get8`, `put1`, `ping1`.
+    Exchange(exchange::Measure),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
+    /// What it makes of a link: `path-...`.
+    Link(link::measure::Measure),
 }
 
 /// A column of a table.
@@ -68,8 +73,11 @@ impl Measure {
             metric("rss_mb_server", "server RSS MB", true, 1),
             metric("rss_mb_client", "client RSS MB", false, 1),
         ];
-        const BULK: &[Metric] =
-            &[metric("cpu_ns_per_kb", "CPU ns/KB", true, 0), metric("mb_per_s", "MB/s", false, 0)];
+        const BULK: &[Metric] = &[
+            metric("cpu_ns_per_kb", "CPU ns/KB", true, 0),
+            metric("mb_per_s", "MB/s", false, 0),
+            metric("lab_ns_per_kb", "lab ns/KB", false, 0),
+        ];
         const CONNECTIONS: &[Metric] =
             &[metric("cpu_us_per_conn", "CPU us/conn", true, 0), metric("conn_per_s", "conn/s", false, 0)];
         const FIRST_BYTE: &[Metric] = &[
@@ -90,6 +98,8 @@ impl Measure {
             metric("reads_per_mb_server", "server", false, 1),
             metric("reads_per_mb_client", "client", false, 1),
             metric("writes_per_mb", "writes/MB", false, 1),
+            metric("bytes_per_read", "B/read", false, 0),
+            metric("bytes_per_write", "B/write", false, 0),
             metric("calls_per_mb", "calls/MB", false, 1),
         ];
         const WIRE: &[Metric] = &[
@@ -106,10 +116,12 @@ impl Measure {
             Self::Bulk(..) => BULK,
             Self::Connections(_) => CONNECTIONS,
             Self::FirstByte => FIRST_BYTE,
-            Self::Idle => IDLE,
+            Self::Idle(_) => IDLE,
             Self::Calls => CALLS,
             Self::Wire(_) => WIRE,
+            Self::Exchange(measure) => measure.metrics(),
             Self::Udp(measure) => measure.metrics(),
+            Self::Link(measure) => measure.metrics(),
         }
     }
 
@@ -131,8 +143,8 @@ impl Measure {
                     sizes.first_byte
                 )
             }
-            Self::Idle => {
-                format!("{} idle connections after 200 B each way, user space memory (RSS)", sizes.idle)
+            Self::Idle(_) => {
+                format!("{} idle connections after 200 B each way, user space memory (RSS)", self.idle(sizes))
             }
             Self::Calls => {
                 "system calls at one download stream, failed ones included, pair unless named".into()
@@ -141,8 +153,15 @@ impl Measure {
                 let mb = wire::measure::LEN / 1_000_000;
                 format!("segments between client and server, {count} download(s) of {mb} MB at once")
             }
+            Self::Exchange(measure) => measure.about(sizes),
             Self::Udp(measure) => measure.about(&sizes.udp),
+            Self::Link(measure) => measure.about(sizes),
         }
+    }
+
+    /// Connections that it holds.
+    pub(crate) fn idle(self, sizes: &Sizes) -> usize {
+        if let Self::Idle(count) = self { count.unwrap_or(sizes.idle) } else { 0 }
     }
 
     /// How long it takes, roughly, for the time left.
@@ -156,9 +175,11 @@ impl Measure {
                 Self::Bulk(..) | Self::Calls => WARM_UP + sizes.window,
                 Self::Connections(_) => count(sizes.connections, 900),
                 Self::FirstByte => count(sizes.first_byte, 2500),
-                Self::Idle => sizes.settle * 2 + count(sizes.idle, 500),
+                Self::Idle(_) => sizes.settle * 2 + count(self.idle(sizes), 500),
                 Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
+                Self::Exchange(measure) => measure.estimate(sizes),
                 Self::Udp(measure) => measure.estimate(&sizes.udp),
+                Self::Link(measure) => measure.estimate(sizes),
             }
     }
 
@@ -170,8 +191,10 @@ impl Measure {
         let possible = match self {
             Self::Base => has_processes,
             Self::Wire(_) => subject.process.len() > 1,
-            Self::Idle | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
-            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte => subject.entry != Entry::Shadowsocks,
+            Self::Idle(_) | Self::Calls => has_processes && subject.entry != Entry::Shadowsocks,
+            Self::Bulk(..) | Self::Connections(_) | Self::FirstByte | Self::Exchange(_) | Self::Link(_) => {
+                subject.entry != Entry::Shadowsocks
+            }
             Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
         };
         possible && !subject.skip.contains_key(&self.to_string())
@@ -191,8 +214,15 @@ impl Measure {
         let mut running = Running::start(subject, programs, target.address())?;
         let result = if let Self::Udp(measure) = self {
             let (address, entry, method) = (running.address, running.entry, subject.method.clone());
-            let way = udp::flow::Way { address, entry, target: target.address(), method };
-            measure.drive(&running, &way, &sizes.udp)
+            let site = running.site().cloned();
+            let way = udp::flow::Way { address, entry, target: target.address(), method, site };
+            let before = Kernel::read(&running)?;
+            let result = measure.drive(&running, &way, &sizes.udp);
+            let after = Kernel::read(&running)?;
+            result.map(|mut values| {
+                after.enter(before, &mut values);
+                values
+            })
         } else {
             self.drive(&running, target, sizes)
         };
@@ -211,9 +241,11 @@ impl Measure {
             Self::Bulk(way, count) => bulk(running, &path, way, count, target, sizes),
             Self::Connections(at_once) => connections(running, &path, at_once, target, sizes),
             Self::FirstByte => first_byte(&path, sizes),
-            Self::Idle => idle(running, &path, target, sizes),
+            Self::Idle(_) => idle(running, &path, target, self.idle(sizes), sizes.settle),
             Self::Calls => calls(running, &path, target, sizes),
-            Self::Wire(count) => wire::measure::drive(&path, running.link()?, count),
+            Self::Wire(count) => wire::measure::drive(&path, running, count),
+            Self::Exchange(measure) => measure.drive(running, &path, target, sizes),
+            Self::Link(measure) => measure.drive(running, &path, target, sizes),
             Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
     }
@@ -228,10 +260,13 @@ impl fmt::Display for Measure {
             Self::Connections(1) => f.write_str("conn"),
             Self::Connections(at_once) => write!(f, "conn{at_once}"),
             Self::FirstByte => f.write_str("first-byte"),
-            Self::Idle => f.write_str("idle"),
+            Self::Idle(None) => f.write_str("idle"),
+            Self::Idle(Some(count)) => write!(f, "idle{count}"),
             Self::Calls => f.write_str("calls"),
             Self::Wire(count) => write!(f, "wire{count}"),
+            Self::Exchange(measure) => measure.fmt(f),
             Self::Udp(measure) => measure.fmt(f),
+            Self::Link(measure) => measure.fmt(f),
         }
     }
 }
@@ -249,10 +284,11 @@ impl FromStr for Measure {
         Ok(match text {
             "base" => Self::Base,
             "first-byte" => Self::FirstByte,
-            "idle" => Self::Idle,
+            "idle" => Self::Idle(None),
             "calls" => Self::Calls,
             "conn" => Self::Connections(1),
             _ if text.starts_with("udp-") => Self::Udp(text.parse()?),
+            _ if text.starts_with("path-") => Self::Link(text.parse()?),
             _ => {
                 if let Some(digits) = text.strip_prefix("down") {
                     Self::Bulk(Way::Down, count(digits)?)
@@ -262,9 +298,14 @@ impl FromStr for Measure {
                     Self::Wire(count(digits)?)
                 } else if let Some(digits) = text.strip_prefix("conn") {
                     Self::Connections(count(digits)?)
+                } else if let Some(digits) = text.strip_prefix("idle") {
+                    let count = digits.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+                    Self::Idle(Some(count.with_context(|| format!("number expected in measure: {text}"))?))
+                } else if ["latency", "get", "put", "ping"].iter().any(|word| text.starts_with(word)) {
+                    Self::Exchange(text.parse()?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, conn, connN, first-byte, idle, calls, base, wireN, udp-..."
+                        "unknown measure: {text}\nhint: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls, base, wireN, udp-..., path-..."
                     );
                 }
             }
@@ -283,6 +324,8 @@ pub struct Sizes {
     pub first_byte: usize,
     /// Idle connections.
     pub idle: usize,
+    /// Bytes of each transfer.
+    pub transfer: u32,
     /// Time after opening and after closing idle connections before memory is read.
     pub settle: Duration,
     /// What counts system calls.
@@ -376,15 +419,18 @@ fn bulk(
     sizes: &Sizes,
 ) -> Result<Values> {
     let streams = Streams::start(path, way, count, target)?;
-    thread::sleep(WARM_UP);
+    thread::sleep(running.site().map_or(WARM_UP, |site| site.warm_up()));
+    let own = process::cpu_time(std::process::id())?;
     let (cpu_before, bytes_before, begin) = (processor(running)?, streams.bytes(target), Instant::now());
     thread::sleep(sizes.window);
     let (bytes, time) = (streams.bytes(target) - bytes_before, begin.elapsed());
     let cpu_after = processor(running)?;
+    let own = process::cpu_time(std::process::id())?.saturating_sub(own);
     streams.alive()?;
     ensure!(bytes > 0, "no bytes within {:?}", sizes.window);
     let mut values = Values::new();
     values.insert("mb_per_s".into(), bytes as f64 / 1e6 / time.as_secs_f64());
+    values.insert("lab_ns_per_kb".into(), own.as_secs_f64() * 1e12 / bytes as f64);
     enter_processor(&mut values, "cpu_ns_per_kb", &cpu_before, &cpu_after, 1e9 * 1e3 / bytes as f64);
     Ok(values)
 }
@@ -424,19 +470,19 @@ fn first_byte(path: &Path, sizes: &Sizes) -> Result<Values> {
     Ok(values)
 }
 
-fn idle(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Result<Values> {
+fn idle(running: &Running, path: &Path, target: &Target, count: usize, settle: Duration) -> Result<Values> {
     ensure!(running.has_processes(), "nothing to measure without processes");
     // Code and tables that the first connection brings in are no part of what each one costs.
     load::fresh(path, WARM_UP_CONNECTIONS, 1, Duration::ZERO)?;
     thread::sleep(Duration::from_millis(500));
     let before = memory(running)?;
-    let connections = load::hold(path, sizes.idle)?;
-    thread::sleep(sizes.settle);
+    let connections = load::hold(path, count)?;
+    thread::sleep(settle);
     let held = target.counters().held.load(std::sync::atomic::Ordering::Relaxed);
-    ensure!(held >= sizes.idle, "only {held} of {} connections stayed open", sizes.idle);
+    ensure!(held >= count, "only {held} of {} connections stayed open", count);
     let during = memory(running)?;
     drop(connections);
-    thread::sleep(sizes.settle);
+    thread::sleep(settle);
     let after = memory(running)?;
     let left = target.counters().held.load(std::sync::atomic::Ordering::Relaxed);
 
@@ -446,8 +492,7 @@ fn idle(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Resul
     for (role, memory) in &during {
         let start = before.get(role).copied().unwrap_or_default();
         let end = after.get(role).copied().unwrap_or_default();
-        let per_connection =
-            |during: u64, before: u64| during.saturating_sub(before) as f64 / sizes.idle as f64;
+        let per_connection = |during: u64, before: u64| during.saturating_sub(before) as f64 / count as f64;
         values.insert(format!("kib_per_conn_{role}"), per_connection(memory.rss, start.rss));
         values.insert(format!("pss_kib_per_conn_{role}"), per_connection(memory.pss, start.pss));
         values.insert(
@@ -465,7 +510,7 @@ fn idle(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Resul
     for (name, rss) in ["base_mb", "held_mb", "after_mb"].into_iter().zip(pair) {
         values.insert(name.into(), mb(rss));
     }
-    values.insert("kib_per_conn".into(), pair[1].saturating_sub(pair[0]) as f64 / sizes.idle as f64);
+    values.insert("kib_per_conn".into(), pair[1].saturating_sub(pair[0]) as f64 / count as f64);
     Ok(values)
 }
 
@@ -500,6 +545,13 @@ fn calls(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Resu
             *values.entry(format!("{key}_per_mb")).or_insert(0.0) += per_mb;
         }
     }
+    // The bytes pass each process once.
+    let passes = running.roles()?.len() as f64;
+    for (per_call, per_mb) in [("bytes_per_read", "reads_per_mb"), ("bytes_per_write", "writes_per_mb")] {
+        if let Some(calls) = values.get(per_mb).copied() {
+            values.insert(per_call.into(), passes * 1e6 / calls);
+        }
+    }
     Ok(values)
 }
 
@@ -509,12 +561,30 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in
-            ["base", "down1", "down64", "up8", "conn", "conn8", "first-byte", "idle", "calls", "wire8"]
-        {
+        for name in [
+            "base",
+            "down1",
+            "down64",
+            "up8",
+            "conn",
+            "conn8",
+            "first-byte",
+            "idle",
+            "idle1000",
+            "calls",
+            "wire8",
+            "latency",
+            "get1",
+            "get64",
+            "put8",
+            "ping1",
+        ] {
             assert_eq!(name.parse::<Measure>().unwrap().to_string(), name);
         }
-        for wrong in ["", "down", "down0", "upx", "conn-1", "sideways"] {
+        for wrong in [
+            "", "down", "down0", "upx", "conn-1", "sideways", "get", "get0", "putx", "ping", "latency1",
+            "idle0",
+        ] {
             assert!(wrong.parse::<Measure>().is_err(), "{wrong}");
         }
     }

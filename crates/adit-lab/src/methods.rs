@@ -81,11 +81,13 @@ mod tests {
         };
         Report {
             machine: Machine::read(),
+            link: None,
             sizes: Sizes {
                 window: Duration::from_secs(1),
                 connections: 1,
                 first_byte: 1,
                 idle: 1,
+                transfer: 1,
                 settle: Duration::ZERO,
                 counter: None,
                 udp: crate::udp::Sizes::usual(Duration::from_secs(1)),
@@ -94,6 +96,8 @@ mod tests {
             rounds: 2,
             samples: figures.iter().map(sample).collect(),
             skipped: Vec::new(),
+            figures: Vec::new(),
+            limits: Vec::new(),
         }
     }
 
@@ -117,6 +121,6 @@ mod tests {
         assert!(
             table(&report(&[("a:aes-256-ctr", 0, 1.0)]), "down1".parse().unwrap(), "aes-256-ctr").is_none()
         );
-        assert!(table(&report(&[("a:x", 0, 1.0), ("a:y", 0, 1.0)]), Measure::Idle, "x").is_none());
+        assert!(table(&report(&[("a:x", 0, 1.0), ("a:y", 0, 1.0)]), Measure::Idle(None), "x").is_none());
     }
 }

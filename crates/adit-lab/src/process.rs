@@ -146,6 +146,20 @@ fn parse_drops(table: &str, sockets: &BTreeSet<u64>) -> u64 {
     table.lines().skip(1).filter_map(drops).sum()
 }
 
+/// Whether the network of the process `pid` has a datagram socket at the local port `port`.
+#[must_use]
+pub fn has_datagram_port(pid: u32, port: u16) -> bool {
+    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    has_port(&table("udp"), port) || has_port(&table("udp6"), port)
+}
+
+/// Whether column 2 of a table of sockets, `ADDRESS:PORT` in hexadecimal digits, has `port`.
+fn has_port(table: &str, port: u16) -> bool {
+    let local =
+        |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.rsplit_once(':')?.1, 16).ok();
+    table.lines().skip(1).any(|line| local(line) == Some(port))
+}
+
 fn raw(pid: u32) -> Result<Pid> {
     Ok(Pid::from_raw(i32::try_from(pid).context("process id out of range")?))
 }
@@ -190,6 +204,7 @@ mod tests {
         assert_eq!(parse_drops(table, &BTreeSet::from([777])), 12);
         assert_eq!(parse_drops(table, &BTreeSet::from([777, 778])), 17);
         assert_eq!(parse_drops("", &BTreeSet::new()), 0);
+        assert!(has_port(table, 20_000) && has_port(table, 20_001) && !has_port(table, 20_002));
         assert!(datagram_drops(std::process::id()).is_ok());
         assert!(!thread_ids(std::process::id()).unwrap().is_empty());
     }

@@ -73,6 +73,16 @@ impl Stream {
         &self.piece[from..self.at]
     }
 
+    /// Fills `out` with the next bytes.
+    pub fn fill(&mut self, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            let bytes = self.next(out.len());
+            let (now, later) = out.split_at_mut(bytes.len());
+            now.copy_from_slice(bytes);
+            out = later;
+        }
+    }
+
     /// Sends the next `len` bytes.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::measure::{Measure, Metric, Sizes, Values};
 use crate::methods;
 use crate::stats::{Summary, is_undecided, ratios, summary};
 use crate::subject::{Programs, Subject};
+use crate::summaries::{self, Figure, Limit};
 use crate::syscalls::Counter;
 use crate::target::Target;
 
@@ -55,6 +56,8 @@ pub struct Report {
     pub machine: Machine,
     /// How much of everything was done, and what counted system calls.
     pub sizes: Sizes,
+    /// The link between the halves of each subject, if there was one.
+    pub link: Option<String>,
     /// The subjects to which the others are compared.
     pub baselines: Vec<String>,
     /// Number of rounds.
@@ -63,6 +66,10 @@ pub struct Report {
     pub samples: Vec<Sample>,
     /// Subjects that were left out, and why.
     pub skipped: Vec<(String, String)>,
+    /// Every figure over all rounds, with confidence intervals.
+    pub figures: Vec<Figure>,
+    /// Whether the load generator was fast enough, where it ran alone as well.
+    pub limits: Vec<Limit>,
 }
 
 /// Runs everything: rounds outermost, then measures, then subjects, so that values that are compared lie
@@ -72,7 +79,11 @@ pub struct Report {
 /// If the target cannot be started. A subject that fails is noted in its sample.
 pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> Result<Report> {
     let machine = Machine::read();
-    let target = Target::start(Duration::from_secs(30))?;
+    let patience = Duration::from_secs(30);
+    let target = match programs.site() {
+        Some(site) => Target::start_far(&site.network, patience)?,
+        None => Target::start(patience)?,
+    };
     let progress = Progress::new(plan);
     let mut samples = Vec::new();
     for round in 0..plan.rounds {
@@ -96,7 +107,10 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
     }
     progress.finish();
     let (baselines, rounds, sizes) = (plan.baselines.clone(), plan.rounds, plan.sizes.clone());
-    Ok(Report { machine, sizes, baselines, rounds, samples, skipped })
+    let emulator = programs.site().and_then(|site| site.emulator.as_ref());
+    let link = emulator.map(|emulator| emulator.spec().to_string());
+    let (figures, limits) = (summaries::figures(plan, &samples), summaries::limits(plan, &samples));
+    Ok(Report { machine, sizes, link, baselines, rounds, samples, skipped, figures, limits })
 }
 
 fn measure_of(samples: &[Sample]) -> Option<Measure> {
@@ -164,14 +178,7 @@ fn millis(time: Duration) -> u64 {
 impl Report {
     /// The values of one figure by round.
     pub(crate) fn column(&self, subject: &str, measure: Measure, key: &str) -> Vec<Option<f64>> {
-        let mut column = vec![None; self.rounds];
-        let measure = measure.to_string();
-        for sample in
-            self.samples.iter().filter(|sample| sample.subject == subject && sample.measure == measure)
-        {
-            column[sample.round] = sample.values.get(key).copied();
-        }
-        column
+        column(&self.samples, self.rounds, subject, measure, key)
     }
 
     /// Writes the tables.
@@ -193,6 +200,12 @@ impl Report {
                 writeln!(out, "\n{measure}: speed per processor time in percent of {reference}\n{table}")?;
             }
         }
+        if !self.limits.is_empty() {
+            writeln!(out)?;
+        }
+        for limit in &self.limits {
+            writeln!(out, "{}", limit.text())?;
+        }
         for (subject, reason) in &self.skipped {
             writeln!(out, "\nskipped: {subject}: {reason}")?;
         }
@@ -212,8 +225,9 @@ impl Report {
     /// How the figures were made, for people.
     pub(crate) fn method(&self) -> String {
         let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
+        let link = self.link.as_ref().map_or_else(String::new, |link| format!("link: {link}\n"));
         format!(
-            "{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
+            "{link}{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
              1 KB = 1000 B\nCPU = user + system time of the subject's processes together",
             self.rounds
         )
@@ -276,8 +290,24 @@ impl Report {
     }
 }
 
+/// The values of one figure by round.
+pub(crate) fn column(
+    samples: &[Sample],
+    rounds: usize,
+    subject: &str,
+    measure: Measure,
+    key: &str,
+) -> Vec<Option<f64>> {
+    let mut column = vec![None; rounds];
+    let measure = measure.to_string();
+    for sample in samples.iter().filter(|sample| sample.subject == subject && sample.measure == measure) {
+        column[sample.round] = sample.values.get(key).copied();
+    }
+    column
+}
+
 /// The subject that `subject` is compared with: `base` with the same method, if both have one.
-fn baseline_of(subject: &str, base: &str) -> String {
+pub(crate) fn baseline_of(subject: &str, base: &str) -> String {
     match subject.split_once(':') {
         Some((_, method)) if !base.contains(':') => format!("{base}:{method}"),
         _ => base.to_owned(),

@@ -29,12 +29,16 @@ pub struct Scenario {
     pub first_byte: usize,
     /// Idle connections.
     pub idle: usize,
+    /// Bytes of each transfer.
+    pub transfer: u32,
     /// Seconds after opening and after closing idle connections before memory is read.
     pub settle: u64,
     /// Datagrams per second of bulk flows.
     pub udp_rate: f64,
     /// The method that is 100 percent in tables of methods; none: no such tables.
     pub by_method: Option<String>,
+    /// The links over which everything is measured, one after the other; none: without one.
+    pub links: Vec<String>,
 }
 
 impl Default for Scenario {
@@ -53,17 +57,19 @@ impl Scenario {
     pub fn quick() -> Self {
         Self {
             name: "quick".into(),
-            subjects: names("floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
-            measures: names("down1 down8 up8 conn first-byte base"),
+            subjects: names("direct floor-plain floor-aead adit-snell sing-box-snell5 opensnell"),
+            measures: names("down1 down8 up8 get8 conn latency base"),
             rounds: 3,
             baseline: "floor-aead".into(),
             seconds: 1.0,
             connections: 1000,
             first_byte: 200,
             idle: 9000,
+            transfer: 10_000_000,
             settle: 5,
             udp_rate: 40_000.0,
             by_method: None,
+            links: Vec::new(),
         }
     }
 
@@ -76,7 +82,10 @@ impl Scenario {
                 "direct floor-plain floor-aead adit-snell adit-snell-reuse sing-box-snell5 sing-box-snell5-reuse \
                  sing-box-ss opensnell opensnell-reuse",
             ),
-            measures: names("base down1 down8 down64 up1 up8 conn conn8 first-byte calls idle"),
+            measures: names(
+                "base down1 down8 down64 up1 up8 get1 get2 get4 get8 get64 put1 put2 put4 put8 put64 conn conn8 conn64 \
+                 latency first-byte ping1 ping8 calls idle1000 idle",
+            ),
             rounds: 5,
             seconds: 1.5,
             connections: 2000,
@@ -174,6 +183,73 @@ impl Scenario {
         }
     }
 
+    /// What `adit audit` compares: every generation of Snell and Shadowsocks, with and without obfuscation, and plain TLS.
+    #[must_use]
+    pub fn audit() -> Self {
+        Self {
+            name: "audit".into(),
+            subjects: names(
+                "adit-snell adit-snell-obfs-http adit-snell-obfs-tls adit-snell6 adit-snell6-unshaped \
+                 opensnell opensnell-obfs-http sing-box-snell5 sing-box-snell5-obfs sing-box-snell6 \
+                 adit-ss:aes-256-ctr adit-ss:aes-128-gcm adit-ss:2022-blake3-aes-128-gcm \
+                 ss-libev:aes-256-ctr ss-libev:aes-128-gcm ss-rust:aes-128-gcm ss-rust:2022-blake3-aes-128-gcm \
+                 sing-box-ss:2022-blake3-aes-128-gcm \
+                 adit-ss-obfs-http adit-ss-obfs-tls ss-libev-obfs-http ss-libev-obfs-tls sing-box-https",
+            ),
+            measures: names("first-byte conn"),
+            baseline: "sing-box-https".into(),
+            ..Self::quick()
+        }
+    }
+
+    /// Streams over the path of the tables of kcptun's users: 100 Mbit/s, a queue of one round trip, and loss.
+    #[must_use]
+    pub fn links() -> Self {
+        Self {
+            name: "links".into(),
+            subjects: names("direct-cubic direct-bbr adit-snell adit-ss adit-kcp kcptun"),
+            measures: names("path-down1 path-up1 path-ping path-share"),
+            baseline: "kcptun".into(),
+            seconds: 12.0,
+            links: names(
+                "100mbit,rtt=100ms,queue=1250kB 100mbit,rtt=100ms,loss=1%,queue=1250kB 100mbit,rtt=100ms,loss=5%,queue=1250kB",
+            ),
+            ..Self::quick()
+        }
+    }
+
+    /// KCP over the same path: adit and kcptun at either end.
+    #[must_use]
+    pub fn kcp() -> Self {
+        Self {
+            name: "kcp".into(),
+            subjects: names("adit-kcp kcptun adit-kcp@kcptun kcptun@adit-kcp"),
+            ..Self::links()
+        }
+    }
+
+    /// The best that kcptun's flags can do: downloads over a fixed grid of them, once.
+    #[must_use]
+    pub fn kcp_grid() -> Self {
+        let mut subjects = names("adit-kcp kcptun");
+        for window in [1024, 8192, 65535] {
+            // Version 1 has no windows of its own.
+            for (version, buffer) in [(1, 2 << 20), (2, 2 << 20), (2, 16 << 20)] {
+                for parity in ["10/3", "0/0"] {
+                    subjects.push(format!("kcptun-grid:{window}/{version}/{buffer}/{parity}"));
+                }
+            }
+        }
+        Self {
+            name: "kcp-grid".into(),
+            subjects,
+            measures: names("path-down1"),
+            rounds: 1,
+            baseline: "adit-kcp".into(),
+            ..Self::links()
+        }
+    }
+
     /// The ready-made scenarios.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -185,6 +261,10 @@ impl Scenario {
             Self::udp(),
             Self::udp_socks(),
             Self::udp_overload(),
+            Self::audit(),
+            Self::links(),
+            Self::kcp(),
+            Self::kcp_grid(),
         ]
     }
 

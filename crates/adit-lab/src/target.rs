@@ -8,7 +8,7 @@
 //! +-----+---------+-------+---------+-------+---------+   command: see `Command`
 //! | cmd | seed    | up    | down    | flags | zeroes  |   seed: u64, up, down: u32 byte counts, little endian
 //! +-----+---------+-------+---------+-------+---------+   flags: bit 0 half-close, bit 1 abort by the client,
-//!                                                         bit 2 abort by the target
+//!                                                         bit 2 abort by the target, bit 3 CUBIC
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
+use crate::link::Network;
 use crate::random::Stream;
 use crate::subject::free_port;
 
@@ -48,6 +49,12 @@ pub enum Command {
     Hold,
     /// Verified bytes both ways.
     Check,
+    /// The target sends back what comes, at once.
+    Echo,
+    /// The target sends so many bytes and waits for the end.
+    Get,
+    /// The target reads so many bytes, answers [`GOOD`] and waits for the end.
+    Put,
 }
 
 /// The first bytes of a connection.
@@ -67,6 +74,8 @@ pub struct Request {
     pub client_aborts: bool,
     /// The target resets the connection half-way.
     pub target_aborts: bool,
+    /// The target's direction obeys CUBIC, whatever is usual.
+    pub cubic: bool,
 }
 
 impl Request {
@@ -81,6 +90,7 @@ impl Request {
             half_close: false,
             client_aborts: false,
             target_aborts: false,
+            cubic: false,
         }
     }
 
@@ -94,12 +104,17 @@ impl Request {
             Command::Request => b'R',
             Command::Hold => b'H',
             Command::Check => b'C',
+            Command::Echo => b'E',
+            Command::Get => b'G',
+            Command::Put => b'P',
         };
         bytes[1..9].copy_from_slice(&self.seed.to_le_bytes());
         bytes[9..13].copy_from_slice(&self.up.to_le_bytes());
         bytes[13..17].copy_from_slice(&self.down.to_le_bytes());
-        bytes[17] =
-            u8::from(self.half_close) | u8::from(self.client_aborts) << 1 | u8::from(self.target_aborts) << 2;
+        bytes[17] = u8::from(self.half_close)
+            | u8::from(self.client_aborts) << 1
+            | u8::from(self.target_aborts) << 2
+            | u8::from(self.cubic) << 3;
         bytes
     }
 
@@ -112,6 +127,9 @@ impl Request {
             b'R' => Command::Request,
             b'H' => Command::Hold,
             b'C' => Command::Check,
+            b'E' => Command::Echo,
+            b'G' => Command::Get,
+            b'P' => Command::Put,
             _ => return None,
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -123,6 +141,7 @@ impl Request {
             half_close: bytes[17] & 1 != 0,
             client_aborts: bytes[17] & 2 != 0,
             target_aborts: bytes[17] & 4 != 0,
+            cubic: bytes[17] & 8 != 0,
         })
     }
 }
@@ -153,6 +172,7 @@ pub struct Counters {
 pub struct Target {
     address: SocketAddr,
     shared: Arc<Shared>,
+    network: Option<Arc<Network>>,
 }
 
 #[derive(Debug)]
@@ -170,8 +190,23 @@ impl Target {
     /// # Errors
     /// If no port or thread is to be had.
     pub fn start(patience: Duration) -> Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let listener = listen(address)?;
+        Self::listen(Ipv4Addr::LOCALHOST, patience)
+    }
+
+    /// The same at every address of the far network.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_far(network: &Arc<Network>, patience: Duration) -> Result<Self> {
+        let mut target = network.far.within(|| Self::listen(Ipv4Addr::UNSPECIFIED, patience))?;
+        target.network = Some(Arc::clone(network));
+        Ok(target)
+    }
+
+    fn listen(ip: Ipv4Addr, patience: Duration) -> Result<Self> {
+        let port = free_port()?;
+        let listener = listen(SocketAddr::from((ip, port)))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             stopped: AtomicBool::new(false),
@@ -183,10 +218,10 @@ impl Target {
         thread::Builder::new().name("target".into()).spawn(move || accept(&listener, &accepting))?;
         let holding = Arc::clone(&shared);
         thread::Builder::new().name("holder".into()).spawn(move || hold(&holding))?;
-        Ok(Self { address, shared })
+        Ok(Self { address, shared, network: None })
     }
 
-    /// Where it listens.
+    /// Where it listens, on the loopback of its network.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -203,8 +238,16 @@ impl Drop for Target {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         // Wakes the accepting thread.
-        TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok();
+        let wake = || Ok(TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?);
+        self.network.as_ref().map_or_else(wake, |network| network.far.within(wake)).ok();
     }
+}
+
+/// Bytes of bulk data, which no subject can compress.
+pub(crate) fn bulk() -> Vec<u8> {
+    let mut chunk = vec![0; CHUNK];
+    Stream::new(1).fill(&mut chunk);
+    chunk
 }
 
 /// Listens with a queue that a burst of connections does not overflow: the standard library's holds 128, and what
@@ -246,9 +289,12 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
         shared.counters.bad_requests.fetch_add(1, Ordering::Relaxed);
         return Ok(());
     };
+    if request.cubic {
+        socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
+    }
     match request.command {
         Command::Download => {
-            let chunk = vec![0x5a; CHUNK];
+            let chunk = bulk();
             loop {
                 stream.write_all(&chunk)?;
             }
@@ -268,6 +314,14 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
             while stream.read(&mut bytes)? > 0 {}
             Ok(())
         }
+        Command::Echo => loop {
+            let n = stream.read(&mut bytes)?;
+            if n == 0 {
+                return Ok(());
+            }
+            stream.write_all(&bytes[..n])?;
+        },
+        Command::Get | Command::Put => transfer(stream, &request),
         Command::Hold => {
             stream.write_all(&bytes)?;
             let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
@@ -283,6 +337,29 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
             check(&stream, &request, &shared.counters)
         }
     }
+}
+
+/// As many bytes as were asked for, and then the end.
+fn transfer(mut stream: TcpStream, request: &Request) -> io::Result<()> {
+    let mut chunk = vec![0x5a; CHUNK];
+    let mut left = if request.command == Command::Get { request.down } else { request.up } as usize;
+    while left > 0 {
+        let piece = left.min(CHUNK);
+        let moved = if request.command == Command::Get {
+            stream.write_all(&chunk[..piece]).map(|()| piece)?
+        } else {
+            stream.read(&mut chunk[..piece])?
+        };
+        if moved == 0 {
+            return Ok(());
+        }
+        left -= moved;
+    }
+    if request.command == Command::Put {
+        stream.write_all(&[GOOD])?;
+    }
+    while stream.read(&mut chunk)? > 0 {}
+    Ok(())
 }
 
 /// Closes held connections whose peers closed them.
@@ -365,6 +442,7 @@ mod tests {
             half_close: true,
             client_aborts: false,
             target_aborts: true,
+            cubic: true,
         };
         assert_eq!(Request::parse(&request.emit()), Some(request));
         assert_eq!(Request::parse(&[0; REQUEST_LEN]), None);

@@ -22,6 +22,7 @@ fn sizes() -> Sizes {
         connections: 1,
         first_byte: 1,
         idle: 1,
+        transfer: 100_000,
         settle: Duration::ZERO,
         counter: None,
         udp: udp::Sizes { window, rate: 400.0, low_rate: 100.0, flows: 5, idle_flows: 5, most: 500.0 },

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use adit_lab::check;
 use adit_lab::measure::{Measure, Sizes, Values};
+use adit_lab::probe;
 use adit_lab::subject::{Helper, Programs, Running, Subject, builtin};
 use adit_lab::target::Target;
 use adit_lab::wire::audit;
@@ -32,6 +33,7 @@ fn sizes() -> Sizes {
         connections: 20,
         first_byte: 20,
         idle: 10,
+        transfer: 100_000,
         settle: Duration::from_millis(300),
         counter: None,
         udp: adit_lab::udp::Sizes::usual(Duration::from_millis(200)),
@@ -46,9 +48,9 @@ fn measure(subject: &Subject, measure: &str) -> Values {
 #[test]
 fn every_measure_gives_its_figures() {
     for (name, measures) in [
-        ("direct", &["down1", "up1", "conn", "first-byte"][..]),
-        ("floor-plain", &["down1", "up8", "conn", "conn4", "base"]),
-        ("floor-aead", &["down8", "up1", "conn", "first-byte", "base", "idle"]),
+        ("direct", &["down1", "up1", "conn", "first-byte", "latency", "get2", "put2", "ping1"][..]),
+        ("floor-plain", &["down1", "up8", "conn", "conn4", "base", "get8"]),
+        ("floor-aead", &["down8", "up1", "conn", "first-byte", "base", "idle", "idle20", "put1"]),
     ] {
         let subject = subject(name);
         for &what in measures {
@@ -74,13 +76,38 @@ fn idle_memory_is_seen_and_given_back() {
 /// Ciphertext is what the rule is about; the bare copy relay sends the lab's request as it is, which is mostly zeroes.
 #[test]
 fn the_audit_tells_ciphertext_from_plain() {
-    let plain = audit::drive(&subject("floor-plain"), &programs(), 5).unwrap();
+    let plain = audit::drive(&subject("floor-plain"), &programs(), 5, None).unwrap();
     assert_eq!((plain.connections, plain.not_exempt, plain.lengths), (5, 0, Some((200, 200))));
     assert_eq!(plain.exempt[&audit::Exemption::Bits], 5);
     // Keys are constants and so is the request: every connection begins alike.
-    let sealed = audit::drive(&subject("floor-aead"), &programs(), 5).unwrap();
+    let sealed = audit::drive(&subject("floor-aead"), &programs(), 5, None).unwrap();
     assert_eq!((sealed.connections, sealed.lengths), (5, Some((218, 218))));
-    assert!(audit::drive(&subject("direct"), &programs(), 1).is_err());
+    assert!(audit::drive(&subject("direct"), &programs(), 1, None).is_err());
+}
+
+/// A bare relay answers whatever is sent again, and tells nothing apart.
+#[test]
+fn a_relay_is_probed_with_what_its_client_sent() {
+    let mut plan = probe::Plan {
+        connections: 2,
+        patience: Duration::from_millis(300),
+        lengths: vec![10, 100],
+        at_once: 16,
+        seed: 5,
+    };
+    // A machine that stands still for longer than the prober waits spoils a try.
+    for _ in 0..10 {
+        let finding = audit::drive(&subject("floor-plain"), &programs(), 3, Some(&plan)).unwrap();
+        let probed = finding.probed.unwrap();
+        assert!((1..=4).contains(&probed.recorded), "{probed:?}");
+        let replay = probed.rows.iter().find(|row| row.kind == probe::Kind::Replay).unwrap();
+        let reached = replay.dialled == Some(2) && replay.tally.answered == 2;
+        if reached && probed.verdict()[0] == "no length of 10 to 100 random bytes made a difference: open" {
+            return;
+        }
+        plan.patience = (plan.patience * 2).min(Duration::from_secs(10));
+    }
+    panic!("a replayed request did not reach the target in ten tries");
 }
 
 fn plan() -> check::Plan {

@@ -168,7 +168,7 @@ impl Dialer {
 
     /// A dialer that shares a resolver; [`Dial::dns`] does not count.
     pub fn with_resolver(dial: &Dial, resolver: Rc<Resolver>) -> Self {
-        let Dial { family, interface, dns: _, fast_open, timeout, carrier: _, unix: _ } = dial;
+        let Dial { family, interface, dns: _, fast_open, timeout, carrier: _, unix: _, pace: _ } = dial;
         let interface = interface.clone();
         Self { family: *family, interface, fast_open: *fast_open, timeout: *timeout, resolver }
     }

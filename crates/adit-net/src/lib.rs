@@ -13,6 +13,7 @@ pub mod fetch;
 pub mod listen;
 pub mod messages;
 pub mod options;
+pub mod pace;
 pub mod plugin;
 pub mod resolve;
 pub mod rt;

@@ -43,7 +43,7 @@ impl Default for ListenOptions {
 
 impl From<&SocketOptions> for ListenOptions {
     fn from(options: &SocketOptions) -> Self {
-        let SocketOptions { fast_open, interface, carrier: _ } = options;
+        let SocketOptions { fast_open, interface, carrier: _, pace: _ } = options;
         Self { fast_open: *fast_open, interface: interface.clone(), ..Self::default() }
     }
 }

@@ -37,6 +37,11 @@ pub enum Warning {
     /// The interface to send through does not exist, or may not be used. It may come later.
     #[error("nothing can be reached for now, interface {0}: {1}")]
     Interface(Box<str>, io::ErrorKind),
+    /// The kernel has no congestion control of that name, or keeps it for the superuser.
+    #[error(
+        "brutal is not to be had ({0}), so connections are paced at its rate and give way to loss (hint: load the kernel module tcp-brutal)"
+    )]
+    Brutal(io::ErrorKind),
     /// The system has no IPv6.
     #[error("IPv6 is not available: listening on IPv4 alone")]
     NoIpv6,

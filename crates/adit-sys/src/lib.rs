@@ -13,7 +13,10 @@ pub mod diag;
 #[cfg(target_os = "linux")]
 pub mod packet;
 pub mod process;
+pub mod rate;
 pub mod tcp;
+#[cfg(target_os = "linux")]
+pub mod tun;
 #[cfg(target_os = "linux")]
 pub mod udp;
 pub mod user;

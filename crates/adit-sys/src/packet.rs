@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "small constants and sizes of the kernel's interface")]
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -25,12 +26,29 @@ pub struct Frame {
 /// # Errors
 /// `PermissionDenied` without `CAP_NET_RAW`, `NotFound` if there is no such interface.
 pub fn open(interface: &str) -> io::Result<OwnedFd> {
+    let socket = bound(interface, 0)?;
+    if interface == "lo" {
+        set(&socket, PACKET_IGNORE_OUTGOING, 1)?;
+    }
+    Ok(socket)
+}
+
+/// Opens `interface` as one end of a wire: each read takes a frame that came, each write sends one. Neither waits.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_end(interface: &str) -> io::Result<File> {
+    let socket = bound(interface, libc::SOCK_NONBLOCK)?;
+    set(&socket, PACKET_IGNORE_OUTGOING, 1)?;
+    Ok(socket.into())
+}
+
+fn bound(interface: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     let index = index_of(interface)?;
     let protocol = (libc::ETH_P_ALL as u16).to_be();
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
     // SAFETY: a system call without pointers.
-    let fd = unsafe {
-        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::c_int::from(protocol))
-    };
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, libc::c_int::from(protocol)) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -45,9 +63,6 @@ pub fn open(interface: &str) -> io::Result<OwnedFd> {
     // SAFETY: the pointer is to a local of the length given.
     if unsafe { libc::bind(fd, (&raw const address).cast(), len) } < 0 {
         return Err(io::Error::last_os_error());
-    }
-    if interface == "lo" {
-        set(&socket, PACKET_IGNORE_OUTGOING, 1)?;
     }
     Ok(socket)
 }

@@ -95,6 +95,18 @@ pub fn silence_stdio() -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the calling thread run before all that have no priority of this kind (SCHED_FIFO, the lowest), whenever it has
+/// something to do.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_SYS_NICE` or a limit that allows it.
+#[cfg(target_os = "linux")]
+pub fn run_first() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the pointer is to a local that the call only reads; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) })
+}
+
 #[cfg(target_os = "linux")]
 fn ask_for_death_signal(parent: libc::pid_t) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes one integer, passed as the unsigned long that the kernel reads.

@@ -80,7 +80,7 @@ pub fn congestion(socket: impl AsFd) -> io::Result<String> {
     {
         // TCP_CA_NAME_MAX of Linux.
         let mut name = [0u8; 16];
-        let len = get_option(&socket, libc::TCP_CONGESTION, &mut name)?;
+        let len = get_option(&socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
         let name = name[..len].split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(String::from_utf8_lossy(name).into_owned())
     }
@@ -111,7 +111,7 @@ pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
         // The kernel copies as much of `struct tcp_info` as there is room for; these fields have not moved since
         // Linux 2.6.
         let mut raw = [0u8; size_of::<libc::tcp_info>()];
-        get_option(&socket, libc::TCP_INFO, &mut raw)?;
+        get_option(&socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
         let field = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         Ok(TcpInfo {
             unacked: field(std::mem::offset_of!(libc::tcp_info, tcpi_unacked)),
@@ -125,37 +125,51 @@ pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn unsupported<T, A>(_arguments: A) -> io::Result<T> {
+pub(crate) fn unsupported<T, A>(_arguments: A) -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(target_os = "linux")]
 fn set_int(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    const LEN: libc::socklen_t = 4;
-    const { assert!(size_of::<libc::c_int>() == LEN as usize) };
+    set_option(socket, libc::IPPROTO_TCP, name, &value.to_ne_bytes())
+}
+
+/// Sets an option to the bytes of a value.
+#[cfg(target_os = "linux")]
+pub(crate) fn set_option(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &[u8],
+) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is borrowed and thus open; `value` is `LEN` bytes long and outlives the call, which
-    // only reads it.
-    let result = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, name, (&raw const value).cast(), LEN) };
+    let len = libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the descriptor is borrowed and thus open; `value` is `len` bytes long, or longer, and outlives the call,
+    // which only reads it.
+    let result = unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(target_os = "linux")]
 fn get_int(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value = [0u8; size_of::<libc::c_int>()];
-    get_option(socket, name, &mut value)?;
+    get_option(socket, libc::IPPROTO_TCP, name, &mut value)?;
     Ok(libc::c_int::from_ne_bytes(value))
 }
 
 /// Reads an option into `value` and returns how many bytes the kernel wrote, at most `value.len()`.
 #[cfg(target_os = "linux")]
-fn get_option(socket: &impl AsFd, name: libc::c_int, value: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn get_option(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &mut [u8],
+) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX);
     // SAFETY: the descriptor is borrowed and thus open; the kernel writes at most `len` bytes to `value`, which is at
     // least that long, and any bytes are valid there.
-    let result =
-        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, name, value.as_mut_ptr().cast(), &raw mut len) };
+    let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value.len().min(len as usize)) }
 }
 

@@ -8,11 +8,11 @@
 #![forbid(unsafe_code)]
 
 pub mod layers;
-pub mod netem;
 
 mod rng;
 mod vectors;
 
+pub use adit_netem as netem;
 pub use rng::{FixedRng, ScriptedRng};
 pub use vectors::{hex, load, pattern, text};
 

@@ -67,6 +67,10 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Print a server as its clients want to read it: lines, files, a link, a QR code
     Share(ShareArgs),
+    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell:// and ss:// links) into adit.toml
+    ///
+    /// It goes to standard output. What adit has no words for is an error that names the field.
+    Import(ImportArgs),
     /// Show what a running adit does
     Status(StatusArgs),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
@@ -154,6 +158,16 @@ pub(crate) struct ShareArgs {
     /// Draw the Shadowrocket link as a QR code
     #[arg(long)]
     pub(crate) qr: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// A file, `-` for standard input, or a link
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) source: String,
+    /// Read it as this form: surge, mihomo, sing-box or shadowrocket [default: by its shape]
+    #[arg(long)]
+    pub(crate) form: Option<Form>,
 }
 
 #[derive(Debug, Args)]

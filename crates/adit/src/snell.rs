@@ -3,13 +3,17 @@
 //! Status 0 after a signal, 1 for a file that is not good or a start that fails, 2 for bad flags.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::opensnell::{self, Flags, Invocation, Program};
+use adit_config::dialect::Loaded;
+use adit_config::dialect::opensnell::{self, Environment, Flags, Invocation, Program};
+use adit_config::dialect::share::{KEY_LEN, generate_key};
 use adit_config::model::{Level, Log};
 use adit_config::source;
 
+use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
@@ -31,6 +35,9 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     serve::log_findings(&flags.diagnostics);
+    if flags.diagnostics.has_errors() {
+        return ExitCode::FAILURE;
+    }
     let error = match load(program, flags) {
         Ok(loaded) => {
             serve::log_findings(&loaded.diagnostics);
@@ -48,7 +55,22 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn load(program: Program, flags: &Flags) -> Result<adit_config::dialect::Loaded, Diagnostics> {
+/// The file, or in its place, where it is the default one and is not there, the variables of the container image.
+fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
+    if program == Program::Server
+        && flags.config == Path::new(program.default_path())
+        && !flags.config.exists()
+        && let Some(mut environment) = Environment::read(|name| std::env::var(name).ok())
+    {
+        if !environment.has_key {
+            let key = generate_key(&mut SystemRng, KEY_LEN);
+            environment.set_key(&key);
+            // Nobody could use the server without it. It is no part of the log.
+            let (variable, key) = (Environment::KEY, key.expose());
+            print::data(format_args!("{variable} is not set, a new key for this run: {key}\n")).ok();
+        }
+        return environment.load(flags.level);
+    }
     let text = source::read(&flags.config)?;
     opensnell::parse(program, flags.level, &flags.config.to_string_lossy(), &text)
 }

@@ -15,11 +15,12 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit-core", &["adit-config", "adit-net", "adit-proto"], &["adit-sys", "adit-testkit"]),
     ("adit-net", &["adit-config", "adit-proto", "adit-sys"], &["adit-testkit"]),
     ("adit-config", &["adit-proto"], &["adit-testkit"]),
-    ("adit-lab", &["adit-sys"], &["adit-testkit"]),
+    ("adit-lab", &["adit-netem", "adit-sys"], &["adit-testkit"]),
+    ("adit-netem", &[], &[]),
     ("adit-proto", &[], &["adit-testkit"]),
     ("adit-sys", &[], &[]),
     // Its tests replay the fuzz corpus through every crate that parses.
-    ("adit-testkit", &["adit-proto"], &["adit-config"]),
+    ("adit-testkit", &["adit-netem", "adit-proto"], &["adit-config", "adit-lab"]),
     ("xtask", &[], &[]),
 ];
 

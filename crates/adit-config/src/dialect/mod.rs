@@ -1,6 +1,7 @@
 //! The ways in which configuration is written: adit's own file ([`native`]), the flags and files of the programs
 //! that adit replaces ([`opensnell`]), and the lines that other clients take ([`share`]).
 
+pub mod import;
 mod json;
 pub mod kcptun;
 pub mod native;
@@ -8,6 +9,7 @@ pub mod opensnell;
 pub mod shadowsocks;
 pub mod share;
 mod value;
+mod yaml;
 
 use crate::diagnostic::Diagnostics;
 use crate::model::Config;

@@ -4,6 +4,7 @@
 pub mod acl;
 mod group;
 mod kcp;
+mod pace;
 mod shadowsocks;
 mod snell;
 mod url;
@@ -19,6 +20,7 @@ use zeroize::Zeroizing;
 
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace};
+pub use self::pace::Pace;
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
@@ -357,6 +359,8 @@ pub struct Dial {
     pub carrier: Option<Box<KcpClient>>,
     /// Unix socket that every connection goes to, whatever its target.
     pub unix: Option<PathBuf>,
+    /// How fast the connections to one address send together; none with a carrier, which has a pace of its own.
+    pub pace: Option<Pace>,
 }
 
 impl Default for Dial {
@@ -369,6 +373,7 @@ impl Default for Dial {
             timeout: Duration::from_secs(10),
             carrier: None,
             unix: None,
+            pace: None,
         }
     }
 }
@@ -396,6 +401,8 @@ pub struct SocketOptions {
     pub interface: Option<Box<str>>,
     /// Connections that come as streams of sessions, in the place of TCP.
     pub carrier: Option<Box<Kcp>>,
+    /// How fast the connections from one address send together; none with a carrier, which has a pace of its own.
+    pub pace: Option<Pace>,
 }
 
 /// A key or password. Its `Debug` form never shows it, and it is wiped when dropped.

@@ -266,7 +266,7 @@ impl Association {
                 Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
             },
         };
-        let Scratch { batch, outgoing } = &mut *turn.scratch;
+        let Scratch { batch, outgoing, .. } = &mut *turn.scratch;
         let range = match codec {
             None => payload,
             Some(Codec::Quic(_)) => return Err(Drop::Gone),
@@ -293,7 +293,7 @@ impl Association {
 
     /// Sends what is queued. What ICMP says of a target costs the datagrams for it, and nothing else.
     fn flush_far(&mut self, block: &[u8], cx: &mut Context<'_>, scratch: &mut Scratch) {
-        let Scratch { batch, outgoing } = scratch;
+        let Scratch { batch, outgoing, .. } = scratch;
         match &mut self.flow {
             Some(FarFlow::Socket(socket, codec)) if !outgoing.is_empty() => {
                 let sent = match codec {

@@ -14,6 +14,7 @@ mod drops;
 mod exchange;
 mod far;
 mod frames;
+mod gather;
 mod link;
 mod marks;
 mod names;
@@ -35,6 +36,7 @@ use adit_proto::wire::Room;
 pub(crate) use association::Association;
 pub(crate) use exchange::Exchange;
 pub(crate) use far::Far;
+use gather::Gather;
 pub(crate) use names::Known;
 pub(crate) use near::Near;
 pub(crate) use relay::{Ends, QuicPort, Relay};
@@ -44,6 +46,9 @@ pub(crate) use relay::{Ends, QuicPort, Relay};
 pub(crate) struct Scratch {
     batch: Batch,
     outgoing: Vec<Outgoing>,
+    gather: Gather,
+    /// [`adit_net::rt::stream_calls`] at the last pause.
+    stream_calls: u32,
 }
 
 /// The scratch space of a core, made when the first relay starts.

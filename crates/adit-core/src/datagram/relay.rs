@@ -89,6 +89,8 @@ pub(crate) struct Relay {
     at: Instant,
     unix_s: u64,
     tally: Tally,
+    /// For [`Gather`](super::gather::Gather).
+    seen: u32,
 }
 
 /// One client's traffic, as long as it lasts.
@@ -179,6 +181,7 @@ impl Relay {
             at: rt::now(),
             unix_s: 0,
             tally: Tally::default(),
+            seen: 0,
         })
     }
 
@@ -218,8 +221,17 @@ impl Relay {
             more |= self.receive_far(id, scratch);
         }
         self.todo = todo;
+        let pause = scratch.gather.note(self.tally.up + self.tally.down, &mut self.seen, self.at);
         self.tally.report(&self.metrics);
-        if more || self.ready.is_waiting() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if more || self.ready.is_waiting() {
+            return Poll::Ready(Ok(()));
+        }
+        // Streams of this core do not wait for datagrams.
+        let streams = rt::stream_calls();
+        if !pause.is_zero() && std::mem::replace(&mut scratch.stream_calls, streams) == streams {
+            rt::pause(pause);
+        }
+        Poll::Pending
     }
 
     /// A second has passed.
@@ -451,7 +463,7 @@ impl Relay {
 
     /// Sends what is queued for the far side, each flow's in order.
     fn flush_far(&mut self, scratch: &mut Scratch) {
-        let Scratch { batch, outgoing } = scratch;
+        let Scratch { batch, outgoing, .. } = scratch;
         if !outgoing.is_sorted_by_key(|datagram| datagram.key) {
             outgoing.sort_by_key(|datagram| datagram.key);
         }
@@ -601,7 +613,7 @@ impl Relay {
 
     /// Sends what is queued for clients.
     fn flush_near(&mut self, scratch: &mut Scratch) {
-        let Scratch { batch, outgoing } = scratch;
+        let Scratch { batch, outgoing, .. } = scratch;
         if !outgoing.is_empty() {
             let sent = self.listener.send(batch, outgoing);
             self.metrics.datagrams.dropped.note(&sent);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use adit_config::model::{self, ServerCover, Transports};
 use adit_net::accept::Acceptor;
+use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_proto::wire::Target;
 
@@ -46,6 +47,8 @@ pub(crate) struct Inbound {
     pub(crate) datagrams: Option<Datagrams>,
     /// Its rules.
     pub(crate) access: Option<Rc<Access>>,
+    /// How fast its connections send, if there is a rate.
+    pacer: Option<Arc<Pacer>>,
     kind: Kind,
 }
 
@@ -130,10 +133,13 @@ impl Shared {
 
 /// What is to be said once about `inbound`.
 pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
-    let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Vec::new() };
-    let mut warnings: Vec<String> = notice::method_warning(server.key.method()).into_iter().collect();
-    if server.transports.udp() && !takes_datagrams(inbound) {
-        warnings.push("datagrams through a plugin are not in this build".into());
+    let pace = inbound.socket.pace.as_ref().and_then(check_pace);
+    let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();
+    if let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol {
+        warnings.extend(notice::method_warning(server.key.method()));
+        if server.transports.udp() && !takes_datagrams(inbound) {
+            warnings.push("datagrams through a plugin are not in this build".into());
+        }
     }
     warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
 }
@@ -147,6 +153,7 @@ pub(crate) struct Surroundings {
     pub(crate) active: Rc<Cell<usize>>,
     pub(crate) datagrams: Option<Datagrams>,
     pub(crate) access: Option<Rc<Access>>,
+    pub(crate) pacer: Option<Arc<Pacer>>,
 }
 
 impl Inbound {
@@ -163,8 +170,19 @@ impl Inbound {
                 unreachable!("shared state is made from the same inbound")
             }
         };
-        let Surroundings { metrics, outbound, core, guard, active, datagrams, access } = around;
-        Self { name: inbound.name.clone(), metrics, outbound, core, guard, active, datagrams, access, kind }
+        let Surroundings { metrics, outbound, core, guard, active, datagrams, access, pacer } = around;
+        Self {
+            name: inbound.name.clone(),
+            metrics,
+            outbound,
+            core,
+            guard,
+            active,
+            datagrams,
+            access,
+            pacer,
+            kind,
+        }
     }
 
     /// Accepts until told to drain.
@@ -173,7 +191,14 @@ impl Inbound {
         let accept = async {
             loop {
                 match acceptor.accept().await {
-                    Ok((stream, peer)) => self.clone().spawn(stream.into(), peer),
+                    Ok((stream, peer)) => {
+                        let stream = Stream::from(stream);
+                        let stream = match &self.pacer {
+                            Some(pacer) => stream.paced(pacer),
+                            None => stream,
+                        };
+                        self.clone().spawn(stream, peer);
+                    }
                     Err(error) => {
                         tracing::error!(inbound = &*self.name, %error, "listener failed");
                         return;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use adit_config::model;
 use adit_net::dial::{DialError, Dialer};
+use adit_net::pace::{Pacer, check_pace};
 use adit_net::plugin::Plugins;
 use adit_net::resolve::ResolveError;
 use adit_net::rt::{self, Pool, Stream};
@@ -48,6 +49,8 @@ pub(crate) struct Outbound {
     carrier: Option<kcp::Client>,
     /// Where all of them go, whatever their target.
     unix: Option<PathBuf>,
+    /// How fast they send, if there is a rate.
+    pacer: Option<Arc<Pacer>>,
     metrics: Arc<OutboundMetrics>,
 }
 
@@ -224,6 +227,7 @@ fn end_of_cut(far: &Endpoint, outcome: &Outcome) {
 pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     let mut warnings: Vec<String> =
         Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
+    warnings.extend(outbound.dial.pace.as_ref().and_then(check_pace).map(|warning| warning.to_string()));
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
         if client.transports.udp() && !Far::is_there(outbound) {
@@ -256,12 +260,17 @@ impl Outbound {
         let loopback = Dialer::new(&model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() });
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
         let unix = outbound.dial.unix.clone();
-        Self { name, kind, dialer, loopback, carrier: None, unix, metrics }
+        Self { name, kind, dialer, loopback, carrier: None, unix, pacer: None, metrics }
     }
 
     /// The same with what takes the place of TCP, if there is something.
     pub(crate) fn with_carrier(self, carrier: Option<kcp::Client>) -> Self {
         Self { carrier, ..self }
+    }
+
+    /// The same with a rate for all cores, if there is one.
+    pub(crate) fn with_pacer(self, pacer: Option<Arc<Pacer>>) -> Self {
+        Self { pacer, ..self }
     }
 
     /// The outbound for a group on one core.
@@ -411,7 +420,11 @@ impl Outbound {
         match dialled {
             Ok(stream) => {
                 self.metrics.dialled.add(1);
-                Ok(stream.into())
+                let stream = stream.into();
+                Ok(match &self.pacer {
+                    Some(pacer) => stream.paced(pacer),
+                    None => stream,
+                })
             }
             Err(error) => {
                 self.metrics.failed.add(1);

@@ -8,7 +8,7 @@ use super::datagram::Kind;
 use super::flow::{Flow, Way};
 use super::generator::{Generator, Offer};
 use super::measure::{Sizes, WINDOW, greet, open};
-use super::sink::{Reading, Sink};
+use super::sink::Reading;
 use crate::measure::{Values, enter_processor, memory, processor};
 use crate::stats::percentile;
 use crate::subject::{Entry, Running};
@@ -75,7 +75,7 @@ fn trips(flow: &mut Flow, len: usize, window: usize, time: Duration) -> Result<T
 /// Round trips with a full window.
 pub(super) fn echo(running: &Running, way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
-    let sink = Sink::start(way.target, Reading::Prompt, epoch)?;
+    let sink = way.sink(Reading::Prompt, epoch)?;
     let mut flow = Flow::open(way, 0, way.target, epoch)?;
     greet(&sink, &mut flow, len)?;
     trips(&mut flow, len, WINDOW, WARM_UP.min(sizes.window))?;
@@ -95,8 +95,8 @@ pub(super) fn echo(running: &Running, way: &Way, len: usize, sizes: &Sizes) -> R
 /// Round trips one by one, through the subject and without it.
 pub(super) fn latency(way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
-    let sink = Sink::start(way.target, Reading::Prompt, epoch)?;
-    let direct = Way { address: way.target, entry: Entry::Tunnel, ..way.clone() };
+    let sink = way.sink(Reading::Prompt, epoch)?;
+    let direct = way.straight();
     let mut values = Values::new();
     for (way, prefix) in [(&direct, "direct_"), (way, "")] {
         let mut flow = Flow::open(way, 0, way.target, epoch)?;
@@ -126,7 +126,7 @@ pub(super) fn voice_time(sizes: &Sizes) -> Duration {
 /// How regularly a voice-like flow arrives while a bulk flow runs.
 pub(super) fn jitter(way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
-    let sink = Sink::start(way.target, Reading::Prompt, epoch)?;
+    let sink = way.sink(Reading::Prompt, epoch)?;
     let mut flows = open(way, 2, epoch)?;
     if way.entry != Entry::Shadowsocks {
         for flow in &mut flows {
@@ -164,7 +164,7 @@ pub(super) fn jitter(way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
 /// Memory of flows that have had an answer and are at rest.
 pub(super) fn idle(running: &Running, way: &Way, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
-    let sink = Sink::start(way.target, Reading::Prompt, epoch)?;
+    let sink = way.sink(Reading::Prompt, epoch)?;
     // What is allocated with the first flow is not the flow's.
     let mut first = Flow::open(way, 0, way.target, epoch)?;
     greet(&sink, &mut first, 512)?;

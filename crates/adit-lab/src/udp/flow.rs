@@ -1,13 +1,16 @@
 //! A flow: one socket towards the subject, and what keeps its way open.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_sys::udp::{set_receive_buffer, set_send_buffer};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::datagram::{Datagram, Kind};
+use super::sink::{Reading, Sink};
 use super::wrap::Wrap;
+use crate::link::{FAR, Site};
 use crate::load;
 use crate::subject::Entry;
 
@@ -25,6 +28,29 @@ pub struct Way {
     pub target: SocketAddr,
     /// The cipher, if the entry is a server that the lab speaks to itself.
     pub method: Option<String>,
+    /// The link, if there is one; the target is at its far end.
+    pub site: Option<Arc<Site>>,
+}
+
+impl Way {
+    /// The way to the target without a subject.
+    #[must_use]
+    pub fn straight(&self) -> Self {
+        let address = match self.site {
+            Some(_) => SocketAddr::from((FAR, self.target.port())),
+            None => self.target,
+        };
+        Self { address, entry: Entry::Tunnel, ..self.clone() }
+    }
+
+    /// Starts the target's sink, where the target is.
+    ///
+    /// # Errors
+    /// As [`Sink::start`].
+    pub fn sink(&self, reading: Reading, epoch: Instant) -> Result<Sink> {
+        let start = || Sink::start(self.target, reading, epoch);
+        self.site.as_ref().map_or_else(start, |site| site.network.far.within(start))
+    }
 }
 
 /// One flow of datagrams.
@@ -61,7 +87,8 @@ impl Flow {
                 (way.address, Wrap::shadowsocks(target, method, fresh_seed(number))?, None)
             }
         };
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("open a datagram socket")?;
+        let from = if address.ip().is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        let socket = UdpSocket::bind((from, 0)).context("open a datagram socket")?;
         set_receive_buffer(&socket, 4 << 20)?;
         set_send_buffer(&socket, 4 << 20)?;
         socket.connect(address)?;

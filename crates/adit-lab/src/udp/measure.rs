@@ -75,6 +75,9 @@ impl Measure {
             metric("loss_percent", "loss %", false, 2),
             metric("delivered_per_s", "delivered/s", false, 0),
             metric("offered_per_s", "offered/s", false, 0),
+            metric("socket_drops", "socket drops", false, 0),
+            metric("fragments", "fragments", false, 0),
+            metric("tracked", "conntrack", false, 0),
         ];
         const MAX: &[Metric] = &[
             metric("max_per_s", "most/s at <= 0.1 % loss", true, 0),

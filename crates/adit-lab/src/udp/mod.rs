@@ -9,6 +9,7 @@ pub mod datagram;
 pub mod floor;
 pub mod flow;
 pub mod generator;
+pub(crate) mod kernel;
 pub mod sink;
 pub mod wrap;
 

@@ -83,7 +83,7 @@ fn run(
 /// A sink and flows that are known to work.
 fn ready(way: &Way, count: u32, len: usize, gso: bool) -> Result<(Sink, Vec<Flow>)> {
     let epoch = Instant::now();
-    let sink = Sink::start(way.target, if gso { Reading::Merged } else { Reading::Rested }, epoch)?;
+    let sink = way.sink(if gso { Reading::Merged } else { Reading::Rested }, epoch)?;
     let mut flows = open(way, count, epoch)?;
     for flow in &mut flows {
         if way.entry == Entry::Shadowsocks {

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::datagram::{Datagram, Kind};
 use super::flow::MAX_LEN;
 use super::wrap;
+use crate::link::FAR;
 
 /// Datagrams, or merged ones, per call.
 const BATCH: usize = 64;
@@ -245,7 +246,7 @@ impl Shared {
 
     /// Flows go to the first target, or each to its own.
     fn is_place(&self, flow: u32, to: Option<IpAddr>) -> bool {
-        to.is_none_or(|to| to == self.first.ip() || to == wrap::target(self.first, flow).ip())
+        to.is_none_or(|to| to == self.first.ip() || to == FAR || to == wrap::target(self.first, flow).ip())
     }
 }
 

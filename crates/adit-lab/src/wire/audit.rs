@@ -8,18 +8,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::Source;
+use super::frame::Packet;
 use super::tap::Tap;
 use crate::ProgramArgs;
 use crate::load::{self, Path};
+use crate::probe::recording::Gathering;
+use crate::probe::{self, Probed};
+use crate::scenario::Scenario;
 use crate::subject::{self, Programs, Running, Subject};
 use crate::target::Target;
 
@@ -104,6 +111,9 @@ pub struct Finding {
     pub bits: Option<(f64, f64)>,
     /// Payload lengths of the first packets: least and most.
     pub lengths: Option<(usize, usize)>,
+    /// What the server did with probes, if it was probed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probed: Option<Probed>,
 }
 
 impl Finding {
@@ -122,23 +132,70 @@ impl Finding {
     }
 }
 
-/// Judge the first packets of TCP connections by the published rule against fully encrypted traffic.
+/// Judge the first packets of TCP connections by the published rule against fully encrypted traffic, and probe servers.
 #[derive(Debug, ClapArgs)]
 #[command(arg_required_else_help = true)]
 pub struct Args {
     #[command(flatten)]
     source: Source,
     /// Start these subjects (`adit bench --list`) and judge what their clients send, instead of a capture.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["file", "interface"])]
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["file", "interface", "probe"])]
     subjects: Vec<String>,
+    /// The subjects of this scenario (`adit bench --list`) or scenario file.
+    #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["subjects", "file", "interface", "probe"])]
+    scenario: Option<String>,
     /// Connections through each subject.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
+    #[command(flatten)]
+    probing: Probing,
     #[command(flatten)]
     programs: ProgramArgs,
     /// Write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// Which server is probed, and how much.
+#[derive(Debug, ClapArgs)]
+struct Probing {
+    /// Probe this server, which must be yours to probe; what a capture shows of its connections is sent again.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    probe: Option<SocketAddr>,
+    /// Probe the servers of the subjects as well.
+    #[arg(long)]
+    probes: bool,
+    /// Connections for each probe.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    probe_connections: u32,
+    /// Seconds for which a server is watched behind the last byte of a probe.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    patience: f64,
+    /// Lengths of random bytes, separated by commas [default: 0 to 64, and some up to 131072].
+    #[arg(long, value_delimiter = ',')]
+    lengths: Vec<usize>,
+}
+
+impl Probing {
+    fn plan(&self) -> Result<probe::Plan> {
+        /// Longest probe: what fits the buffers of most systems.
+        const MOST: usize = 1 << 20;
+        /// Servers bound how many strangers they keep from one address.
+        const AT_ONCE: usize = 16;
+        ensure!((0.1..=3600.0).contains(&self.patience), "patience out of range: {}", self.patience);
+        let mut lengths = if self.lengths.is_empty() { probe::usual_lengths() } else { self.lengths.clone() };
+        lengths.sort_unstable();
+        lengths.dedup();
+        ensure!(lengths.last().is_none_or(|len| *len <= MOST), "a probe of more than {MOST} bytes");
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(probe::Plan {
+            connections: self.probe_connections as usize,
+            patience: Duration::from_secs_f64(self.patience),
+            lengths,
+            at_once: AT_ONCE,
+            seed: u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or_default(),
+        })
+    }
 }
 
 /// Prints a finding per server, or per subject. `prefix` are the words that lead to the lab's commands.
@@ -148,22 +205,30 @@ pub struct Args {
 pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
     let mut findings: BTreeMap<String, Finding> = BTreeMap::new();
     let mut out = std::io::stdout().lock();
-    if args.subjects.is_empty() {
-        let seen = super::see(&args.source, None)?;
-        for flow in seen.flows.iter().filter(|flow| flow.protocol == "tcp" && !flow.up.opening.is_empty()) {
-            findings.entry(flow.server.to_string()).or_default().note(&flow.up.opening);
-        }
+    let plan = args.probing.plan()?;
+    let mut failed = Vec::new();
+    let subjects = match &args.scenario {
+        Some(name) => Scenario::find(name)?.subjects,
+        None => args.subjects.clone(),
+    };
+    if subjects.is_empty() {
+        observe(args, &plan, &mut findings)?;
     } else {
         let (all, programs) = (args.programs.subjects()?, args.programs.programs(crate::helper(prefix)?));
         subject::clean_up_on_signals()?;
-        for name in &args.subjects {
-            let subject = crate::find(&all, name)?;
+        let probes = args.probing.probes.then_some(&plan);
+        let count = subjects.len();
+        for (at, name) in subjects.into_iter().enumerate() {
+            writeln!(std::io::stderr(), "subject {} of {count}: {name}", at + 1)?;
+            let subject = crate::find(&all, &name)?;
             if let Some(reason) = subject.obstacle(&programs) {
                 writeln!(out, "skipped: {name}: {reason}")?;
                 continue;
             }
-            let finding = drive(&subject, &programs, args.connections as usize);
-            findings.insert(name.clone(), finding.with_context(|| name.clone())?);
+            match drive(&subject, &programs, args.connections as usize, probes) {
+                Ok(finding) => drop(findings.insert(name, finding)),
+                Err(error) => failed.push(format!("{name}: {error:#}")),
+            }
         }
     }
     print(&findings, &mut out)?;
@@ -171,27 +236,79 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
         let text = serde_json::to_string_pretty(&findings)?;
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    ensure!(failed.is_empty(), "subjects failed:\n{}", failed.join("\n"));
     Ok(())
 }
 
-/// Sends `connections` requests through `subject` and judges what its client sends to its server.
+/// Judges what a capture or an interface shows, if there is one, and probes the server that was named.
+fn observe(args: &Args, plan: &probe::Plan, findings: &mut BTreeMap<String, Finding>) -> Result<()> {
+    let mut gathering = args.probing.probe.map(Gathering::new);
+    if args.source.is_given() {
+        let mut note = |packet: &Packet<'_>, _: Duration| {
+            if let Some(gathering) = &mut gathering {
+                gathering.note(packet);
+            }
+        };
+        let seen = super::see(&args.source, Some(&mut note))?;
+        for flow in seen.flows.iter().filter(|flow| flow.protocol == "tcp" && !flow.up.opening.is_empty()) {
+            findings.entry(flow.server.to_string()).or_default().note(&flow.up.opening);
+        }
+    } else {
+        ensure!(gathering.is_some(), "a file, --interface, --subjects, --scenario or --probe expected");
+    }
+    if let (Some(server), Some(gathering)) = (args.probing.probe, gathering) {
+        let probed = probe::run(server, plan, &gathering.finish(), &|| None)?;
+        findings.entry(server.to_string()).or_default().probed = Some(probed);
+    }
+    Ok(())
+}
+
+/// Sends `connections` requests through `subject`, judges what its client sends to its server, and probes the server if
+/// there is a plan for that.
 ///
 /// # Errors
 /// If the subject does not start, or does not carry them.
-pub fn drive(subject: &Subject, programs: &Programs, connections: usize) -> Result<Finding> {
+pub fn drive(
+    subject: &Subject,
+    programs: &Programs,
+    connections: usize,
+    probes: Option<&probe::Plan>,
+) -> Result<Finding> {
     let target = Target::start(Duration::from_secs(20))?;
     let mut tap = None;
-    let running = Running::start_tapped(subject, programs, target.address(), &mut |port| {
+    let mut running = Running::start_tapped(subject, programs, target.address(), &mut |port| {
         Ok(tap.insert(Tap::start(port)?).port())
     })?;
     running.link()?;
     let path = Path { address: running.address, entry: running.entry, target: target.address() };
+    let tap = tap.context("nothing lies between the halves of this subject")?;
+    warm_up(&path, &mut running)?;
+    let before = tap.openings().len();
     load::fresh(&path, connections, 1, Duration::ZERO)?;
     let mut finding = Finding::default();
-    for opening in tap.context("nothing lies between the halves of this subject")?.openings() {
+    for opening in tap.openings().into_iter().skip(before) {
         finding.note(&opening);
     }
+    if let Some(plan) = probes {
+        let dialled = || Some(target.counters().accepted.load(Ordering::Relaxed));
+        finding.probed = Some(probe::run(tap.server(), plan, &tap.flights(), &dialled)?);
+        running.alive()?;
+    }
     Ok(finding)
+}
+
+/// One connection that arrives: a plugin may listen before the server behind it does.
+fn warm_up(path: &Path, running: &mut Running) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match load::fresh(path, 1, 1, Duration::ZERO) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => running.alive()?,
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Writes a table with a row per finding.
@@ -205,20 +322,28 @@ pub fn print(findings: &BTreeMap<String, Finding>, out: &mut dyn Write) -> Resul
     header.extend(ALL.map(|exemption| exemption.to_string()));
     header.extend(["bits/byte".to_owned(), "first payload B".to_owned()]);
     table.set_header(header);
-    for (name, finding) in findings {
+    for (name, finding) in findings.iter().filter(|(_, finding)| finding.connections > 0) {
         let mut row = vec![name.clone(), finding.connections.to_string(), finding.not_exempt.to_string()];
         row.extend(ALL.map(|exemption| finding.exempt.get(&exemption).copied().unwrap_or(0).to_string()));
         row.push(finding.bits.map_or_else(String::new, |(least, most)| format!("{least:.2}-{most:.2}")));
         row.push(finding.lengths.map_or_else(String::new, |(least, most)| format!("{least}-{most}")));
         table.add_row(row);
     }
-    writeln!(out, "{table}")?;
-    writeln!(
-        out,
-        "exempt: this rule lets it pass; not exempt: this rule may block it. It is one rule, published in 2023; who applies \
+    if findings.values().any(|finding| finding.connections > 0) {
+        writeln!(out, "{table}")?;
+        writeln!(
+            out,
+            "exempt: this rule lets it pass; not exempt: this rule may block it. It is one rule, published in 2023; who applies \
          which rules today is not known"
-    )?;
-    Ok(())
+        )?;
+    }
+    for (name, finding) in findings {
+        if let Some(probed) = &finding.probed {
+            probed.print(name, out)?;
+        }
+    }
+    let probed = findings.iter().filter_map(|(name, finding)| Some((name, finding.probed.as_ref()?)));
+    probe::table::compare(probed, out)
 }
 
 #[cfg(test)]

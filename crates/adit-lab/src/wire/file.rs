@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::frame::Link;
+use super::flows::Flows;
+use super::frame::{Link, parse};
 
 /// Largest block or frame that is read.
 const MOST: usize = 1 << 20;
@@ -288,6 +289,33 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self) -> io::Result<W> {
         self.to.flush()?;
         Ok(self.to)
+    }
+}
+
+/// Feeds a capture to everything that reads one: it ends, no frame is larger than the file, and what is counted of the
+/// flows adds up to what the frames carry.
+///
+/// # Panics
+/// If that does not hold.
+pub fn fuzz_capture(data: &[u8]) {
+    let Ok(mut reader) = Reader::new(data) else { return };
+    let (mut flows, mut packets, mut bytes) = (Flows::default(), 0, 0);
+    while let Ok(Some(captured)) = reader.next_frame() {
+        assert!(captured.bytes.len() <= data.len(), "a frame of bytes that are not in the file");
+        if let Some(packet) = captured.link.and_then(|link| parse(link, captured.bytes)) {
+            flows.note(&packet, captured.time);
+            packets += 1;
+            bytes += packet.len as u64;
+        }
+    }
+    let beyond = flows.beyond;
+    let flows = flows.finish();
+    let sides = || flows.iter().flat_map(|flow| [&flow.up, &flow.down]);
+    assert_eq!(sides().map(|side| side.packets).sum::<u64>() + beyond, packets);
+    assert!(beyond > 0 || sides().map(|side| side.bytes).sum::<u64>() == bytes);
+    for side in sides() {
+        let sized = side.classes.iter().sum::<u64>() + side.full + side.merged;
+        assert_eq!(sized, side.data, "each packet with payload has one size");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Flows, and what was counted of each: segment sizes, empty acknowledgements, retransmissions, round trips.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -174,6 +175,19 @@ pub struct Flow {
     pub down: Direction,
 }
 
+impl Flow {
+    fn bytes(&self) -> u64 {
+        self.up.bytes + self.down.bytes
+    }
+
+    /// Finds the size of a full segment, and by it the class of each packet.
+    fn classify(&mut self) {
+        self.full_size = full_size(self);
+        self.up.classify(self.full_size);
+        self.down.classify(self.full_size);
+    }
+}
+
 /// The size of a full segment: the largest that was seen often enough to be no accident and is no more than what the
 /// two ends announced. Options, such as times of 12 bytes, take their part of it.
 fn full_size(flow: &Flow) -> usize {
@@ -237,13 +251,25 @@ impl Flows {
     #[must_use]
     pub fn finish(self) -> Vec<Flow> {
         let mut flows: Vec<Flow> = self.flows.into_values().collect();
-        for flow in &mut flows {
-            flow.full_size = full_size(flow);
-            flow.up.classify(flow.full_size);
-            flow.down.classify(flow.full_size);
-        }
-        flows.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
+        flows.iter_mut().for_each(Flow::classify);
+        flows.sort_by_key(|flow| Reverse(flow.bytes()));
         flows
+    }
+
+    /// The `count` flows with most bytes as they are now.
+    #[must_use]
+    pub fn top(&self, count: usize) -> Vec<Flow> {
+        let mut all: Vec<&Flow> = self.flows.values().collect();
+        all.sort_by_key(|flow| Reverse(flow.bytes()));
+        let mut top: Vec<Flow> = all.into_iter().take(count).cloned().collect();
+        top.iter_mut().for_each(Flow::classify);
+        top
+    }
+
+    /// Payload bytes of all flows, repeated ones included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.flows.values().map(Flow::bytes).sum()
     }
 }
 
@@ -296,6 +322,23 @@ mod tests {
         assert_eq!(flow.down.trips, [1000.0, 2000.0, 1000.0]);
         assert_eq!(flow.up.trips, [1000.0]);
         assert_eq!(flows[1].up.retransmitted, 0);
+    }
+
+    #[test]
+    fn the_busiest_are_shown_while_others_go_on() {
+        let mut wire = Wire { flows: Flows::default(), time: Duration::ZERO };
+        for (port, len) in [(1001, 100), (1002, 300), (1003, 200)] {
+            wire.see(port, 443, 1, 0, ACK, len);
+        }
+        let ports = |flows: &[Flow]| flows.iter().map(|flow| flow.client.port()).collect::<Vec<_>>();
+        assert_eq!(ports(&wire.flows.top(2)), [1002, 1003]);
+        wire.see(1001, 443, 101, 0, ACK, 1000);
+        let top = wire.flows.top(9);
+        assert_eq!(ports(&top), [1001, 1002, 1003]);
+        assert_eq!((top[0].full_size, top[0].up.full, top[0].up.classes), (1000, 1, [1, 0, 0, 0]));
+        assert_eq!(wire.flows.bytes(), 1600);
+        // Looking has changed nothing.
+        assert_eq!(wire.flows.finish()[0].up.classes, [1, 0, 0, 0]);
     }
 
     #[test]

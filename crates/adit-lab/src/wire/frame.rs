@@ -215,6 +215,19 @@ fn long(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
+/// Reads a frame whose first byte chooses the link layer: no more payload than was captured, and than the packet says.
+///
+/// # Panics
+/// If that does not hold.
+pub fn fuzz_packet(data: &[u8]) {
+    const LINKS: [Link; 5] = [Link::Ethernet, Link::Loop, Link::Ip, Link::Cooked, Link::Cooked2];
+    let Some((&link, frame)) = data.split_first() else { return };
+    if let Some(packet) = parse(LINKS[usize::from(link) % LINKS.len()], frame) {
+        assert!(packet.payload.len() <= packet.len && packet.payload.len() <= frame.len());
+        assert!(packet.from.is_ipv4() == packet.to.is_ipv4());
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -29,7 +29,7 @@ pub fn capture(
     interface: &str,
     headers_of: Option<u16>,
     seen: &mut dyn FnMut(&Captured<'_>, usize) -> io::Result<()>,
-    stop: &dyn Fn() -> bool,
+    stop: &mut dyn FnMut() -> bool,
 ) -> Result<u64> {
     let socket = packet::open(interface)
         .with_context(|| format!("listen on {interface}\nhint: it takes root, or CAP_NET_RAW"))?;
@@ -51,7 +51,7 @@ pub fn capture(
     Ok(packet::take_drops(&socket)?.into())
 }
 
-/// As [`capture`], until an interrupt or for `time`.
+/// As [`capture`], until an interrupt or for `time`; `tick` is called many times a second, with the time since the start.
 ///
 /// # Errors
 /// As [`capture`].
@@ -59,6 +59,7 @@ pub fn listen(
     interface: &str,
     time: Option<Duration>,
     seen: &mut dyn FnMut(&Captured<'_>, usize) -> io::Result<()>,
+    tick: &mut dyn FnMut(Duration),
 ) -> Result<u64> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -66,9 +67,10 @@ pub fn listen(
     signals.thread_block().context("block signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let begin = Instant::now();
-    let stop = || {
+    let mut stop = || {
+        tick(begin.elapsed());
         let interrupted = !matches!(signals.read_signal(), Ok(None));
         interrupted || time.is_some_and(|time| begin.elapsed() >= time)
     };
-    capture(interface, None, seen, &stop)
+    capture(interface, None, seen, &mut stop)
 }

@@ -1,32 +1,39 @@
 //! What a subject puts on the wire between its two halves during downloads of a fixed size.
 
-use std::path::PathBuf;
-use std::process::Command as Program;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nix::sched::{CloneFlags, unshare};
 
 use super::flows::{Direction, Flow, Flows};
 use super::frame::parse;
 use super::live;
+use crate::link::INTERFACE;
 use crate::load::Path;
 use crate::measure::Values;
 use crate::random::Stream;
+use crate::subject::Running;
 use crate::target::{Command, GOOD, Request};
 
 /// Bytes of each download: what the published comparison used.
 pub const LEN: u32 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Downloads [`LEN`] bytes over each of `count` connections at once while listening to the port `link`, which lies
-/// between the subject's processes.
+/// Downloads [`LEN`] bytes over each of `count` connections at once while listening to the port that lies between the
+/// processes of `running`, at the client's end if there is a network between them.
 ///
 /// # Errors
 /// If the interface cannot be opened, or a download fails.
-pub fn drive(path: &Path, link: u16, count: usize) -> Result<Values> {
+pub fn drive(path: &Path, running: &Running, count: usize) -> Result<Values> {
+    let link = running.link()?;
+    let interface = match running.site() {
+        Some(site) => {
+            ensure!(site.emulator.is_none(), "segments cannot be counted on an emulated link");
+            INTERFACE
+        }
+        None => "lo",
+    };
     let stopped = AtomicBool::new(false);
     let listening = AtomicBool::new(false);
     let (flows, dropped) = thread::scope(|scope| {
@@ -40,12 +47,12 @@ pub fn drive(path: &Path, link: u16, count: usize) -> Result<Values> {
                 }
                 Ok(())
             };
-            let stop = || {
+            let mut stop = || {
                 // Asked for the first time once the socket is open.
                 listening.store(true, Ordering::Release);
                 stopped.load(Ordering::Relaxed)
             };
-            let dropped = live::capture("lo", Some(link), &mut seen, &stop);
+            let dropped = live::capture(interface, Some(link), &mut seen, &mut stop);
             dropped.map(|dropped| (flows.finish(), dropped))
         });
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -101,22 +108,4 @@ fn figures(flows: &[Flow]) -> Values {
         ("again".to_owned(), down(|direction| direction.retransmitted)),
         ("connections".to_owned(), flows.len() as f64),
     ])
-}
-
-/// Moves this process into a network of its own, whose loopback carries packets of at most `mtu` bytes and whose
-/// kernel cuts segments before they are seen. To be called before other threads exist.
-///
-/// # Errors
-/// Without root, or without the program `ip`.
-pub fn enter_network(mtu: u32) -> Result<()> {
-    ensure!((576..=65_536).contains(&mtu), "an mtu from 576 to 65536 expected, not {mtu}");
-    unshare(CloneFlags::CLONE_NEWNET).context("make a network of its own\nhint: it takes root")?;
-    let ip = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"].iter().map(PathBuf::from);
-    let ip = ip.into_iter().find(|path| path.is_file()).unwrap_or_else(|| "ip".into());
-    let mtu = mtu.to_string();
-    let args = ["link", "set", "lo", "mtu", &mtu, "gso_max_segs", "1", "up"];
-    let output = Program::new(ip).args(args).output().context("run ip (iproute2)")?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {}: {}", args.join(" "), text.trim());
-    Ok(())
 }

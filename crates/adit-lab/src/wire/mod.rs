@@ -6,8 +6,10 @@ pub mod flows;
 pub mod frame;
 pub mod live;
 pub mod measure;
+mod screen;
 pub mod tap;
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use serde::Serialize;
 use crate::svg;
 use flows::{Direction, Flow, Flows};
 use frame::{Packet, parse};
+use screen::Screen;
 
 /// Points of the plot of sizes over time.
 const MAX_POINTS: usize = 20_000;
@@ -60,6 +63,13 @@ pub struct Source {
     /// Write what is seen on the interface as pcapng to this file.
     #[arg(long, value_name = "FILE", requires = "interface")]
     write: Option<PathBuf>,
+}
+
+impl Source {
+    /// Whether there is one.
+    pub(crate) fn is_given(&self) -> bool {
+        self.file.is_some() || self.interface.is_some()
+    }
 }
 
 /// Everything that was seen.
@@ -179,18 +189,23 @@ pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
         None => None,
     };
     let until = source.seconds.map(Duration::from_secs_f64);
-    let dropped = live::listen(interface, until, &mut |captured, original| {
-        if counting.frame(captured, note.as_mut())
+    let counting = RefCell::new(counting);
+    let mut screen = Screen::new(interface);
+    let mut seen = |captured: &file::Captured<'_>, original: usize| {
+        if counting.borrow_mut().frame(captured, note.as_mut())
             && let Some(writer) = &mut writer
         {
             writer.frame(captured.time, captured.bytes, original)?;
         }
         Ok(())
-    })?;
+    };
+    let mut tick = |time: Duration| screen.tick(&counting.borrow(), time);
+    let dropped = live::listen(interface, until, &mut seen, &mut tick)?;
+    drop(screen);
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    Ok(counting.finish(dropped))
+    Ok(counting.into_inner().finish(dropped))
 }
 
 /// Writes a table of the `top` flows.
@@ -198,33 +213,7 @@ pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
 /// # Errors
 /// If `out` cannot be written.
 pub fn print(seen: &Seen, top: usize, out: &mut dyn Write) -> Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "flow",
-        "way",
-        "packets",
-        "data",
-        "bytes",
-        "B/data",
-        "full",
-        "of B",
-        "merged",
-        "empty ACKs",
-        "<128",
-        "<512",
-        "<1024",
-        "rest",
-        "again",
-        "RTT p50 us",
-        "first payloads",
-    ]);
-    for flow in seen.flows.iter().take(top) {
-        let name = format!("{} {} > {}", flow.protocol, flow.client, flow.server);
-        table.add_row(row(&name, "up", &flow.up, flow.full_size));
-        table.add_row(row("", "down", &flow.down, flow.full_size));
-    }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table(seen.flows.iter().take(top)))?;
     let shown = seen.flows.len().min(top);
     writeln!(
         out,
@@ -246,6 +235,37 @@ pub fn print(seen: &Seen, top: usize, out: &mut dyn Write) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Two rows per flow.
+fn table<'f>(flows: impl Iterator<Item = &'f Flow>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "flow",
+        "way",
+        "packets",
+        "data",
+        "bytes",
+        "B/data",
+        "full",
+        "of B",
+        "merged",
+        "empty ACKs",
+        "<128",
+        "<512",
+        "<1024",
+        "rest",
+        "again",
+        "RTT p50 us",
+        "first payloads",
+    ]);
+    for flow in flows {
+        let name = format!("{} {} > {}", flow.protocol, flow.client, flow.server);
+        table.add_row(row(&name, "up", &flow.up, flow.full_size));
+        table.add_row(row("", "down", &flow.down, flow.full_size));
+    }
+    table
 }
 
 fn row(flow: &str, way: &str, direction: &Direction, full: usize) -> Vec<Cell> {

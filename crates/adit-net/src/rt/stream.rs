@@ -1,9 +1,11 @@
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,8 +13,23 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
+use crate::pace::{Pacer, Share};
+
 /// Most buffers of one vectored call.
 pub const IO_VECTORS: usize = 64;
+
+thread_local! {
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts, for this thread, the calls that streams make: where it has not changed, none of them had anything to do.
+pub fn stream_calls() -> u32 {
+    CALLS.get()
+}
+
+fn note_call() {
+    CALLS.set(CALLS.get().wrapping_add(1));
+}
 
 /// A connection, driven by readiness: TCP, a unix socket, or one of many streams that a carrier multiplexes.
 ///
@@ -28,6 +45,8 @@ enum Kind {
     Tcp(TcpStream),
     Unix(tokio::net::UnixStream),
     Carried(Box<dyn Carried>),
+    /// Boxed, so that other streams are no larger for it.
+    Paced(Box<(TcpStream, Share)>),
 }
 
 /// A stream that is not a socket of its own. Dropping it closes it.
@@ -87,6 +106,21 @@ impl From<Box<dyn Carried>> for Stream {
 }
 
 impl Stream {
+    /// Makes a TCP connection share `pacer`'s rate with the others of its peer.
+    #[must_use]
+    pub fn paced(self, pacer: &Arc<Pacer>) -> Self {
+        let Kind::Tcp(tcp) = self.kind else { return self };
+        let kind = match tcp.peer_addr() {
+            Ok(peer) => {
+                let share = pacer.join(&tcp, peer.ip());
+                Kind::Paced(Box::new((tcp, share)))
+            }
+            // Gone already: nothing will be sent.
+            Err(_) => Kind::Tcp(tcp),
+        };
+        Self { kind }
+    }
+
     /// Ready once a read would not block, at the end of the stream too.
     ///
     /// # Errors
@@ -94,6 +128,7 @@ impl Stream {
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.kind {
             Kind::Tcp(tcp) => tcp.poll_read_ready(cx),
+            Kind::Paced(paced) => paced.0.poll_read_ready(cx),
             Kind::Unix(unix) => unix.poll_read_ready(cx),
             Kind::Carried(carried) => carried.poll_readable(cx),
         }
@@ -104,6 +139,7 @@ impl Stream {
     /// # Errors
     /// As recv(2).
     pub fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        note_call();
         if let Kind::Carried(carried) = &self.kind {
             return carried.poll_recv(cx, buffer);
         }
@@ -120,6 +156,7 @@ impl Stream {
         cx: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
+        note_call();
         if let Kind::Carried(carried) = &self.kind {
             let buffers = buffers.iter_mut().map(|buffer| &mut **buffer);
             return poll_each(buffers, |buffer| carried.poll_recv(cx, buffer));
@@ -133,15 +170,24 @@ impl Stream {
     /// # Errors
     /// As writev(2).
     pub fn poll_send(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        note_call();
         if let Kind::Carried(carried) = &self.kind {
             let buffers = buffers.iter().map(|buffer| &**buffer);
             return poll_each(buffers, |buffer| carried.poll_send(cx, buffer));
         }
         let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
-        self.poll_io(cx, Interest::WRITABLE, wanted, |mut socket| match buffers {
+        let paced = if let Kind::Paced(paced) = &self.kind { Some(&**paced) } else { None };
+        if let Some((tcp, share)) = paced {
+            share.before_write(tcp);
+        }
+        let sent = self.poll_io(cx, Interest::WRITABLE, wanted, |mut socket| match buffers {
             [buffer] => socket.write(buffer),
             _ => socket.write_vectored(buffers),
-        })
+        });
+        if let Some((_, share)) = paced {
+            share.after_write(!matches!(sent, Poll::Ready(Ok(len)) if len == wanted));
+        }
+        sent
     }
 
     fn poll_io(
@@ -155,6 +201,8 @@ impl Stream {
             ready!(match &self.kind {
                 Kind::Tcp(tcp) if interest.is_readable() => tcp.poll_read_ready(cx),
                 Kind::Tcp(tcp) => tcp.poll_write_ready(cx),
+                Kind::Paced(paced) if interest.is_readable() => paced.0.poll_read_ready(cx),
+                Kind::Paced(paced) => paced.0.poll_write_ready(cx),
                 Kind::Unix(unix) if interest.is_readable() => unix.poll_read_ready(cx),
                 Kind::Unix(unix) => unix.poll_write_ready(cx),
                 Kind::Carried(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
@@ -169,6 +217,7 @@ impl Stream {
             };
             let result = match &self.kind {
                 Kind::Tcp(tcp) => tcp.try_io(interest, || once(SockRef::from(tcp))),
+                Kind::Paced(paced) => paced.0.try_io(interest, || once(SockRef::from(&paced.0))),
                 Kind::Unix(unix) => unix.try_io(interest, || once(SockRef::from(unix))),
                 Kind::Carried(_) => Err(io::ErrorKind::Unsupported.into()),
             };
@@ -219,6 +268,7 @@ impl Stream {
     pub fn shutdown_write(&self) -> io::Result<()> {
         let result = match &self.kind {
             Kind::Tcp(tcp) => SockRef::from(tcp).shutdown(Shutdown::Write),
+            Kind::Paced(paced) => SockRef::from(&paced.0).shutdown(Shutdown::Write),
             Kind::Unix(unix) => SockRef::from(unix).shutdown(Shutdown::Write),
             Kind::Carried(carried) => {
                 carried.shutdown_write();
@@ -237,6 +287,7 @@ impl Stream {
         match &self.kind {
             // Best effort: a socket that refuses the option is closed with FIN instead.
             Kind::Tcp(tcp) => drop(SockRef::from(tcp).set_linger(Some(Duration::ZERO))),
+            Kind::Paced(paced) => drop(SockRef::from(&paced.0).set_linger(Some(Duration::ZERO))),
             Kind::Unix(_) => {}
             Kind::Carried(carried) => carried.abort_on_close(),
         }
@@ -247,6 +298,7 @@ impl Stream {
     pub fn peer_is_closed(&self) -> Option<bool> {
         let tcp = match &self.kind {
             Kind::Tcp(tcp) => tcp,
+            Kind::Paced(paced) => &paced.0,
             Kind::Unix(_) => return None,
             Kind::Carried(carried) => return carried.peer_is_closed(),
         };
@@ -267,6 +319,7 @@ impl Stream {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match &self.kind {
             Kind::Tcp(tcp) => tcp.peer_addr(),
+            Kind::Paced(paced) => paced.0.peer_addr(),
             Kind::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
             Kind::Carried(carried) => Ok(carried.peer_addr()),
         }
@@ -279,6 +332,7 @@ impl Stream {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.kind {
             Kind::Tcp(tcp) => tcp.local_addr(),
+            Kind::Paced(paced) => paced.0.local_addr(),
             Kind::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
             Kind::Carried(carried) => Ok(carried.local_addr()),
         }

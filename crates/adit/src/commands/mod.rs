@@ -41,6 +41,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => return check::run(&args),
         Command::Key(args) => key(&args)?,
         Command::Share(args) => share::run(&args)?,
+        Command::Import(args) => share::import(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,

@@ -1,10 +1,13 @@
-//! `adit share`: a server as its clients want to read it.
+//! `adit share`: a server as its clients want to read it; `adit import`: the other way round.
+
+use std::path::Path;
 
 use adit_config::dialect::share::{self, Deployment, Form, Host};
+use adit_config::dialect::{import, native};
 use adit_config::model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
 
-use crate::cli::ShareArgs;
+use crate::cli::{ImportArgs, ShareArgs};
 use crate::commands::files;
 use crate::print;
 
@@ -25,6 +28,20 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
         }
     }
     print::data(out)
+}
+
+/// Prints what others have written as adit's own file; warnings go to standard error.
+pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    let loaded = if args.source.contains("://") {
+        import::parse(args.form, "link", &args.source)?
+    } else {
+        let (name, text) = files::read(Path::new(&args.source))?;
+        import::parse(args.form, &name, &text)?
+    };
+    for finding in &loaded.diagnostics {
+        print::remark(finding.to_string().trim_end());
+    }
+    print::data(native::to_toml(&loaded.config))
 }
 
 /// The inbounds that clients connect to.

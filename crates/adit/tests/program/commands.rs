@@ -133,16 +133,36 @@ fn shared_lines() {
 }
 
 #[test]
+fn lines_of_other_clients() {
+    let dir = Dir::new();
+    let line = "home = snell, a.example, 6160, psk=\"a key\", version=5, block-quic=on\n";
+    let (status, toml, err) = finish(dir.adit(&["import", "-"]), line);
+    assert_eq!((status, &*err), (0, ""));
+    assert!(toml.contains("psk = \"a key\"\n") && toml.contains("block-quic = \"on\"\n"), "{toml}");
+    assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &toml).0, 0, "{toml}");
+    let (status, from_link, _) = dir.run(&["import", "snell://a%20key@a.example:6160?version=5#home"]);
+    assert!(status == 0 && from_link.contains("psk = \"a key\"\n"), "{from_link}");
+    dir.file(
+        "c.yaml",
+        "proxies:\n  - { name: x, type: snell, server: a, port: 1, psk: secret, smux: { enabled: true } }\n",
+    );
+    let (status, out, err) = dir.run(&["import", "c.yaml"]);
+    assert!(status == 1 && out.is_empty() && !err.contains("secret"), "{err}");
+    assert!(err.starts_with("c.yaml:2:62: proxies[0].smux: adit has no words for it"), "{err}");
+    assert_eq!(dir.run(&["import", "c.yaml", "--form", "v2ray"]).0, 2);
+}
+
+#[test]
 fn examples_and_conversion_are_valid() {
     let dir = Dir::new();
     let (_, example, _) = dir.run(&["config", "example"]);
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &example).0, 0);
     let (_, docs, _) = dir.run(&["config", "docs"]);
     assert!(docs.starts_with("### top of the file\n"), "{docs}");
-    dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\nbrutal = true\n");
+    dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\ncolour = red\n");
     let (status, toml, err) = dir.run(&["convert", "s.conf"]);
     assert_eq!(status, 0);
-    assert!(err.starts_with("s.conf:4:1: warning: brutal: not in this build yet"), "{err}");
+    assert!(err.starts_with("s.conf:4:1: warning: colour: unknown key"), "{err}");
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &toml).0, 0, "{toml}");
     dir.file("both.conf", "[snell-server]\npsk = k\n[snell-client]\npsk = k\nserver = a:1\n");
     assert_eq!(dir.run(&["convert", "both.conf"]).0, 1);

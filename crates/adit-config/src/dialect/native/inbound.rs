@@ -7,7 +7,7 @@ use adit_proto::wire::Target;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::keys::Table;
 use super::write;
-use super::{MAX_USERS, carrier, name, obfs_server, shadowsocks, snell};
+use super::{MAX_USERS, carrier, name, obfs_server, pace, shadowsocks, snell};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, secret, text_of};
 use crate::model::{
     InboundProtocol, Local, LocalProtocols, ObfsServer, Reply, Secret, SnellServer, SocketOptions,
@@ -48,11 +48,16 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let name = fields.parsed(report, "name", name);
     let outbound = fields.parsed(report, "outbound", name_reference);
     let listen = listen(&mut fields, report);
-    let socket = SocketOptions {
+    let mut socket = SocketOptions {
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         interface: fields.parsed(report, "interface", interface).map(|i| i.value),
         carrier: carrier::kcp(&mut fields, report).map(Box::new),
+        pace: None,
     };
+    let is_server = kind.as_ref().is_some_and(|kind| matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks));
+    if is_server {
+        socket.pace = pace::read(&mut fields, report, socket.carrier.is_some());
+    }
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),

@@ -22,6 +22,7 @@ mod inbound;
 pub mod keys;
 mod merge;
 mod outbound;
+mod pace;
 mod shadowsocks;
 mod snell;
 mod write;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::{carrier, group, name, obfs_server, shadowsocks, snell as versions, write};
+use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient};
 
@@ -73,6 +73,9 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             raw.dial = dial(&mut fields, report);
             raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
         }
+        if matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks) {
+            raw.dial.pace = pace::read(&mut fields, report, raw.dial.carrier.is_some());
+        }
     }
     fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
     raw
@@ -88,6 +91,7 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
         timeout: timeout(fields, report),
         carrier: None,
         unix: None,
+        pace: None,
     }
 }
 

@@ -8,9 +8,9 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local, LocalProtocols,
-    ObfsClient, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellServer, SnellVersion, SnellVersions,
-    SocketOptions,
+    ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient,
+    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellServer, SnellVersion,
+    SnellVersions, SocketOptions,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -555,11 +555,17 @@ fn outbound_strategy() -> impl Strategy<Value = Outbound> {
         client_strategy().prop_map(OutboundProtocol::Snell),
         shadowsocks_client().prop_map(OutboundProtocol::Shadowsocks)
     ];
-    (plain(20), dial_strategy(), protocol).prop_map(|(name, dial, protocol)| Outbound {
-        name: Arc::from(&*name),
-        dial: if protocol == OutboundProtocol::Reject { Dial::default() } else { dial },
-        protocol,
+    (plain(20), dial_strategy(), protocol, pace_strategy()).prop_map(|(name, mut dial, protocol, pace)| {
+        let has_server = matches!(protocol, OutboundProtocol::Snell(_) | OutboundProtocol::Shadowsocks(_));
+        dial.pace = pace.filter(|_| has_server && dial.carrier.is_none());
+        let dial = if protocol == OutboundProtocol::Reject { Dial::default() } else { dial };
+        Outbound { name: Arc::from(&*name), dial, protocol }
     })
+}
+
+fn pace_strategy() -> impl Strategy<Value = Option<Pace>> {
+    let pace = (Pace::MBPS, proptest::option::of(Pace::GAINS));
+    proptest::option::of(pace.prop_map(|(mbps, brutal)| Pace { mbps, brutal }))
 }
 
 fn local_strategy() -> impl Strategy<Value = Local> {
@@ -590,15 +596,57 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());
-    (plain(20), listen, any::<bool>(), interface_name(), any::<usize>(), protocol, carrier).prop_map(
-        |(name, listen, fast_open, interface, outbound, protocol, carrier)| Inbound {
-            name: Arc::from(&*name),
-            listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
-            socket: SocketOptions { fast_open, interface, carrier: carrier.map(Box::new) },
-            outbound,
-            protocol,
+    let socket = (any::<bool>(), interface_name(), carrier, pace_strategy());
+    (plain(20), listen, socket, any::<usize>(), protocol).prop_map(
+        |(name, listen, (fast_open, interface, carrier, pace), outbound, protocol)| {
+            let serves = matches!(protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_));
+            let pace = pace.filter(|_| serves && carrier.is_none());
+            Inbound {
+                name: Arc::from(&*name),
+                listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
+                socket: SocketOptions { fast_open, interface, carrier: carrier.map(Box::new), pace },
+                outbound,
+                protocol,
+            }
         },
     )
+}
+
+#[test]
+fn rates_of_servers_and_clients() {
+    let text = |keys: &str| {
+        format!(
+            "[[inbound]]\nprotocol = \"snell\"\nlisten = \":1\"\npsk = \"k\"\n{keys}\n[[outbound]]\n\
+             protocol = \"snell\"\nserver = \"a:1\"\npsk = \"k\"\n{keys}"
+        )
+    };
+    for (keys, want) in [
+        ("pacing-mbps = 100\n", Pace { mbps: 100, brutal: None }),
+        ("brutal-mbps = 1\n", Pace { mbps: 1, brutal: Some(15) }),
+        ("brutal-mbps = 1000000\nbrutal-cwnd-gain = 80\n", Pace { mbps: 1_000_000, brutal: Some(80) }),
+    ] {
+        let config = load(&text(keys));
+        assert_eq!((config.inbounds[0].socket.pace, config.outbounds[0].dial.pace), (Some(want), Some(want)));
+    }
+    assert_eq!(Pace { mbps: 100, brutal: None }.bytes_per_second(), 12_500_000);
+    let kcp = "carrier = \"kcp\"\ncarrier-key = \"k\"\npacing-mbps = 1\n";
+    for (keys, want) in [
+        ("pacing-mbps = 0\n", "t.toml:5:15: inbound[0].pacing-mbps: not from 1 to 1000000"),
+        ("pacing-mbps = 1.5\n", "t.toml:5:15: inbound[0].pacing-mbps: expected a number, found float"),
+        (
+            "brutal-mbps = 5\npacing-mbps = 5\n",
+            "t.toml:6:15: inbound[0].pacing-mbps: brutal-mbps says it already",
+        ),
+        ("brutal-cwnd-gain = 9\n", "t.toml:5:20: inbound[0].brutal-cwnd-gain: there is no rate"),
+        ("brutal-mbps = 5\nbrutal-cwnd-gain = 81\n", "inbound[0].brutal-cwnd-gain: not from 5 to 80"),
+        (kcp, "t.toml:7:15: inbound[0].pacing-mbps: a carrier has a pace of its own"),
+    ] {
+        let found = parse("t.toml", &text(keys)).unwrap_err().to_string();
+        assert!(found.contains(want), "{found}");
+    }
+    let found =
+        parse("t.toml", "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\npacing-mbps = 1\n");
+    assert!(found.unwrap_err().to_string().contains("protocol mixed has no such key"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::dialect::value::{duration_text, quote};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
     Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
-    OutboundProtocol, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
+    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
     ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions,
     SocketOptions, Transports, Udp,
 };
@@ -290,6 +290,18 @@ impl Writer {
         if let Some(interface) = &socket.interface {
             self.text("interface", interface);
         }
+        self.pace(socket.pace);
+    }
+
+    fn pace(&mut self, pace: Option<Pace>) {
+        match pace {
+            Some(Pace { mbps, brutal: None }) => self.raw("pacing-mbps", mbps),
+            Some(Pace { mbps, brutal: Some(gain) }) => {
+                self.raw("brutal-mbps", mbps);
+                self.raw("brutal-cwnd-gain", gain);
+            }
+            None => {}
+        }
     }
 
     fn outbound(&mut self, outbound: &Outbound, outbounds: &[Outbound]) {
@@ -360,6 +372,7 @@ impl Writer {
         }
         self.switch("tcp-fast-open", dial.fast_open);
         self.text("timeout", &duration_text(dial.timeout));
+        self.pace(dial.pace);
         if let Some(client) = &dial.carrier {
             self.kcp(&client.kcp);
             self.text("carrier-server", &client.server.to_string());

@@ -25,7 +25,7 @@ pub struct Flags {
     pub config: PathBuf,
     /// Level of the log: `-v` for debug, `-l LEVEL` as the official server has it; `None` for info.
     pub level: Option<Level>,
-    /// Warnings about arguments that have no effect.
+    /// Warnings about arguments that have no effect, and errors about what this build cannot do.
     pub diagnostics: Diagnostics,
 }
 
@@ -80,7 +80,7 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
             }
             "tun" if program == Program::Client => {
                 if reader.switch(&name, value)? {
-                    flags.diagnostics.push(Diagnostic::warning(&reader.file, "-tun", super::NOT_YET));
+                    flags.diagnostics.push(Diagnostic::error(&reader.file, "-tun", super::NOT_YET));
                 }
             }
             _ => return Err(reader.error(&name, "no such flag").hint("-h lists the flags").into()),
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(flags.diagnostics.len(), 1);
         let client = super::flags(Program::Client, ["-tun".into()]);
         let Ok(Invocation::Run(flags)) = client else { panic!() };
-        assert_eq!(flags.diagnostics.len(), 1);
+        assert!(flags.diagnostics.has_errors());
         assert!(usage(Program::Client).contains("/etc/snell-server/snell-client.conf"));
     }
 }

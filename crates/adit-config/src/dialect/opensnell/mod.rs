@@ -1,9 +1,8 @@
 //! OpenSnell's `snell-server` and `snell-client` (main branch): their flags, their INI files, their defaults.
 //!
 //! What they ignore is accepted here too, with one warning for each key; what they refuse is refused. Keys of the
-//! official server and of OpenSnell's alpha branch are known, and those that would switch on what this build does
-//! not do give a warning. A file whose version, mode, key and
-//! disguise contradict each other is an error.
+//! official server and of OpenSnell's alpha branch are known; `[snell-tun]` is taken too, and an error once it is
+//! enabled, which this build cannot do. A file whose version, mode, key and disguise contradict each other is an error.
 //!
 //! | `[snell-server]` | default | becomes |
 //! |---|---|---|
@@ -19,6 +18,9 @@
 //! | `tfo` | `false` | TCP Fast Open on both sides |
 //! | `version` | `5` | the versions served: 4 and 5 are alike, `auto` is 4, 5 and 6; 1 to 3 and 6 are served alone |
 //! | `mode` | `default` | of version 6, which a file with `mode` and without `version` means |
+//! | `brutal`, `brutal-mbps` | `false` | the rate at which all connections of one client are sent to together |
+//! | `brutal-cwnd-gain` | 15 | window of brutal, in tenths |
+//! | `pacing-mbps` | none | the same without a kernel module; a key of adit's own |
 //!
 //! | `[snell-client]` | default | becomes |
 //! |---|---|---|
@@ -33,24 +35,28 @@
 //! | `version` | `5` | the version spoken, 1 to 6 |
 //! | `mode` | `default` | of version 6: `default`, `unshaped` or `unsafe-raw` |
 //! | `tfo` | `false` | TCP Fast Open to the server |
+//! | `brutal` and so on | | as on a server, for what is sent to it |
 //!
 //! A server gives a target 5 s to be reached, a client 8 s to reach the server. An idle connection through a
 //! server is never ended, as there; the local port of a client keeps adit's limit, because applications that
 //! vanish would otherwise leave their half behind.
 
+mod environment;
 mod flags;
 mod ini;
+mod pace;
 mod translate;
 mod version;
 
+pub use self::environment::Environment;
 pub use self::flags::{Flags, Invocation, flags, usage};
 use super::Loaded;
 use crate::diagnostic::Diagnostics;
 use crate::model::Level;
 use crate::source::Source;
 
-/// What is said about keys of features that are to come.
-const NOT_YET: &str = "not in this build yet, so it has no effect";
+/// What is said about features that are to come.
+const NOT_YET: &str = "not in this build yet";
 
 /// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    Config, Family, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer, OutboundProtocol,
+    Config, Family, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer, OutboundProtocol, Pace,
     SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
 };
 
@@ -165,7 +165,6 @@ fn versions_modes_keys_and_disguises_that_contradict_each_other() {
 
 #[test]
 fn warnings_name_key_and_line() {
-    const LATER: &str = "not in this build yet";
     for (program, keys, want) in [
         (
             Program::Server,
@@ -177,7 +176,7 @@ fn warnings_name_key_and_line() {
         (Program::Server, "udp = false\nquic = no\nbrutal = 0\nbrutal-mbps = 5\nmode =\n", ""),
         (Program::Server, "quic = 1\n", ""),
         (Program::Client, "server = b:1\nudp = 0\nquic = auto\n", ""),
-        (Program::Server, "brutal = on\nbrutal-mbps = 100\n", LATER),
+        (Program::Server, "brutal = on\nbrutal-mbps = 100\n", ""),
         (
             Program::Server,
             "dns-ip-preference = prefer-ipv5\n",
@@ -195,11 +194,8 @@ fn warnings_name_key_and_line() {
         (Program::Server, "[snell-client]\nx = 1\n", ""),
         (Program::Client, "server = b:1\nlisten = 0.0.0.0:1080\n", "4:1: warning: listen: everybody"),
         (Program::Client, "server = b:1\ndns = 1.1.1.1\n", "4:1: warning: dns: unknown key"),
-        (
-            Program::Client,
-            "server = b:1\n[snell-tun]\nenable = true\nmtu = 9000\n",
-            "5:1: warning: snell-tun.enable: not in",
-        ),
+        (Program::Client, "server = b:1\n[snell-tun]\nenable = false\nmtu = 9000\n", ""),
+        (Program::Server, "[snell-tun]\nenable = true\n", ""),
     ] {
         let loaded = load(program, &format!("[{}]\npsk = secret\n{keys}", program.name()));
         let text = loaded.diagnostics.to_string();
@@ -213,6 +209,52 @@ fn warnings_name_key_and_line() {
         "t.conf:1:1: warning: udp: stands outside [snell-server], so it has no effect\n"
     );
     assert_eq!(snell_server(&loaded.config).1.psk.expose(), "secret");
+}
+
+#[test]
+fn rates() {
+    let brutal = |mbps, gain| Some(Pace { mbps, brutal: Some(gain) });
+    for (keys, want) in [
+        ("", None),
+        ("brutal = false\nbrutal-mbps = x\nbrutal-cwnd-gain = 500\n", None),
+        ("brutal = true\nbrutal-mbps = 100\n", brutal(100, 15)),
+        ("brutal = 1\nbrutal-mbps = 1\nbrutal-cwnd-gain = 20\n", brutal(1, 20)),
+        ("brutal = yes\nbrutal-mbps = 7\nbrutal-cwnd-gain = -3\n", brutal(7, 15)),
+        ("brutal = yes\nbrutal-mbps = 7\nbrutal-cwnd-gain = x\n", brutal(7, 15)),
+        ("pacing-mbps = 40\n", Some(Pace { mbps: 40, brutal: None })),
+    ] {
+        let server = load(Program::Server, &format!("[snell-server]\npsk = k\n{keys}"));
+        let client = load(Program::Client, &format!("[snell-client]\npsk = k\nserver = a:1\n{keys}"));
+        assert_eq!(server.config.inbounds[0].socket.pace, want, "{keys}");
+        assert_eq!(client.config.outbounds[0].dial.pace, want, "{keys}");
+        assert_eq!(
+            (server.config.outbounds[0].dial.pace, client.config.inbounds[0].socket.pace),
+            (None, None)
+        );
+    }
+    for (keys, want) in [
+        ("brutal = true\n", "t.conf:3:1: brutal: there is no rate\n  hint: write brutal-mbps = 100"),
+        ("brutal = true\nbrutal-mbps = 0\n", "t.conf:4:1: brutal-mbps: no rate: 0\n"),
+        ("brutal = true\nbrutal-mbps = -1\n", "t.conf:4:1: brutal-mbps: no rate: -1\n"),
+        (
+            "brutal = 1\nbrutal-mbps = 5\nbrutal-cwnd-gain = 4\n",
+            "5:1: brutal-cwnd-gain: the module takes 5 to 80",
+        ),
+        ("brutal = 1\nbrutal-mbps = 5\npacing-mbps = 5\n", "5:1: pacing-mbps: brutal-mbps says it already"),
+        ("pacing-mbps = fast\n", "3:1: pacing-mbps: no rate: fast"),
+    ] {
+        let text = format!("[snell-server]\npsk = k\n{keys}");
+        let found = parse(Program::Server, None, "t.conf", &text).unwrap_err();
+        assert!(found.to_string().contains(want), "{found}");
+        assert_eq!(found.len(), 1, "{found}");
+    }
+}
+
+#[test]
+fn a_tunnel_device_is_refused_once_it_is_wanted() {
+    let text = "[snell-client]\nserver = b:1\npsk = k\n[snell-tun]\nmtu = 9000\nenable = true\n";
+    let found = parse(Program::Client, None, "t.conf", text).unwrap_err().to_string();
+    assert!(found.starts_with("t.conf:6:1: snell-tun.enable: not in this build yet\n  hint: "), "{found}");
 }
 
 #[test]

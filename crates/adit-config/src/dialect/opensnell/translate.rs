@@ -83,8 +83,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
     };
     let versions = keys.server_versions(&psk, obfs);
     let (udp, quic) = (keys.flag("udp", true), keys.flag("quic", true));
-    keys.later_switches(&["brutal"]);
-    keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
+    let pace = keys.pace();
     keys.check_distinct(&listen);
     let listen = if listen.is_empty() { vec![SERVER_LISTEN] } else { listen };
     keys.check_exposure(versions, &listen);
@@ -93,7 +92,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         inbounds: vec![Inbound {
             name: Program::Server.name().into(),
             listen,
-            socket: SocketOptions { fast_open, interface, ..SocketOptions::default() },
+            socket: SocketOptions { fast_open, interface, pace, ..SocketOptions::default() },
             outbound: 0,
             protocol: InboundProtocol::Snell(SnellServer { psk, versions, obfs, udp, quic }),
         }],
@@ -109,10 +108,9 @@ fn client(keys: &mut Keys<'_>) -> Config {
     let obfs = keys.client_obfs(&server);
     let version = keys.client_version(&psk, obfs.kind());
     let reuse = keys.client_reuse(version);
-    let dial = Dial { fast_open: keys.flag("tfo", false), timeout: CLIENT_TIMEOUT, ..Dial::default() };
+    let fast_open = keys.flag("tfo", false);
+    let dial = Dial { fast_open, timeout: CLIENT_TIMEOUT, pace: keys.pace(), ..Dial::default() };
     let (udp, quic) = (keys.flag("udp", true), keys.client_quic());
-    keys.later_switches(&["brutal"]);
-    keys.known.extend(["brutal-mbps", "brutal-cwnd-gain"]);
     keys.tun();
     let client = SnellClient { server, psk, version, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
@@ -134,7 +132,7 @@ fn client(keys: &mut Keys<'_>) -> Config {
 pub(super) struct Keys<'a> {
     source: &'a Source<'a>,
     ini: &'a Ini,
-    section: &'a Section,
+    pub(super) section: &'a Section,
     known: Vec<&'static str>,
     found: Diagnostics,
 }
@@ -284,15 +282,6 @@ impl<'a> Keys<'a> {
         quic.unwrap_or(Quic::Off)
     }
 
-    /// Switches of features to come.
-    fn later_switches(&mut self, names: &[&'static str]) {
-        for key in names {
-            if let Some(value) = self.take(key).filter(|value| boolean(&value.text) == Some(true)) {
-                self.warning(value.entry, key, Problem::new(NOT_YET));
-            }
-        }
-    }
-
     /// `ipv6`, and the official server's order of address families.
     fn family(&mut self) -> Family {
         const KEY: &str = "dns-ip-preference";
@@ -325,8 +314,8 @@ impl<'a> Keys<'a> {
         let Some(entry) = section.entries.get("enable") else { return };
         let enabled = self.ini.value(section, entry).and_then(|text| boolean(&text));
         if enabled == Some(true) {
-            let warning = Diagnostic::warning(&self.source.file, "snell-tun.enable", NOT_YET);
-            self.found.push(warning.at(entry.place));
+            let error = Diagnostic::error(&self.source.file, "snell-tun.enable", NOT_YET).at(entry.place);
+            self.found.push(error.hint("write enable = false, and use the local port"));
         }
     }
 

@@ -13,21 +13,21 @@ use crate::source::Source;
 const MAX_UNKNOWN: usize = 100;
 
 /// The findings about one source.
-pub(super) struct Report<'a> {
-    pub(super) source: &'a Source<'a>,
-    pub(super) found: Diagnostics,
+pub(in crate::dialect) struct Report<'a> {
+    pub(in crate::dialect) source: &'a Source<'a>,
+    pub(in crate::dialect) found: Diagnostics,
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(source: &'a Source<'a>) -> Self {
+    pub(in crate::dialect) fn new(source: &'a Source<'a>) -> Self {
         Self { source, found: Diagnostics::new() }
     }
 
-    pub(super) fn error(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
+    pub(in crate::dialect) fn error(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
         self.push(Severity::Error, at, path.into(), problem);
     }
 
-    pub(super) fn warning(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
+    pub(in crate::dialect) fn warning(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
         self.push(Severity::Warning, at, path.into(), problem);
     }
 
@@ -41,24 +41,24 @@ impl<'a> Report<'a> {
 }
 
 /// An object of which keys are taken one by one.
-pub(super) struct Fields<'a> {
+pub(in crate::dialect) struct Fields<'a> {
     members: &'a [Member],
     path: String,
     /// Where it begins.
-    pub(super) at: usize,
+    pub(in crate::dialect) at: usize,
     taken: Vec<&'static str>,
 }
 
 /// A key that was there, and not with null.
 #[derive(Clone)]
-pub(super) struct Field<'a> {
-    pub(super) path: String,
-    pub(super) value: &'a Value,
+pub(in crate::dialect) struct Field<'a> {
+    pub(in crate::dialect) path: String,
+    pub(in crate::dialect) value: &'a Value,
 }
 
 impl<'a> Fields<'a> {
     /// The keys of an object; any other value is reported.
-    pub(super) fn new(report: &mut Report<'_>, value: &'a Value, path: String) -> Option<Self> {
+    pub(in crate::dialect) fn new(report: &mut Report<'_>, value: &'a Value, path: String) -> Option<Self> {
         let Node::Object(members) = &value.node else {
             let problem = format!("expected an object, found {}", value.node.kind());
             report.error(value.at, path, Problem::new(problem));
@@ -68,32 +68,36 @@ impl<'a> Fields<'a> {
     }
 
     /// Path of a key.
-    pub(super) fn path(&self, key: &str) -> String {
+    pub(in crate::dialect) fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// The last value of a key; null is as good as absent.
-    pub(super) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
+    pub(in crate::dialect) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.taken.push(key);
         let value = &self.members.iter().rfind(|member| member.key == key)?.value;
         (value.node != Node::Null).then(|| Field { path: self.path(key), value })
     }
 
     /// The value of a key that has two names.
-    pub(super) fn take_either(&mut self, key: &'static str, alias: &'static str) -> Option<Field<'a>> {
+    pub(in crate::dialect) fn take_either(
+        &mut self,
+        key: &'static str,
+        alias: &'static str,
+    ) -> Option<Field<'a>> {
         let (own, other) = (self.take(key), self.take(alias));
         own.or(other)
     }
 
-    pub(super) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<&'a str> {
+    pub(in crate::dialect) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<&'a str> {
         self.take(key)?.text(report)
     }
 
-    pub(super) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
+    pub(in crate::dialect) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
         self.take(key)?.flag(report)
     }
 
-    pub(super) fn number(
+    pub(in crate::dialect) fn number(
         &mut self,
         report: &mut Report<'_>,
         key: &'static str,
@@ -103,7 +107,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Keys that are there twice, of which the last one has counted.
-    pub(super) fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
+    pub(in crate::dialect) fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
         let mut seen = std::collections::HashSet::new();
         for member in self.members {
             if !seen.insert(member.key.as_str()) && self.taken.contains(&member.key.as_str()) {
@@ -114,7 +118,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One warning for each key that has not been taken.
-    pub(super) fn finish(self, report: &mut Report<'_>) {
+    pub(in crate::dialect) fn finish(self, report: &mut Report<'_>) {
         let unknown = self.members.iter().filter(|member| !self.taken.contains(&member.key.as_str()));
         for (n, member) in unknown.enumerate() {
             let known = self.taken.iter().copied();
@@ -127,15 +131,15 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn error(&self, report: &mut Report<'_>, problem: Problem) {
+    pub(in crate::dialect) fn error(&self, report: &mut Report<'_>, problem: Problem) {
         report.error(self.value.at, self.path.clone(), problem);
     }
 
-    pub(super) fn warning(&self, report: &mut Report<'_>, problem: Problem) {
+    pub(in crate::dialect) fn warning(&self, report: &mut Report<'_>, problem: Problem) {
         report.warning(self.value.at, self.path.clone(), problem);
     }
 
-    pub(super) fn text(&self, report: &mut Report<'_>) -> Option<&'a str> {
+    pub(in crate::dialect) fn text(&self, report: &mut Report<'_>) -> Option<&'a str> {
         if let Node::Text(text) = &self.value.node {
             return Some(text);
         }
@@ -144,7 +148,7 @@ impl<'a> Field<'a> {
     }
 
     /// A text, or a whole number as it is written.
-    pub(super) fn text_or_number(&self, report: &mut Report<'_>) -> Option<Zeroizing<String>> {
+    pub(in crate::dialect) fn text_or_number(&self, report: &mut Report<'_>) -> Option<Zeroizing<String>> {
         match &self.value.node {
             Node::Text(text) => Some(text.clone()),
             Node::Number(number) if whole(number.trim_start_matches('-')).is_some() => {
@@ -157,7 +161,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
+    pub(in crate::dialect) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
         if let Node::Bool(on) = self.value.node {
             return Some(on);
         }
@@ -165,7 +169,11 @@ impl<'a> Field<'a> {
         None
     }
 
-    pub(super) fn number(&self, report: &mut Report<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(in crate::dialect) fn number(
+        &self,
+        report: &mut Report<'_>,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
         let Node::Number(number) = &self.value.node else {
             self.wrong_type(report, "a number");
             return None;
@@ -178,7 +186,7 @@ impl<'a> Field<'a> {
         number
     }
 
-    pub(super) fn parsed<T>(
+    pub(in crate::dialect) fn parsed<T>(
         &self,
         report: &mut Report<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
@@ -188,12 +196,16 @@ impl<'a> Field<'a> {
     }
 
     /// The value, or `None` with the problem reported here.
-    pub(super) fn checked<T>(&self, report: &mut Report<'_>, result: Result<T, Problem>) -> Option<T> {
+    pub(in crate::dialect) fn checked<T>(
+        &self,
+        report: &mut Report<'_>,
+        result: Result<T, Problem>,
+    ) -> Option<T> {
         result.map_err(|problem| self.error(report, problem)).ok()
     }
 
     /// A list of at most `max` values.
-    pub(super) fn list(&self, report: &mut Report<'_>, max: usize) -> Vec<Self> {
+    pub(in crate::dialect) fn list(&self, report: &mut Report<'_>, max: usize) -> Vec<Self> {
         let Node::Array(values) = &self.value.node else {
             self.wrong_type(report, "a list");
             return Vec::new();
@@ -205,11 +217,11 @@ impl<'a> Field<'a> {
         values.iter().take(max).enumerate().map(entry).collect()
     }
 
-    pub(super) fn object(&self, report: &mut Report<'_>) -> Option<Fields<'a>> {
+    pub(in crate::dialect) fn object(&self, report: &mut Report<'_>) -> Option<Fields<'a>> {
         Fields::new(report, self.value, self.path.clone())
     }
 
-    pub(super) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
+    pub(in crate::dialect) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
         let problem = format!("expected {wanted}, found {}", self.value.node.kind());
         self.error(report, Problem::new(problem));
     }

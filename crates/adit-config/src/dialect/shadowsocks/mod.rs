@@ -10,12 +10,12 @@
 //! | [`sip008`] | lists of servers that are fetched |
 
 pub mod acl;
-mod fields;
+pub(super) mod fields;
 mod getopt;
 pub mod libev;
 pub mod manager;
 pub mod rust;
-mod setup;
+pub(super) mod setup;
 pub mod sip002;
 pub mod sip008;
 
@@ -54,7 +54,7 @@ pub struct Profile {
 const MAX_TEXT: usize = 4096;
 
 /// The method of this name.
-fn method(text: &str) -> Result<Method, Problem> {
+pub(super) fn method(text: &str) -> Result<Method, Problem> {
     text.parse().map_err(|_| {
         let problem = Problem::new(format!("unknown method: {}", value::excerpt(text)));
         match value::closest(text, Method::all().map(Method::name)) {
@@ -65,7 +65,7 @@ fn method(text: &str) -> Result<Method, Problem> {
 }
 
 /// The key that a password is for a method.
-fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Problem> {
+pub(super) fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Problem> {
     if !password.expose().is_empty() {
         value::secret(password.expose(), MAX_TEXT)?;
     }

@@ -319,7 +319,7 @@ fn simple_obfs(plugin: &Plugin, program: &str) -> Option<(ObfsServer, Option<Str
 /// The host that `obfs-local` of simple-obfs 0.0.5 names when it is told none.
 const OBFS_HOST: &str = "cloudfront.net";
 
-pub(super) fn client_cover(plugin: Option<Plugin>) -> ClientCover {
+pub(in crate::dialect) fn client_cover(plugin: Option<Plugin>) -> ClientCover {
     let Some(plugin) = plugin else { return ClientCover::default() };
     let host = |host: Option<String>| value::disguise_host(host.as_deref().unwrap_or(OBFS_HOST)).ok();
     let obfs = match simple_obfs(&plugin, "obfs-local") {

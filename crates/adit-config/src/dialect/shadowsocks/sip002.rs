@@ -129,7 +129,7 @@ fn legacy(body: &str) -> Result<(MethodAndPassword, String), LinkError> {
 }
 
 /// Base64 of a text, in either alphabet.
-fn decode(text: &str) -> Option<Zeroizing<String>> {
+pub(in crate::dialect) fn decode(text: &str) -> Option<Zeroizing<String>> {
     let url_safe = Zeroizing::new(text.replace('+', "-").replace('/', "_"));
     let bytes = BASE64.decode(url_safe.as_bytes()).ok()?;
     String::from_utf8(bytes).ok().map(Zeroizing::new)
@@ -159,7 +159,7 @@ fn plugin(query: &str) -> Option<Plugin> {
 }
 
 /// `%XX` as the byte; what is no such thing stays, and what is no UTF-8 then becomes U+FFFD.
-fn decode_percent(text: &str) -> Zeroizing<String> {
+pub(in crate::dialect) fn decode_percent(text: &str) -> Zeroizing<String> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {

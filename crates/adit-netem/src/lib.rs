@@ -7,12 +7,15 @@
 //!
 //! Loss comes after the queue, so that a lost packet has used the link. The same seed and the same calls give the same
 //! result; nothing in it depends on when it runs.
+//!
+//! A crate of its own, without dependencies, for simulations in tests and the lab's emulator share it, and neither may
+//! depend on the other.
+
+#![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
-
-use crate::FixedRng;
 
 /// What a link does to packets. The default does nothing.
 #[derive(Debug, Clone, Copy)]
@@ -83,43 +86,56 @@ pub struct Fates {
     pub delivered_len: u64,
 }
 
-/// One direction.
+/// What becomes of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It comes out, perhaps twice.
+    Carried,
+    /// It found the queue full.
+    Overflowed,
+    /// It was lost behind the queue.
+    Lost,
+}
+
+/// One direction, for packets of the type `P`.
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<P = Vec<u8>> {
     conditions: Conditions,
-    rng: FixedRng,
+    rng: Random,
     busy_until: Option<Instant>,
     is_bad: bool,
     /// Earliest first; the number keeps packets of one moment in order.
-    on_the_way: BinaryHeap<Reverse<(Instant, u64, Vec<u8>)>>,
+    on_the_way: BinaryHeap<Reverse<(Instant, u64, P)>>,
     number: u64,
+    queue_peak: usize,
     fates: Fates,
 }
 
-impl Link {
+impl<P: AsRef<[u8]> + Clone + Ord> Link<P> {
     /// An idle link.
     pub fn new(conditions: Conditions, seed: u64) -> Self {
         Self {
             conditions,
-            rng: FixedRng::new(seed),
+            rng: Random(seed),
             busy_until: None,
             is_bad: false,
             on_the_way: BinaryHeap::new(),
             number: 0,
+            queue_peak: 0,
             fates: Fates::default(),
         }
     }
 
     /// Takes a packet.
-    pub fn send(&mut self, packet: Vec<u8>, now: Instant) {
+    pub fn send(&mut self, packet: P, now: Instant) -> Fate {
         self.fates.sent += 1;
-        let Some(leaves_at) = self.enqueue(packet.len() + self.conditions.overhead, now) else {
+        let Some(leaves_at) = self.enqueue(packet.as_ref().len() + self.conditions.overhead, now) else {
             self.fates.overflowed += 1;
-            return;
+            return Fate::Overflowed;
         };
         if self.is_lost() {
             self.fates.lost += 1;
-            return;
+            return Fate::Lost;
         }
         if self.rng.unit() < self.conditions.duplicates {
             let arrives_at = self.arrival(leaves_at);
@@ -127,16 +143,17 @@ impl Link {
         }
         let arrives_at = self.arrival(leaves_at);
         self.push(arrives_at, packet);
+        Fate::Carried
     }
 
     /// The next packet that has arrived by `now`.
-    pub fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub fn poll(&mut self, now: Instant) -> Option<P> {
         if self.poll_timeout()? > now {
             return None;
         }
         let Reverse((_, _, packet)) = self.on_the_way.pop()?;
         self.fates.delivered_len +=
-            u64::try_from(packet.len() + self.conditions.overhead).unwrap_or(u64::MAX);
+            u64::try_from(packet.as_ref().len() + self.conditions.overhead).unwrap_or(u64::MAX);
         Some(packet)
     }
 
@@ -148,6 +165,11 @@ impl Link {
     /// What has become of packets so far.
     pub fn fates(&self) -> Fates {
         self.fates
+    }
+
+    /// Most bytes that have waited for the rate at once since the last call.
+    pub fn take_queue_peak(&mut self) -> usize {
+        std::mem::take(&mut self.queue_peak)
     }
 
     /// The link behaves so from here on; what is on its way is not changed.
@@ -166,6 +188,8 @@ impl Link {
         if backlog + len as u128 > self.conditions.queue_len as u128 {
             return None;
         }
+        let waiting = usize::try_from(backlog).unwrap_or(usize::MAX).saturating_add(len);
+        self.queue_peak = self.queue_peak.max(waiting);
         let nanos = len as u128 * 8_000_000_000 / u128::from(rate);
         let leaves_at = free_at + Duration::from_nanos(u64::try_from(nanos).expect("packets are short"));
         self.busy_until = Some(leaves_at);
@@ -190,16 +214,35 @@ impl Link {
         leaves_at + self.conditions.delay + self.conditions.jitter.mul_f64(self.rng.unit()) + extra
     }
 
-    fn push(&mut self, at: Instant, packet: Vec<u8>) {
+    fn push(&mut self, at: Instant, packet: P) {
         self.number += 1;
         self.on_the_way.push(Reverse((at, self.number, packet)));
+    }
+}
+
+/// `SplitMix64`.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    /// A number from 0 to below 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::epoch;
+
+    #[expect(clippy::disallowed_methods, reason = "the standard library offers no other way to an Instant")]
+    fn epoch() -> Instant {
+        Instant::now()
+    }
 
     /// Sends `count` packets of 1,000 bytes, `gap` apart, and returns when each that arrived did.
     fn run(conditions: Conditions, count: u32, gap: Duration) -> (Fates, Vec<(u32, Duration)>) {
@@ -235,6 +278,27 @@ mod tests {
             let (fates, _) = run(conditions, 20_000, Duration::from_millis(1));
             assert!((800..1200).contains(&fates.lost), "{loss:?}: {}", fates.lost);
         }
+    }
+
+    #[test]
+    fn losses_come_in_bursts_of_the_length_that_was_asked_for() {
+        let conditions =
+            Conditions { loss: Loss::Burst { enter: 0.01, leave: 0.2 }, ..Conditions::default() };
+        let (fates, arrivals) = run(conditions, 20_000, Duration::from_millis(1));
+        let bursts = arrivals.windows(2).filter(|pair| pair[1].0 - pair[0].0 > 1).count() as u64;
+        assert!((4 * bursts..6 * bursts).contains(&fates.lost), "{} in {bursts}", fates.lost);
+    }
+
+    #[test]
+    fn a_caller_learns_what_became_of_a_packet() {
+        let conditions =
+            Conditions { rate: 8000, queue_len: 100, loss: Loss::Random(1.0), ..Conditions::default() };
+        let mut link = Link::new(conditions, 1);
+        assert_eq!(link.send(vec![0; 100], epoch()), Fate::Lost);
+        assert_eq!((link.take_queue_peak(), link.take_queue_peak()), (100, 0));
+        assert_eq!(link.send(vec![0; 101], epoch()), Fate::Overflowed);
+        link.set_conditions(Conditions::default());
+        assert_eq!(link.send(vec![0; 101], epoch()), Fate::Carried);
     }
 
     #[test]

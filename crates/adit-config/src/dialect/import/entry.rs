@@ -1,0 +1,194 @@
+//! Reading one entry: each key is taken once, and what says something without having been taken is an error.
+
+use std::ops::RangeInclusive;
+
+use zeroize::Zeroizing;
+
+use crate::dialect::json::{Member, Node, Value, whole};
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::value::{self, Problem};
+
+/// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: whatever can be
+/// read as what is wanted is taken as it.
+pub(super) struct Entry<'v> {
+    members: &'v [Member],
+    path: String,
+    /// Where it begins.
+    pub(super) at: usize,
+    taken: Vec<&'static str>,
+}
+
+impl<'v> Entry<'v> {
+    /// `None`, reported, for what is no list of keys.
+    pub(super) fn new(report: &mut Report<'_>, value: &'v Value, path: String) -> Option<Self> {
+        let Node::Object(members) = &value.node else {
+            let problem = format!("expected the keys of a server, found {}", value.node.kind());
+            report.error(value.at, path, Problem::new(problem));
+            return None;
+        };
+        Some(Self { members, path, at: value.at, taken: Vec::new() })
+    }
+
+    /// Path of a key.
+    pub(super) fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The last value of a key; null is as good as absent, and so is a name that the form does not have.
+    pub(super) fn take(&mut self, key: &'static str) -> Option<&'v Value> {
+        self.taken.push(key);
+        let value = &self.members.iter().rfind(|member| !key.is_empty() && member.key == key)?.value;
+        (value.node != Node::Null).then_some(value)
+    }
+
+    /// A text, or what can be read as one.
+    pub(super) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Zeroizing<String>> {
+        let value = self.take(key)?;
+        let text = text_of(value);
+        if text.is_none() {
+            self.wrong(report, key, value, format!("expected a text, found {}", value.node.kind()));
+        }
+        text
+    }
+
+    /// A text that must be there.
+    pub(super) fn require(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+    ) -> Option<Zeroizing<String>> {
+        if self.take(key).is_none() {
+            report.error(self.at, self.path(key), Problem::new("missing"));
+            return None;
+        }
+        self.text(report, key)
+    }
+
+    /// A text that `parse` reads.
+    pub(super) fn parsed<T>(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
+        let text = self.text(report, key)?;
+        self.checked(report, key, parse(&text))
+    }
+
+    /// The value, or `None` with the problem reported at the value of `key`.
+    pub(super) fn checked<T>(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        result: Result<T, Problem>,
+    ) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                let at = self.take(key).map_or(self.at, |value| value.at);
+                report.error(at, self.path(key), problem);
+                None
+            }
+        }
+    }
+
+    pub(super) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
+        let value = self.take(key)?;
+        let flag = text_of(value).and_then(|text| boolean(&text));
+        if flag.is_none() {
+            self.wrong(report, key, value, "neither true nor false".to_owned());
+        }
+        flag
+    }
+
+    pub(super) fn number(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let value = self.take(key)?;
+        let number = text_of(value).and_then(|text| whole(&text)).filter(|number| range.contains(number));
+        if number.is_none() {
+            let problem = format!("no whole number from {} to {}", range.start(), range.end());
+            self.wrong(report, key, value, problem);
+        }
+        number
+    }
+
+    /// One of the words of a table.
+    pub(super) fn one_of<T: Copy>(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        self.parsed(report, key, |text| {
+            let found = choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice);
+            found.ok_or_else(|| {
+                let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+                Problem::new(format!("no word for it: {}", value::excerpt(text)))
+                    .hint(format!("there are {}", names.join(", ")))
+            })
+        })
+    }
+
+    /// The keys below a key.
+    pub(super) fn below(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Self> {
+        let value = self.take(key)?;
+        Self::new(report, value, self.path(key))
+    }
+
+    /// An error for each key that says something and has not been taken, unless it is one of `harmless`.
+    pub(super) fn finish(self, report: &mut Report<'_>, harmless: &[&str]) {
+        for member in self.members {
+            let key = member.key.as_str();
+            let is_known = self.taken.contains(&key) || harmless.contains(&key);
+            if is_known || says_nothing(&member.value) {
+                continue;
+            }
+            let mut problem = Problem::new("adit has no words for it");
+            let known = self.taken.iter().copied().filter(|key| !key.is_empty());
+            problem.hint = value::closest(key, known).map(|key| format!("did you mean `{key}`?"));
+            report.error(member.at, self.path(&value::excerpt(key)), problem);
+        }
+    }
+
+    fn wrong(&self, report: &mut Report<'_>, key: &str, value: &Value, problem: String) {
+        report.error(value.at, self.path(key), Problem::new(problem));
+    }
+}
+
+fn text_of(value: &Value) -> Option<Zeroizing<String>> {
+    match &value.node {
+        Node::Text(text) => Some(text.clone()),
+        Node::Number(number) => Some(Zeroizing::new(number.to_string())),
+        Node::Bool(on) => Some(Zeroizing::new(on.to_string())),
+        Node::Null | Node::Array(_) | Node::Object(_) => None,
+    }
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "true" | "True" | "TRUE" | "yes" | "on" | "1" => Some(true),
+        "false" | "False" | "FALSE" | "no" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a value switches nothing on.
+fn says_nothing(value: &Value) -> bool {
+    match &value.node {
+        Node::Null => true,
+        Node::Bool(on) => !on,
+        Node::Text(text) => text.is_empty() || boolean(text) == Some(false),
+        Node::Number(number) => whole(number) == Some(0),
+        Node::Array(values) => values.is_empty(),
+        Node::Object(members) => members.is_empty() || members.iter().any(is_off_switch),
+    }
+}
+
+/// Whether a member says that what it belongs to is off.
+fn is_off_switch(member: &Member) -> bool {
+    (member.key == "enabled" || member.key == "enable") && says_nothing(&member.value)
+}

@@ -1,0 +1,98 @@
+//! Links: `ss://` of SIP002, and `snell://` as Shadowrocket writes it.
+//!
+//! ```text
+//! link := 'snell://' base64(method ':' psk '@' host ':' port) ('?' query)? ('#' name)?      the method means nothing
+//!       | 'snell://' percent(psk) '@' host ':' port ('?' query)? ('#' name)?
+//! query := (key '=' percent(value)) ('&' ...)*
+//! ```
+
+use zeroize::Zeroizing;
+
+use super::{Dialect, read};
+use crate::dialect::json::{Member, Node, Value};
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::sip002::{self, decode, decode_percent};
+use crate::dialect::value::Problem;
+use crate::model::Outbound;
+use crate::source::Source;
+
+const SNELL: &str = "snell://";
+const SHADOWSOCKS: &str = "ss://";
+
+/// Whether a text begins with a link.
+pub(super) fn is_link(text: &str) -> bool {
+    [SNELL, SHADOWSOCKS].iter().any(|scheme| strip(text, scheme).is_some())
+}
+
+fn strip<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
+    let head = text.get(..scheme.len())?;
+    head.eq_ignore_ascii_case(scheme).then(|| &text[scheme.len()..])
+}
+
+/// The servers of a text, a link on each line.
+pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>) -> Vec<Outbound> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    for (n, line) in source.text.split_inclusive('\n').enumerate() {
+        let body = line.trim_start_matches('\u{feff}').trim_start();
+        let from = at + (line.len() - body.len());
+        at += line.len();
+        let link = body.trim_end();
+        if link.is_empty() {
+            continue;
+        }
+        let path = format!("link[{n}]");
+        if let Some(rest) = strip(link, SNELL) {
+            let value = snell(report, rest, from + SNELL.len(), &path);
+            all.extend(value.and_then(|value| read::server(report, Dialect::Link, &value, path)));
+        } else {
+            match sip002::parse(link) {
+                Ok(profile) => all.extend(read::profile(report, from, &path, profile)),
+                Err(error) => report.error(from, path, Problem::new(error.to_string())),
+            }
+        }
+    }
+    all
+}
+
+/// The fields of a link as an object.
+fn snell(report: &mut Report<'_>, rest: &str, from: usize, path: &str) -> Option<Value> {
+    let (rest, name) = rest.split_once('#').unwrap_or((rest, ""));
+    let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let Some((psk, server)) = authority(body.trim_end_matches('/')) else {
+        let problem = Problem::new("neither base64 of a key and a server, nor key@host:port");
+        report.error(from, path, problem);
+        return None;
+    };
+    let name = decode_percent(name);
+    let name = if name.is_empty() { server.clone() } else { name };
+    let mut members = vec![
+        member("type", "snell".to_owned().into(), from),
+        member("name", name, from),
+        member("address", server, from),
+        member("psk", psk, from),
+    ];
+    let mut at = from + body.len() + 1;
+    for pair in query.split('&') {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !key.is_empty() {
+            members.push(member(key, decode_percent(value), at));
+        }
+        at += pair.len() + 1;
+    }
+    Some(Value { at: from, node: Node::Object(members) })
+}
+
+fn member(key: &str, text: Zeroizing<String>, at: usize) -> Member {
+    Member { key: key.to_owned(), at, value: Value { at, node: Node::Text(text) } }
+}
+
+/// Key and server. The last `@` ends the key: hosts have none.
+fn authority(body: &str) -> Option<(Zeroizing<String>, Zeroizing<String>)> {
+    if let Some((psk, server)) = body.rsplit_once('@') {
+        return Some((decode_percent(psk), Zeroizing::new(server.to_owned())));
+    }
+    let inside = decode(&decode_percent(body))?;
+    let (info, server) = inside.rsplit_once('@')?;
+    let (_, psk) = info.split_once(':')?;
+    Some((Zeroizing::new(psk.to_owned()), Zeroizing::new(server.to_owned())))
+}

@@ -1,0 +1,371 @@
+//! From one entry to an outbound. The forms differ in the names of their keys and in what holds without them.
+
+use adit_proto::wire::{Host, Target};
+
+use super::{Dialect, Entry};
+use crate::dialect::json::Value;
+use crate::dialect::native;
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::{self, Profile, setup};
+use crate::dialect::value::{self, Problem};
+use crate::model::{
+    ClientCover, Dial, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Quic, SNELL_MODES, Secret,
+    ShadowsocksClient, SnellClient, SnellVersion, Transports,
+};
+
+/// The names of keys; empty for what a form does not have.
+struct Words {
+    name: &'static str,
+    port: &'static str,
+    reuse: &'static str,
+    udp: &'static str,
+    fast_open: &'static str,
+    interface: &'static str,
+    method: &'static str,
+    obfs: &'static str,
+    obfs_host: &'static str,
+    /// Keys that say how a client shows or tests a server.
+    harmless: &'static [&'static str],
+}
+
+const SURGE: Words = Words {
+    name: "name",
+    port: "port",
+    reuse: "reuse",
+    udp: "udp-relay",
+    fast_open: "tfo",
+    interface: "interface",
+    method: "encrypt-method",
+    obfs: "obfs",
+    obfs_host: "obfs-host",
+    harmless: &["test-url", "test-timeout", "test-udp", "no-error-alert"],
+};
+
+const MIHOMO: Words = Words {
+    name: "name",
+    port: "port",
+    reuse: "reuse",
+    udp: "udp",
+    fast_open: "tfo",
+    interface: "interface-name",
+    method: "cipher",
+    obfs: "mode",
+    obfs_host: "host",
+    harmless: &[],
+};
+
+const SING_BOX: Words = Words {
+    name: "tag",
+    port: "server_port",
+    reuse: "reuse",
+    udp: "",
+    fast_open: "tcp_fast_open",
+    interface: "bind_interface",
+    method: "method",
+    obfs: "obfs_mode",
+    obfs_host: "obfs_host",
+    harmless: &[],
+};
+
+const LINK: Words = Words {
+    name: "name",
+    port: "",
+    reuse: "reuse",
+    udp: "udp",
+    fast_open: "tfo",
+    interface: "",
+    method: "",
+    obfs: "obfs",
+    obfs_host: "obfs-host",
+    harmless: &[],
+};
+
+fn words(dialect: Dialect) -> &'static Words {
+    match dialect {
+        Dialect::Surge => &SURGE,
+        Dialect::Mihomo => &MIHOMO,
+        Dialect::SingBox => &SING_BOX,
+        Dialect::Link => &LINK,
+    }
+}
+
+/// Host of a disguise that none is given for (mihomo, sing-box 1.14).
+const OBFS_HOST: &str = "bing.com";
+
+/// What every client has and no server is behind.
+const BUILT_IN: [&str; 8] =
+    ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
+
+/// The outbound of an entry; `None` for what is left out, or is wrong, which has been reported.
+pub(super) fn server(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    value: &Value,
+    path: String,
+) -> Option<Outbound> {
+    let mut entry = Entry::new(report, value, path)?;
+    let words = words(dialect);
+    let kind = entry.require(report, "type")?;
+    let protocol = match (&**kind, dialect) {
+        ("snell", _) => snell(report, dialect, words, &mut entry).map(OutboundProtocol::Snell),
+        ("ss", Dialect::Surge | Dialect::Mihomo) | ("shadowsocks", Dialect::SingBox) => {
+            shadowsocks(report, dialect, words, &mut entry).map(OutboundProtocol::Shadowsocks)
+        }
+        (kind, _) => {
+            if !BUILT_IN.contains(&kind) {
+                let problem =
+                    Problem::new(format!("left out, adit does not speak it: {}", value::excerpt(kind)));
+                let at = entry.take("type").map_or(entry.at, |value| value.at);
+                report.warning(at, entry.path("type"), problem);
+            }
+            return None;
+        }
+    };
+    let name = entry.require(report, words.name);
+    let name = name.and_then(|name| entry.checked(report, words.name, native::name(&name)));
+    let dial = dial(report, dialect, words, &mut entry);
+    entry.finish(report, words.harmless);
+    Some(Outbound { name: (*name?).into(), dial, protocol: protocol? })
+}
+
+/// The outbound of a link for Shadowsocks; its path is that of the line.
+pub(super) fn profile(report: &mut Report<'_>, at: usize, path: &str, profile: Profile) -> Option<Outbound> {
+    let Profile { name, id: _, server, key, plugin } = profile;
+    let name = name.unwrap_or_else(|| server.to_string().into());
+    let name = match native::name(&name) {
+        Ok(name) => name,
+        Err(problem) => {
+            report.error(at, format!("{path}.name"), problem);
+            return None;
+        }
+    };
+    let cover = setup::client_cover(plugin);
+    let client = ShadowsocksClient { server, key, transports: Transports::Both, cover };
+    Some(Outbound {
+        name: (*name).into(),
+        dial: Dial::default(),
+        protocol: OutboundProtocol::Shadowsocks(client),
+    })
+}
+
+fn target(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<Target> {
+    if dialect == Dialect::Link {
+        let address = entry.require(report, "address")?;
+        return entry.checked(report, "address", value::target(&address));
+    }
+    let (host, port) = (entry.require(report, "server"), entry.require(report, words.port));
+    let port = port.and_then(|_| entry.number(report, words.port, 1..=u16::MAX.into()));
+    let host = host.and_then(|host| {
+        let host = Host::parse(host.as_bytes()).map_err(|error| Problem::new(error.to_string()));
+        entry.checked(report, "server", host)
+    });
+    Some(Target { host: host?, port: u16::try_from(port?).ok()? })
+}
+
+fn snell(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut Entry<'_>,
+) -> Option<SnellClient> {
+    let server = target(report, dialect, words, entry);
+    let psk = entry.require(report, "psk");
+    let psk = psk.and_then(|psk| entry.checked(report, "psk", value::psk(&psk)));
+    let version = version(report, dialect, entry);
+    let obfs = obfs(report, dialect, words, entry);
+    let reuse = entry.flag(report, words.reuse).unwrap_or(false);
+    let udp = udp(report, dialect, words, entry);
+    let quic = quic(report, dialect, entry);
+    let (version, psk) = (version?, psk?);
+    let lens = version.psk_lens();
+    if !lens.contains(&psk.expose().len()) {
+        let problem = Problem::new(format!("version 6 wants {} to {} bytes", lens.start(), lens.end()));
+        entry.checked::<()>(report, "psk", Err(problem));
+    }
+    let obfs = obfs?;
+    if obfs != ObfsClient::Off && !version.has_obfs() {
+        let problem = Err(Problem::new("version 6 has no disguise"));
+        entry.checked::<()>(
+            report,
+            if dialect == Dialect::Mihomo { "obfs-opts" } else { words.obfs },
+            problem,
+        );
+    }
+    Some(SnellClient {
+        server: server?,
+        psk,
+        version,
+        obfs,
+        // Clients pass over what the version decides.
+        reuse: version.fixed_reuse().unwrap_or(reuse),
+        half_close: HalfClose::Auto,
+        udp: udp.unwrap_or(true),
+        quic,
+    })
+}
+
+/// Clients of Surge and mihomo speak version 1 unless told otherwise; what sing-box and links mean is not known.
+fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> Option<SnellVersion> {
+    let has_default = matches!(dialect, Dialect::Surge | Dialect::Mihomo);
+    if !has_default {
+        entry.require(report, "version")?;
+    }
+    let number = if entry.take("version").is_some() { entry.number(report, "version", 1..=6)? } else { 1 };
+    // The name of mihomo's disguise is another thing, one level below.
+    let mode = entry.one_of(report, "mode", SNELL_MODES);
+    let number = u8::try_from(number).ok()?;
+    if mode.is_some() && number != 6 {
+        entry.checked::<()>(report, "mode", Err(Problem::new("only version 6 has modes")));
+    }
+    SnellVersion::new(number, mode.unwrap_or_default())
+}
+
+/// `None` when it is wrong, which has been reported.
+fn obfs(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut Entry<'_>,
+) -> Option<ObfsClient> {
+    if dialect != Dialect::Mihomo {
+        return disguise(report, words, entry);
+    }
+    if entry.take("obfs-opts").is_none() {
+        return Some(ObfsClient::Off);
+    }
+    let mut below = entry.below(report, "obfs-opts")?;
+    let obfs = disguise(report, words, &mut below);
+    below.finish(report, &[]);
+    obfs
+}
+
+fn disguise(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Option<ObfsClient> {
+    type Wear = fn(Box<str>) -> ObfsClient;
+    const MODES: &[(&str, Option<Wear>)] = &[
+        ("off", None),
+        ("none", None),
+        ("", None),
+        ("http", Some(ObfsClient::Http)),
+        ("tls", Some(ObfsClient::Tls)),
+    ];
+    let host = entry.text(report, words.obfs_host);
+    if entry.take(words.obfs).is_none() {
+        return Some(ObfsClient::Off);
+    }
+    let Some(wear) = entry.one_of(report, words.obfs, MODES)? else { return Some(ObfsClient::Off) };
+    let host = host.filter(|host| !host.is_empty());
+    let host = value::disguise_host(host.as_ref().map_or(OBFS_HOST, |host| host.as_str()));
+    entry.checked(report, words.obfs_host, host).map(wear)
+}
+
+/// Whether datagrams are carried; `None` if nothing is said.
+fn udp(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<bool> {
+    match dialect {
+        Dialect::SingBox => entry.one_of(report, "network", &[("tcp", false)]),
+        // Off unless said.
+        Dialect::Mihomo => Some(entry.flag(report, words.udp).unwrap_or(false)),
+        Dialect::Surge | Dialect::Link => entry.flag(report, words.udp),
+    }
+}
+
+/// Surge alone sends QUIC past the stream.
+fn quic(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> Quic {
+    const BLOCK: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)];
+    match dialect {
+        Dialect::Surge => entry.one_of(report, "block-quic", BLOCK).unwrap_or(Quic::Auto),
+        Dialect::Mihomo | Dialect::SingBox => Quic::Off,
+        Dialect::Link => Quic::Auto,
+    }
+}
+
+fn shadowsocks(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut Entry<'_>,
+) -> Option<ShadowsocksClient> {
+    let server = target(report, dialect, words, entry);
+    let method = entry.require(report, words.method);
+    let method = method.and_then(|method| entry.checked(report, words.method, shadowsocks::method(&method)));
+    let password = entry.require(report, "password");
+    let key = match (method, password) {
+        (Some(method), Some(password)) => {
+            let key = shadowsocks::key(method, Secret::new(password.as_str()));
+            entry.checked(report, "password", key)
+        }
+        _ => None,
+    };
+    let cover = cover(report, dialect, words, entry);
+    let udp = udp(report, dialect, words, entry).unwrap_or(dialect == Dialect::SingBox);
+    let transports = if udp { Transports::Both } else { Transports::Tcp };
+    Some(ShadowsocksClient { server: server?, key: key?, transports, cover: cover? })
+}
+
+/// The disguise of simple-obfs, however it is said; other plugins are left to their users.
+fn cover(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut Entry<'_>,
+) -> Option<ClientCover> {
+    match dialect {
+        Dialect::Surge | Dialect::Link => disguise(report, words, entry).map(ClientCover::Obfs),
+        Dialect::Mihomo => {
+            let plugin = entry.text(report, "plugin").filter(|plugin| !plugin.is_empty());
+            if plugin.is_none() {
+                return Some(ClientCover::default());
+            }
+            entry.one_of(report, "plugin", &[("obfs", ())])?;
+            let mut below = entry.below(report, "plugin-opts")?;
+            let obfs = disguise(report, words, &mut below);
+            below.finish(report, &[]);
+            obfs.map(ClientCover::Obfs)
+        }
+        Dialect::SingBox => {
+            let options = entry.text(report, "plugin_opts").unwrap_or_default();
+            let program = entry.text(report, "plugin").filter(|plugin| !plugin.is_empty());
+            let plugin = program.map(|program| crate::model::Plugin {
+                program: program.as_str().into(),
+                options: options.as_str().into(),
+                args: Vec::new(),
+                transports: Transports::Tcp,
+            });
+            match setup::client_cover(plugin) {
+                cover @ ClientCover::Obfs(_) => Some(cover),
+                ClientCover::Plugin(_) => {
+                    let problem =
+                        Problem::new("only obfs-local is built in").hint("write plugin in adit.toml");
+                    entry.checked(report, "plugin", Err(problem))
+                }
+            }
+        }
+    }
+}
+
+fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Dial {
+    const SURGE: &[(&str, Family)] = &[
+        ("dual", Family::Any),
+        ("v4-only", Family::V4Only),
+        ("v6-only", Family::V6Only),
+        ("prefer-v4", Family::PreferV4),
+        ("prefer-v6", Family::Any),
+    ];
+    const MIHOMO: &[(&str, Family)] = &[
+        ("dual", Family::Any),
+        ("ipv4", Family::V4Only),
+        ("ipv6", Family::V6Only),
+        ("ipv4-prefer", Family::PreferV4),
+        ("ipv6-prefer", Family::Any),
+    ];
+    let family = match dialect {
+        Dialect::Surge => entry.one_of(report, "ip-version", SURGE),
+        Dialect::Mihomo => entry.one_of(report, "ip-version", MIHOMO),
+        Dialect::SingBox | Dialect::Link => None,
+    };
+    Dial {
+        family: family.unwrap_or_default(),
+        interface: entry.parsed(report, words.interface, value::interface),
+        fast_open: entry.flag(report, words.fast_open).unwrap_or(false),
+        ..Dial::default()
+    }
+}

@@ -1,0 +1,211 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::dialect::share::{Deployment, share};
+use crate::model::{
+    ClientCover, Dial, Family, ObfsClient, OutboundProtocol, Quic, SNELL_MODES, Secret, ShadowsocksClient,
+    SnellClient, SnellMode, SnellVersion, Transports,
+};
+
+fn read(text: &str) -> Vec<Outbound> {
+    let loaded = parse(None, "t", text).unwrap_or_else(|found| panic!("{text}\n{found}"));
+    assert!(loaded.diagnostics.is_empty(), "{text}\n{}", loaded.diagnostics);
+    loaded.config.outbounds
+}
+
+fn one(text: &str) -> (String, Dial, SnellClient) {
+    let outbound = read(text).remove(0);
+    let OutboundProtocol::Snell(client) = outbound.protocol else { panic!("not snell: {text}") };
+    (outbound.name.to_string(), outbound.dial, client)
+}
+
+fn shadowsocks(text: &str) -> (String, ShadowsocksClient) {
+    let outbound = read(text).remove(0);
+    let OutboundProtocol::Shadowsocks(client) = outbound.protocol else { panic!("not shadowsocks: {text}") };
+    (outbound.name.to_string(), client)
+}
+
+fn refused(text: &str) -> String {
+    parse(None, "t", text).expect_err(text).to_string()
+}
+
+#[test]
+fn one_server_in_every_form() {
+    for text in [
+        "home = snell, 192.0.2.1, 6160, psk=k, version=4, reuse=true, obfs=http, obfs-host=a.b, tfo=true",
+        "[General]\nx = 1\n[Proxy]\n# c\nDIRECT = direct\nhome=snell,192.0.2.1,6160,psk=\"k\",version = 4,reuse=true, obfs=http, obfs-host=a.b,tfo=true\n[Rule]\nFINAL,home\n",
+        "- name: home\n  type: snell\n  server: 192.0.2.1\n  port: 6160\n  psk: k\n  version: 4\n  udp: true\n  reuse: true\n  obfs-opts: {mode: http, host: a.b}\n  tfo: true\n",
+        "mixed-port: 1\nproxies:\n  - {name: home, type: snell, server: 192.0.2.1, port: 6160, psk: k, version: 4, udp: true, reuse: true, obfs-opts: {mode: http, host: a.b}, tfo: true, smux: {enabled: false}}\nrules: &x\n",
+        "{\"type\":\"snell\",\"tag\":\"home\",\"server\":\"192.0.2.1\",\"server_port\":6160,\"version\":4,\"psk\":\"k\",\"reuse\":true,\"obfs_mode\":\"http\",\"obfs_host\":\"a.b\",\"tcp_fast_open\":true}",
+        "{\"log\":{},\"outbounds\":[{\"type\":\"direct\",\"tag\":\"d\"},{\"type\":\"snell\",\"tag\":\"home\",\"server\":\"192.0.2.1\",\"server_port\":6160,\"version\":4,\"psk\":\"k\",\"reuse\":true,\"obfs_mode\":\"http\",\"obfs_host\":\"a.b\",\"tcp_fast_open\":true,\"multiplex\":{}}]}",
+        "snell://k@192.0.2.1:6160?version=4&obfs=http&obfs-host=a.b&reuse=1&tfo=1#home",
+    ] {
+        let (name, dial, client) = one(text);
+        assert_eq!((name.as_str(), dial.fast_open, dial.family), ("home", true, Family::Any), "{text}");
+        assert_eq!(
+            (client.server.to_string().as_str(), client.psk.expose()),
+            ("192.0.2.1:6160", "k"),
+            "{text}"
+        );
+        assert_eq!((client.version, client.reuse, client.udp), (SnellVersion::V4, true, true), "{text}");
+        assert_eq!(client.obfs, ObfsClient::Http("a.b".into()), "{text}");
+    }
+}
+
+#[test]
+fn what_is_left_out_means_what_it_means_there() {
+    let (_, _, surge) = one("n = snell, a, 1, psk=k");
+    assert_eq!(
+        (surge.version, surge.reuse, surge.udp, surge.quic),
+        (SnellVersion::V1, false, true, Quic::Auto)
+    );
+    let (_, _, mihomo) = one("- {name: n, type: snell, server: a, port: 1, psk: k, obfs-opts: {mode: tls}}");
+    assert_eq!((mihomo.version, mihomo.udp, mihomo.quic), (SnellVersion::V1, false, Quic::Off));
+    assert_eq!(mihomo.obfs, ObfsClient::Tls("bing.com".into()));
+    let (name, _, link) = one("snell://k%2F@[2001:db8::1]:1?version=5");
+    assert_eq!((name.as_str(), link.psk.expose()), ("[2001:db8::1]:1", "k/"));
+    let (_, dial, two) =
+        one("n = snell, a, 1, psk=k, version=2, ip-version=prefer-v4, interface=eth1, test-url=http://x/");
+    assert_eq!((two.reuse, dial.family, dial.interface.as_deref()), (true, Family::PreferV4, Some("eth1")));
+    for (word, quic) in [("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)] {
+        assert_eq!(one(&format!("n = snell, a, 1, psk=k, version=5, block-quic={word}")).2.quic, quic);
+    }
+    let (_, _, raw) = one("n = snell, a, 1, psk=twelve bytes, version=6, mode=unsafe-raw, udp-relay=false");
+    assert_eq!((raw.version, raw.udp), (SnellVersion::V6(SnellMode::UnsafeRaw), false));
+}
+
+#[test]
+fn shadowsocks_too() {
+    for text in [
+        "n = ss, a, 1, encrypt-method=aes-128-gcm, password=p, udp-relay=true, obfs=http, obfs-host=h",
+        "- {name: n, type: ss, server: a, port: 1, cipher: aes-128-gcm, password: p, udp: true, plugin: obfs, plugin-opts: {mode: http, host: h}}",
+        "{\"type\":\"shadowsocks\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"method\":\"aes-128-gcm\",\"password\":\"p\",\"plugin\":\"obfs-local\",\"plugin_opts\":\"obfs=http;obfs-host=h\"}",
+        "ss://YWVzLTEyOC1nY206cA@a:1/?plugin=obfs-local%3Bobfs%3Dhttp%3Bobfs-host%3Dh#n",
+    ] {
+        let (name, client) = shadowsocks(text);
+        assert_eq!((name.as_str(), client.server.to_string().as_str()), ("n", "a:1"), "{text}");
+        assert_eq!((client.key.method().name(), client.key.text().expose()), ("aes-128-gcm", "p"), "{text}");
+        assert_eq!(
+            (client.transports, client.cover),
+            (Transports::Both, ClientCover::Obfs(ObfsClient::Http("h".into())))
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_said_is_named_with_its_place() {
+    for (text, want) in [
+        (
+            "n = snell, a, 1, psk=k, shadow-tls-password=x",
+            "t:1:25: n.shadow-tls-password: adit has no words for it\n",
+        ),
+        ("n = snell, a, 1, psk=k, underlying-proxy=m", "t:1:25: n.underlying-proxy: adit has no words"),
+        (
+            "n = snell, a, 1, psk=k, versoin=4",
+            "t:1:25: n.versoin: adit has no words for it\n  hint: did you mean `version`?",
+        ),
+        ("n = snell, a, x, psk=k", "t:1:15: n.port: no whole number from 1 to 65535"),
+        ("n = snell, a, 1, version=4", "t:1:1: n.psk: missing"),
+        ("n = snell, a, 1, psk=k, version=7", "t:1:33: n.version: no whole number from 1 to 6"),
+        ("n = snell, a, 1, psk=k, version=6", "t:1:22: n.psk: version 6 wants 12 to 255 bytes"),
+        ("n = snell, a, 1, psk=k, version=4, mode=default", "t:1:41: n.mode: only version 6 has modes"),
+        ("n = snell, a, 1, psk=k, obfs=ws", "t:1:30: n.obfs: no word for it: ws"),
+        ("[Proxy]\nn = snell, a, 1, psk=k, k\n", "t:2:25: n: a value without a key"),
+        (
+            "proxies:\n- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  dialer-proxy: x\n",
+            "t:7:3: proxies[0].dialer-proxy: adit has no words",
+        ),
+        (
+            "- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  obfs-opts:\n    mode: http\n    path: /\n",
+            "t:8:5: [0].obfs-opts.path: adit has no words",
+        ),
+        ("- name: n\n  type: snell\n  server: a\n  psk: &k x\n", "t:4:8: anchors and aliases are not read"),
+        (
+            "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\",\n\"version\":4,\n\"userkey\":\"u\"}",
+            "t:3:1: userkey: adit has no words",
+        ),
+        (
+            "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\"}",
+            "t:1:1: version: missing",
+        ),
+        (
+            "{\"outbounds\":[{\"type\":\"shadowsocks\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"method\":\"aes-128-gcm\",\"password\":\"p\",\"plugin\":\"v2ray-plugin\"}]}",
+            "outbounds[0].plugin: only obfs-local is built in",
+        ),
+        ("snell://k@a:1?version=4&shadow-tls=1#n", "t:1:25: link[0].shadow-tls: adit has no words"),
+        ("snell://!!#n", "t:1:9: link[0]: neither base64"),
+        ("ss://x\n", "t:1:1: link[0]: method and password are neither"),
+        ("port: 1\n", "t:1:1: type: missing"),
+        ("proxies: []\n", "t:1:1: there is no server of Snell or Shadowsocks in it"),
+        ("[Proxy]\nx = http, a, 1\n", "t:2:5: warning: x.type: left out, adit does not speak it: http"),
+    ] {
+        let found = refused(text);
+        assert!(found.contains(want), "{text}\n{found}");
+        assert!(!found.contains("psk=k"), "{found}");
+    }
+    assert!(parse(Some(Form::Adit), "t", "").is_err());
+    let loaded =
+        parse(None, "t", "a = vmess, b, 1\nn = snell, a, 1, psk=k\nn = snell, a, 2, psk=k\n").unwrap();
+    assert_eq!(
+        loaded.diagnostics.to_string(),
+        "t:1:5: warning: a.type: left out, adit does not speak it: vmess\n"
+    );
+    let names: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+    assert_eq!(names, ["n", "n-2"]);
+}
+
+fn deployment() -> impl Strategy<Value = Deployment> {
+    let mode = proptest::sample::select(SNELL_MODES).prop_map(|(_, mode)| mode);
+    let version = (1_u8..=6, mode).prop_map(|(number, mode)| SnellVersion::new(number, mode).unwrap());
+    let obfs = prop_oneof![
+        Just(ObfsClient::Off),
+        Just(ObfsClient::Http("h.example".into())),
+        Just(ObfsClient::Tls("h.example".into()))
+    ];
+    let psk = "[a-z \"'`#;,=\\\\%()s@:{}&é中😀\u{7f}\u{85}\u{2028}\u{feff}]{12,20}";
+    let name = "[a-zA-Z0-9é中 .#&*!|>{}%@-]{1,20}";
+    ((name, psk), version, obfs, any::<(bool, bool, bool, bool)>()).prop_map(
+        |((name, psk), version, obfs, (reuse, fast_open, udp, quic))| Deployment {
+            name: name.into(),
+            server: "[2001:db8::1]:6160".parse().unwrap(),
+            psk: Secret::new(psk),
+            obfs: if version.has_obfs() { obfs } else { ObfsClient::Off },
+            reuse: version.fixed_reuse().unwrap_or(reuse),
+            version,
+            fast_open,
+            udp,
+            quic,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_shared_is_read_back(deployment in deployment()) {
+        for form in [Form::Surge, Form::Mihomo, Form::SingBox, Form::Shadowrocket] {
+            let Ok(shared) = share(form, &deployment) else { continue };
+            let loaded = parse(Some(form), "t", &shared.text);
+            let loaded = loaded.unwrap_or_else(|found| panic!("{form}\n{}\n{found}", shared.text));
+            let outbound = &loaded.config.outbounds[0];
+            let OutboundProtocol::Snell(client) = &outbound.protocol else { panic!("not snell") };
+            prop_assert_eq!(&*outbound.name, &*deployment.name, "{}", form);
+            prop_assert_eq!(client.psk.expose(), deployment.psk.expose(), "{}", form);
+            prop_assert_eq!(&client.server, &deployment.server);
+            prop_assert_eq!(&client.obfs, &deployment.obfs);
+            prop_assert_eq!(outbound.dial.fast_open, deployment.fast_open);
+            // sing-box has one version for both, and links have no place for reuse.
+            let version = match (form, deployment.version) {
+                (Form::SingBox, SnellVersion::V5) => SnellVersion::V4,
+                (_, version) => version,
+            };
+            prop_assert_eq!(client.version, version);
+            if form != Form::Shadowrocket {
+                prop_assert_eq!(client.reuse, deployment.reuse);
+            }
+            // The form says itself what it is.
+            prop_assert!(parse(None, "t", &shared.text).is_ok(), "{}\n{}", form, shared.text);
+        }
+    }
+}

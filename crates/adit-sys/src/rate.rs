@@ -1,0 +1,157 @@
+//! How fast a TCP socket sends: its congestion control, and a rate that the system does not exceed.
+
+use std::io;
+use std::os::fd::AsFd;
+
+/// Chooses the congestion control of a socket by its name.
+///
+/// # Errors
+/// What `setsockopt` reports: `NotFound` when the kernel has none of that name, `PermissionDenied` when it is kept for
+/// the superuser; `Unsupported` on systems other than Linux.
+pub fn set_congestion(socket: impl AsFd, name: &str) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_option(&socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
+    #[cfg(not(target_os = "linux"))]
+    unsupported((socket, name))
+}
+
+/// Most bytes per second that a socket sends, whatever its congestion control; may be changed at any time.
+///
+/// # Errors
+/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn set_pacing_rate(socket: impl AsFd, rate: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        // The kernel reads a machine word, which is all ones for no limit.
+        let rate = usize::try_from(rate).unwrap_or(usize::MAX);
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes())
+    }
+    #[cfg(not(target_os = "linux"))]
+    unsupported((socket, rate))
+}
+
+/// What [`set_pacing_rate`] has set, in bytes per second; [`u64::MAX`] for no limit.
+///
+/// # Errors
+/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn pacing_rate(socket: impl AsFd) -> io::Result<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        let mut value = [0u8; size_of::<usize>()];
+        get_option(&socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &mut value)?;
+        let rate = usize::from_ne_bytes(value);
+        Ok(if rate == usize::MAX { u64::MAX } else { u64::try_from(rate).unwrap_or(u64::MAX) })
+    }
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
+/// Bytes that a socket takes ahead of what it has sent: beyond them it is not writable.
+///
+/// # Errors
+/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn set_unsent_limit(socket: impl AsFd, len: u32) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &len.to_ne_bytes());
+    #[cfg(not(target_os = "linux"))]
+    unsupported((socket, len))
+}
+
+/// Rate of the congestion control `brutal` of the kernel module of that name (tcp-brutal 1.0.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brutal {
+    /// Bytes per second that are sent, whatever is lost; at least [`Brutal::MIN_RATE`].
+    pub rate: u64,
+    /// Window in tenths of what the rate needs, 5 to 80.
+    pub gain: u32,
+}
+
+impl Brutal {
+    /// The name of the congestion control.
+    pub const NAME: &str = "brutal";
+    /// Least rate that the module takes.
+    pub const MIN_RATE: u64 = 62_500;
+    /// The module's option of `IPPROTO_TCP`.
+    #[cfg(target_os = "linux")]
+    const PARAMS: libc::c_int = 23301;
+
+    /// The module's parameters: the rate at offset 0, 8 bytes; the gain at 8, 4 bytes; packed, in the host's byte order.
+    pub fn to_bytes(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.rate.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.gain.to_ne_bytes());
+        bytes
+    }
+
+    /// Sets the rate of a socket whose congestion control is [`Brutal::NAME`]; may be changed at any time.
+    ///
+    /// # Errors
+    /// What `setsockopt` reports: `ENOPROTOOPT` for a socket with another congestion control, `EINVAL` for values out
+    /// of range; `Unsupported` on systems other than Linux.
+    pub fn set(self, socket: impl AsFd) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        return set_option(&socket, libc::IPPROTO_TCP, Self::PARAMS, &self.to_bytes());
+        #[cfg(not(target_os = "linux"))]
+        unsupported(socket)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+use crate::tcp::unsupported;
+#[cfg(target_os = "linux")]
+use crate::tcp::{get_option, set_option};
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+    use crate::tcp::congestion;
+
+    fn socket() -> Socket {
+        Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
+    }
+
+    #[test]
+    fn rates_read_back() {
+        let socket = socket();
+        assert_eq!(pacing_rate(&socket).unwrap(), u64::MAX);
+        for rate in [1, 1_250_000, u64::from(u32::MAX) - 1] {
+            set_pacing_rate(&socket, rate).unwrap();
+            assert_eq!(pacing_rate(&socket).unwrap(), rate);
+        }
+        set_pacing_rate(&socket, u64::MAX).unwrap();
+        assert_eq!(pacing_rate(&socket).unwrap(), u64::MAX);
+        set_unsent_limit(&socket, 1 << 17).unwrap();
+    }
+
+    #[test]
+    fn congestion_controls_are_chosen_by_name() {
+        let socket = socket();
+        // Part of every kernel.
+        set_congestion(&socket, "reno").unwrap();
+        assert_eq!(congestion(&socket).unwrap(), "reno");
+        let error = set_congestion(&socket, "no-such-one").unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied), "{error}");
+        assert_eq!(congestion(&socket).unwrap(), "reno");
+    }
+
+    /// The layout that the module reads: `struct { u64 rate; u32 cwnd_gain; } __packed`.
+    #[test]
+    fn parameters_of_the_module_are_twelve_bytes() {
+        let bytes = Brutal { rate: 0x0102_0304_0506_0708, gain: 0x0a0b_0c0d }.to_bytes();
+        let little = [8, 7, 6, 5, 4, 3, 2, 1, 0x0d, 0x0c, 0x0b, 0x0a];
+        let big = [1, 2, 3, 4, 5, 6, 7, 8, 0x0a, 0x0b, 0x0c, 0x0d];
+        assert_eq!(bytes, if cfg!(target_endian = "little") { little } else { big });
+    }
+
+    /// The option is there only once the congestion control is.
+    #[test]
+    fn parameters_are_refused_under_another_congestion_control() {
+        let socket = socket();
+        set_congestion(&socket, "reno").unwrap();
+        let error = Brutal { rate: Brutal::MIN_RATE, gain: 15 }.set(&socket).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+    }
+}
