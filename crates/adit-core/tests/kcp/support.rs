@@ -30,7 +30,7 @@ pub(crate) fn destination(addr: SocketAddr) -> Target {
     Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
 }
 
-fn tunnel(target: SocketAddr) -> InboundProtocol {
+pub(crate) fn tunnel(target: SocketAddr) -> InboundProtocol {
     InboundProtocol::Tunnel { target: destination(target), transports: Transports::Tcp }
 }
 
