@@ -64,7 +64,7 @@ pub(crate) fn server(kcp: &Kcp, target: SocketAddr) -> Running {
 pub(crate) fn server_at(listen: SocketAddr, kcp: &Kcp, target: SocketAddr) -> Running {
     let socket = SocketOptions { carrier: Some(Box::new(kcp.clone())), ..SocketOptions::default() };
     let mut config = config(tunnel(target), socket, OutboundProtocol::Direct, Dial::default());
-    config.inbounds[0].listen = vec![listen.into()];
+    config.inbounds[0].listen = vec![listen];
     start(&config).unwrap()
 }
 

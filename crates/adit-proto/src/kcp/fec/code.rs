@@ -102,10 +102,10 @@ fn load(block: &[u8; BLOCK]) -> Lanes {
 #[inline(always)]
 fn doublings(block: Lanes) -> [Lanes; 8] {
     let mut powers = [block; 8];
-    for power in 1..8 {
-        for lane in 0..BLOCK / 8 {
-            powers[power][lane] = double_lanes(powers[power - 1][lane]);
-        }
+    let mut last = block;
+    for power in &mut powers[1..] {
+        last.iter_mut().for_each(|lane| *lane = double_lanes(*lane));
+        *power = last;
     }
     powers
 }
