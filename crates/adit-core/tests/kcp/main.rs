@@ -6,5 +6,6 @@
 #![expect(clippy::print_stdout, reason = "says which peer and shape is tried, and what is skipped")]
 
 mod interop;
+mod layers;
 mod pairs;
 mod support;

@@ -11,10 +11,11 @@ use adit_config::model::{Kcp, KcpClient, KcpPace};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
+use adit_testkit::unused_addr;
 
 use crate::support::{
-    Lines, addr, client, client_status, connect, destination, echo, kcp, round_trip, server, server_status,
-    service, wait_for,
+    Lines, addr, client, client_status, connect, destination, echo, kcp, round_trip, server, server_at,
+    server_status, service, wait_for,
 };
 
 /// Both ends with the same settings.
@@ -173,6 +174,29 @@ fn a_drain_sends_what_waits() {
     assert_eq!(answer.len(), 120_000);
     drained.join().unwrap();
     clients.end();
+}
+
+/// A server that was started anew knows none of its sessions: new streams work long before signs of life would have
+/// been missed.
+#[test]
+fn a_restarted_server_is_noticed() {
+    let lines = Lines::from_here();
+    let (listen, kcp) = (unused_addr(), kcp(Method::Aes128));
+    let servers = server_at(listen, &kcp, echo());
+    let clients = client(KcpClient::new(kcp.clone(), destination(listen)));
+    round_trip(addr(&clients), 6, true);
+    // No datagram that was sent before is under way any more.
+    thread::sleep(Duration::from_millis(2500));
+    round_trip(addr(&clients), 5, true);
+    servers.end();
+    let servers = server_at(listen, &kcp, echo());
+    wait_for("a stream of a new session", || {
+        let mut stream = connect(addr(&clients));
+        stream.write_all(b"after").is_ok() && stream.read_exact(&mut [0; 5]).is_ok()
+    });
+    lines.wait_for("the server was started anew");
+    clients.end();
+    servers.end();
 }
 
 /// Both logs say what may be wrong, and nothing says it on the wire.

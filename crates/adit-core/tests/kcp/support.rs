@@ -30,7 +30,7 @@ pub(crate) fn destination(addr: SocketAddr) -> Target {
     Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
 }
 
-fn tunnel(target: SocketAddr) -> InboundProtocol {
+pub(crate) fn tunnel(target: SocketAddr) -> InboundProtocol {
     InboundProtocol::Tunnel { target: destination(target), transports: Transports::Tcp }
 }
 
@@ -57,8 +57,15 @@ pub(crate) fn config(
 
 /// Takes sessions and leads each stream to `target`.
 pub(crate) fn server(kcp: &Kcp, target: SocketAddr) -> Running {
+    server_at("127.0.0.1:0".parse().unwrap(), kcp, target)
+}
+
+/// The same at an address of the caller's.
+pub(crate) fn server_at(listen: SocketAddr, kcp: &Kcp, target: SocketAddr) -> Running {
     let socket = SocketOptions { carrier: Some(Box::new(kcp.clone())), ..SocketOptions::default() };
-    start(&config(tunnel(target), socket, OutboundProtocol::Direct, Dial::default())).unwrap()
+    let mut config = config(tunnel(target), socket, OutboundProtocol::Direct, Dial::default());
+    config.inbounds[0].listen = vec![listen];
+    start(&config).unwrap()
 }
 
 /// Makes sessions with `server` and leads connections there.

@@ -23,6 +23,9 @@ use std::collections::VecDeque;
 const STARTUP_GAIN: f64 = 2.885;
 /// Bound in startup, in units of what fits: the rate that is known then is one round old.
 const STARTUP_BOUND: f64 = 2.0;
+/// Pacing in startup, in units of what may be under way per round trip: what is delivered lets twice as much follow. Any
+/// slower, and a queue shows only when far too much is under way.
+const STARTUP_SPREAD: f64 = 2.0;
 /// Pacing in drain.
 const DRAIN_GAIN: f64 = 0.5;
 /// Pacing of the rounds of a cycle. A quarter more, as BBR does, overflows queues that are short against the path.
@@ -35,6 +38,8 @@ const MAX_MADE_GOOD: f64 = 0.3;
 const CLIMBS: u32 = 3;
 /// Share of a round that is sent again, beyond one and a half times what the path loses, at which a queue is held to overflow.
 const CONGESTED: f64 = 0.02;
+/// Bytes that must have been sent before what was lost of them says something.
+const LEAST_JUDGED: u64 = 256 * 1400;
 /// Round trips in a row that must have been long for startup to end within a round.
 const QUEUEING_SAMPLES: u32 = 8;
 /// Growth of the rate below which a round counts as standing still.
@@ -49,6 +54,8 @@ const RATE_LIFE: u64 = 20;
 const MIN_RATE_LIFE_US: u64 = 2_000_000;
 /// Age of the shortest round trip at which it is looked for again.
 const MIN_RTT_LIFE_US: u64 = 10_000_000;
+/// The part of a round trip by which another one may be longer and still count as the shortest.
+const SAME_RTT: u64 = 32;
 /// How long it is looked for.
 const PROBE_US: u64 = 200_000;
 /// Before anything is known: what TCP begins with, in bytes, and a round trip to space it over.
@@ -109,6 +116,8 @@ enum Phase {
 pub struct Model {
     phase: Phase,
     max_bound: u64,
+    /// What may be under way in startup at the least, in bytes: grows by what is delivered.
+    startup_bound: u64,
     delivered: u64,
     round: Round,
     /// When the latest rounds ended, and how many bytes per second they delivered.
@@ -131,6 +140,8 @@ pub struct Model {
     lost: f64,
     /// Share that is lost while no queue stands: the path's own.
     base_loss: f64,
+    /// What has been sent, and again, since that share was last looked at.
+    judged: (u64, u64),
     was_queueing: bool,
     /// Shortest round trip since the last probe began.
     probed_rtt_us: Option<u64>,
@@ -166,6 +177,7 @@ impl Model {
         Self {
             phase: Phase::Startup,
             max_bound,
+            startup_bound: INITIAL_BOUND,
             delivered: 0,
             round: Round::default(),
             rates: VecDeque::new(),
@@ -181,6 +193,7 @@ impl Model {
             sent: 0.0,
             lost: 0.0,
             base_loss: 0.0,
+            judged: (0, 0),
             was_queueing: false,
             probed_rtt_us: None,
         }
@@ -199,9 +212,11 @@ impl Model {
 
     /// Bytes that may be under way.
     pub fn bound(&self) -> u64 {
-        let Some(fits) = self.fits() else { return INITIAL_BOUND.min(self.max_bound.max(MIN_BOUND)) };
+        let startup = to_float(self.startup_bound);
+        let fits = self.fits().unwrap_or_default();
         let bound = match self.phase {
-            Phase::Startup | Phase::Drain => (fits * STARTUP_BOUND).max(to_float(INITIAL_BOUND)),
+            Phase::Startup => (fits * STARTUP_BOUND).max(startup),
+            Phase::Drain => (fits * STARTUP_BOUND).max(to_float(INITIAL_BOUND)),
             Phase::Cruise(..) => {
                 (fits * CRUISE_BOUND).max(self.rate() * HOST_S) + to_float(self.bursts.highest())
             }
@@ -253,6 +268,9 @@ impl Model {
             self.sample_rtt(ack.now_us, rtt_us.max(1));
         }
         self.sample_burst(ack);
+        if self.phase == Phase::Startup && !self.round.limited {
+            self.startup_bound = (self.startup_bound + ack.bytes).min(self.max_bound);
+        }
         if self.limited_until > self.delivered {
             self.round.limited = true;
         }
@@ -265,14 +283,16 @@ impl Model {
     /// Bytes per second at which to send; `None` before anything is known.
     pub fn pacing_rate(&self) -> Option<f64> {
         let rate = self.rate();
+        let startup =
+            self.min_rtt.map(|(rtt, _)| STARTUP_SPREAD * to_float(self.startup_bound) * 1e6 / to_float(rtt));
         if rate <= 0.0 {
-            // Half a round trip for the first flight: enough to not burst, and no delay to speak of.
-            let (rtt, _) = self.min_rtt?;
-            return Some(STARTUP_GAIN * to_float(INITIAL_BOUND) * 1e6 / to_float(rtt));
+            return startup;
+        }
+        if self.phase == Phase::Startup {
+            return startup.map(|startup| startup.max(rate * STARTUP_GAIN));
         }
         let gain = match self.phase {
-            Phase::Startup => STARTUP_GAIN,
-            Phase::Drain => DRAIN_GAIN,
+            Phase::Startup | Phase::Drain => DRAIN_GAIN,
             Phase::Cruise(at, _) => CYCLE[at],
             Phase::Probe(_) => 1.0,
         };
@@ -310,8 +330,14 @@ impl Model {
             }
         }
         self.round.min_rtt_us = Some(self.round.min_rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
-        if self.min_rtt.is_none_or(|(least, _)| rtt_us <= least) {
-            self.min_rtt = Some((rtt_us, now_us));
+        match &mut self.min_rtt {
+            Some((least, found_us)) if rtt_us > *least => {
+                // As good as the shortest: it need not be looked for.
+                if rtt_us <= *least + *least / SAME_RTT {
+                    *found_us = now_us;
+                }
+            }
+            found => *found = Some((rtt_us, now_us)),
         }
     }
 
@@ -362,8 +388,7 @@ impl Model {
         // Losses show a round trip later than the queue.
         let is_queueing = self.is_queueing();
         if !(std::mem::replace(&mut self.was_queueing, is_queueing) || is_queueing) {
-            self.base_loss += (share.min(1.0) - self.base_loss) / 8.0;
-            return;
+            return self.learn_loss();
         }
         if share > CONGESTED + self.base_loss * 1.5 && self.phase != Phase::Drain {
             while self.rates.len() > 1 {
@@ -371,6 +396,21 @@ impl Model {
             }
             self.phase = Phase::Drain;
         }
+    }
+
+    /// The path's own loss is what the best of times show: what startup has made a queue drop is not a part of it.
+    fn learn_loss(&mut self) {
+        if !matches!(self.phase, Phase::Cruise(..)) {
+            self.judged = (0, 0);
+            return;
+        }
+        self.judged = (self.judged.0 + self.round.sent, self.judged.1 + self.round.again);
+        if self.judged.0 < LEAST_JUDGED {
+            return;
+        }
+        let (sent, again) = std::mem::take(&mut self.judged);
+        let change = (to_float(again) / to_float(sent)).min(1.0) - self.base_loss;
+        self.base_loss += if change < 0.0 { change / 2.0 } else { change / 8.0 };
     }
 
     fn begin_round(&mut self, now_us: u64) {
@@ -402,6 +442,7 @@ impl Model {
         self.climbs = if climbs { self.climbs + 1 } else { 0 };
         if self.climbs >= CLIMBS {
             self.climbs = 0;
+            self.startup_bound = self.bound();
             self.best_rate = rate;
             self.standstill = 0;
             self.long_rtts = 0;

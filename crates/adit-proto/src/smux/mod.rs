@@ -43,6 +43,10 @@ pub use self::frame::{Command, FRAME_HEADER_LEN, Header, Version};
 /// for one.
 const QUANTUM: usize = 8192;
 
+/// Window of a stream whose window may grow, while there is plenty, in bytes: with less, the first round trips of a
+/// long path are spent on asking for more.
+const FIRST_WINDOW: u32 = 1 << 20;
+
 /// What a stream may have waiting to be sent even when the others have all there is, in bytes.
 const LEAST_SENDING: usize = 4096;
 
@@ -453,12 +457,12 @@ impl Mux {
     }
 
     fn add(&mut self, id: u32) {
-        let budget = self.settings.receive_buffer.saturating_sub(self.promised);
-        let size = match u32::try_from(budget) {
-            // Too many streams for all to have what is assumed: the peer is told at once that it is less.
-            Ok(budget) => self.settings.stream_window.min(budget.max(self.settings.stream_window / 16)),
-            Err(_) => self.settings.stream_window,
-        };
+        let Settings { stream_window, max_stream_window, receive_buffer, .. } = self.settings;
+        let budget = u32::try_from(receive_buffer.saturating_sub(self.promised)).unwrap_or(u32::MAX);
+        // The first streams have more, and with too many streams for all to have what is assumed, the others have less:
+        // the peer is told at once.
+        let generous = FIRST_WINDOW.min(budget / 8).min(max_stream_window);
+        let size = stream_window.min(budget.max(stream_window / 16)).max(generous);
         self.promised += size as usize;
         let window = Window::new(size, self.settings.max_stream_window);
         self.streams.insert(id, Stream::new(window));

@@ -124,12 +124,12 @@ impl Window {
         false
     }
 
-    /// Doubles the window, if more than half of it was consumed within two round trips and `budget` allows it: then
-    /// it is what limits the stream. Returns by how much.
+    /// Doubles the window, if more than half of it was consumed within four round trips and `budget` allows it: then
+    /// it is what limits the stream, of which two may be spent on waiting for what was lost. Returns by how much.
     pub(super) fn grow(&mut self, now: Instant, round_trip: Duration, budget: usize) -> usize {
         let since = *self.since.get_or_insert(now);
         let is_full = self.lately > self.size / 2;
-        let in_time = now.saturating_duration_since(since) <= 2 * round_trip;
+        let in_time = now.saturating_duration_since(since) <= 4 * round_trip;
         if !in_time {
             self.since = Some(now);
             self.lately = 0;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test this is the assertion")]
 
+mod cubic;
 mod goodput;
 mod sessions;
+mod sim;
 mod stack;

@@ -1,4 +1,4 @@
-//! One Snell server, written as its clients want to read it.
+//! One server, of Snell or Shadowsocks, written as its clients want to read it.
 //!
 //! ```text
 //! Surge        home = snell, 192.0.2.1, 6160, psk="...", version=5, reuse=true
@@ -15,12 +15,14 @@
 
 mod forms;
 mod fuzz;
+mod shadowsocks;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use adit_proto::wire::{Host, Rng, Target};
 pub use fuzz::fuzz_share;
+pub use shadowsocks::{Shadowsocks, share_shadowsocks};
 use thiserror::Error;
 
 use crate::model::{
@@ -160,7 +162,7 @@ impl fmt::Debug for Shared {
 pub struct Inexpressible {
     /// The form.
     pub form: Form,
-    /// The field of [`Deployment`].
+    /// The field of [`Deployment`] or [`Shadowsocks`].
     pub field: &'static str,
     /// What stands in the way.
     pub why: &'static str,

@@ -489,6 +489,11 @@ impl Driver {
                     tracing::info!(carrier, %peer, times, "session over: the peer has gone");
                 }
             }
+            Some(Failure::Forgotten) => {
+                if let Some(times) = self.shared.notices.gone.due(now) {
+                    tracing::info!(carrier, %peer, times, "session over: the server was started anew");
+                }
+            }
             Some(Failure::Replaced) | None => tracing::debug!(carrier, %peer, "session over"),
         }
     }

@@ -15,7 +15,7 @@ use adit_proto::wire::WireError;
 
 use super::metrics::SessionStatus;
 use super::outbox::Outbox;
-use super::shared::{FIRST_RECV_WINDOW, Shared};
+use super::shared::Shared;
 use crate::rng::OsRng;
 
 /// What is decompressed or compressed in one go is kept for the next time up to this capacity, in bytes.
@@ -32,6 +32,8 @@ const BURST_S: f64 = 0.05;
 pub(super) enum Failure {
     /// Nothing has been heard for too long.
     Gone,
+    /// The peer was started anew, and knows nothing of it.
+    Forgotten,
     /// The peer's bytes are not what they must be.
     Wire(WireError),
     /// Another conversation has taken its place, or its time is over.
@@ -64,6 +66,8 @@ pub(super) struct Session {
     began_at: Instant,
     /// A datagram of the peer has opened; a frame has been read.
     pub(super) heard_at: Option<Instant>,
+    /// When something was sent after everything before had arrived.
+    asked_at: Instant,
     has_frames: bool,
     told_silence: bool,
     /// Datagrams from the peer's address that did not open.
@@ -71,7 +75,6 @@ pub(super) struct Session {
     /// Readers, or the core's memory, stand in the way.
     stalled_until: Option<Instant>,
     is_full: bool,
-    tune: Tune,
     tokens: Option<Tokens>,
     pub(super) counts: Counts,
 }
@@ -93,13 +96,6 @@ struct Waiting {
     writer: Option<Waker>,
     /// When the peer ended it.
     ended_at: Option<Instant>,
-}
-
-/// What the windows follow.
-#[derive(Debug)]
-struct Tune {
-    next_at: Instant,
-    consumed: usize,
 }
 
 /// Bytes that may be sent under a limited rate.
@@ -148,12 +144,12 @@ impl Session {
             failure: None,
             began_at: now,
             heard_at: None,
+            asked_at: now,
             has_frames: false,
             told_silence: false,
             unopened: 0,
             stalled_until: None,
             is_full: false,
-            tune: Tune { next_at: now, consumed: 0 },
             tokens,
             counts: Counts::default(),
             shared,
@@ -289,6 +285,9 @@ impl Session {
         if self.is_over() {
             return;
         }
+        if self.role == Role::Client && self.arq.is_forgotten() {
+            return self.fail(Failure::Forgotten);
+        }
         if let Err(error) = self.read(now, may_hold) {
             return self.fail(Failure::Wire(error));
         }
@@ -305,7 +304,9 @@ impl Session {
             }
             None => {}
         }
-        self.tune(now);
+        if let (Some(mux), Some(round_trip)) = (&mut self.mux, self.arq.round_trip()) {
+            mux.set_round_trip(round_trip);
+        }
         self.dispatch(now);
     }
 
@@ -344,7 +345,6 @@ impl Session {
                 self.stall(now, may_hold);
                 return Ok(());
             }
-            self.tune.consumed += taken;
             self.arq.consume(taken);
         }
     }
@@ -352,29 +352,6 @@ impl Session {
     fn stall(&mut self, now: Instant, may_hold: bool) {
         self.is_full = true;
         self.stalled_until = (!may_hold).then_some(now + STALL);
-    }
-
-    /// Lets the windows follow what the path and the readers do.
-    fn tune(&mut self, now: Instant) {
-        let round_trip = self.arq.round_trip().unwrap_or(Duration::from_millis(100));
-        if let Some(mux) = &mut self.mux {
-            mux.set_round_trip(round_trip);
-        }
-        if now < self.tune.next_at {
-            return;
-        }
-        self.tune.next_at = now + round_trip.max(Duration::from_millis(20));
-        let segments = std::mem::take(&mut self.tune.consumed) / self.shared.config.mtu;
-        if self.shared.config.recv_window.is_some() {
-            return;
-        }
-        // Twice what was read in a round trip lets the rate double in the next one, and as much again covers what waits
-        // for a gap.
-        let wanted = u16::try_from(segments * 4).unwrap_or(u16::MAX).min(self.shared.most_recv_window());
-        if wanted > self.arq.recv_window().max(FIRST_RECV_WINDOW) {
-            let send = self.shared.config.send_window.unwrap_or(u16::MAX).max(1);
-            self.arq.set_windows(send, wanted);
-        }
     }
 
     /// Tells whoever waits.
@@ -439,6 +416,9 @@ impl Session {
     pub(super) fn transmit(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
         if self.is_over() {
             return false;
+        }
+        if self.arq.is_flushed() {
+            self.asked_at = now;
         }
         let (head, _) = self.shared.room();
         for _ in 0..most {
@@ -506,6 +486,12 @@ impl Session {
     pub(super) fn takes_silence(&mut self, now: Instant) -> bool {
         let is_silent = self.heard_at.is_none() && now.saturating_duration_since(self.began_at) >= SILENCE;
         is_silent && !std::mem::replace(&mut self.told_silence, true)
+    }
+
+    /// Whether something was sent and nothing has come back for so long that a fresh session is worth a try.
+    pub(super) fn is_doubtful(&self, now: Instant) -> bool {
+        let quiet_since = self.heard_at.unwrap_or(self.began_at).max(self.asked_at);
+        !self.arq.is_flushed() && now.saturating_duration_since(quiet_since) >= SILENCE
     }
 
     /// Whether datagrams have opened, but nothing inside of them made sense to the multiplexer yet.

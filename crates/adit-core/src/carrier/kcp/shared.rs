@@ -17,7 +17,7 @@ use crate::notice::Notice;
 /// peer's view of the path down, and peers do not mind.
 const ACK_DELAY: Duration = Duration::from_millis(2);
 /// Segments that may wait for gaps or the reader before a session has shown that it needs more.
-pub(super) const FIRST_RECV_WINDOW: u16 = 1024;
+const FIRST_RECV_WINDOW: u16 = 1024;
 /// Bytes that wait in one stream to be sent, at most: what a driver's turn takes, twice.
 const SEND_BUFFER: usize = 128 << 10;
 /// The same for all streams of a session.
@@ -91,6 +91,7 @@ impl Shared {
             congestion: pace.congestion,
             send_window: self.config.send_window.unwrap_or(u16::MAX).max(1),
             recv_window: self.config.recv_window.unwrap_or(FIRST_RECV_WINDOW).max(1),
+            max_recv_window: if self.config.recv_window.is_some() { 0 } else { self.most_recv_window() },
             mtu: self.config.mtu - head - tail,
             stream: true,
             ack_no_delay: self.config.ack_no_delay,
@@ -101,7 +102,7 @@ impl Shared {
     }
 
     /// Segments that the receive window may grow to.
-    pub(super) fn most_recv_window(&self) -> u16 {
+    fn most_recv_window(&self) -> u16 {
         u16::try_from(self.config.memory / self.config.mtu).unwrap_or(u16::MAX)
     }
 

@@ -49,6 +49,18 @@ const FIRST_PROBE_US: u64 = 500_000;
 /// Longest such wait.
 const MAX_PROBE_US: u64 = 120_000_000;
 
+/// Age of the first acknowledgement beyond which no datagram is so late that it was sent before.
+const LATE_US: u64 = 2_000_000;
+
+/// Without a word for this long a peer that does not acknowledge is asked whether it is there.
+const SILENT_US: u64 = 1_000_000;
+
+/// Time over which what arrives is counted, at the least.
+const LEAST_GROWTH_US: u64 = 20_000;
+
+/// The same while the round trip is not known.
+const UNKNOWN_RTT_US: u64 = 100_000;
+
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
 
@@ -56,7 +68,7 @@ const DEAD_LINK: u32 = 20;
 const MAX_QUEUED: usize = 64 << 10;
 
 /// The queue of a paced session holds what leaves in this time, so that it neither runs dry nor delays.
-const QUEUED_S: f64 = 0.01;
+const QUEUED_S: f64 = 0.002;
 
 /// How a session behaves. The names of kcp-go's `nodelay` call are in parentheses.
 #[derive(Debug, Clone)]
@@ -73,6 +85,8 @@ pub struct Settings {
     pub send_window: u16,
     /// Segments kept for the reader, at most; as many more may wait for gaps before them.
     pub recv_window: u16,
+    /// What [`Settings::recv_window`] grows to while the reader keeps up with what comes; less is no growth.
+    pub max_recv_window: u16,
     /// Largest number of KCP bytes in a datagram.
     pub mtu: usize,
     /// Fill up the last segment of the queue with the next write.
@@ -95,6 +109,7 @@ impl Default for Settings {
             congestion: true,
             send_window: 32,
             recv_window: 32,
+            max_recv_window: 0,
             mtu: 1400,
             stream: true,
             ack_no_delay: false,
@@ -157,6 +172,8 @@ pub struct Arq {
     rto: Rto,
     congestion: Congestion,
     model: Option<Model>,
+    growth: Growth,
+    memory: Memory,
     remote_window: u16,
     /// When the oldest pending acknowledgement has to leave.
     ack_at_us: Option<u64>,
@@ -165,6 +182,24 @@ pub struct Arq {
     stats: Stats,
     /// `(sn, ts)` of the ACKs of one datagram.
     acked: Vec<(u32, u32)>,
+}
+
+/// What the receive window follows.
+#[derive(Debug, Default)]
+struct Growth {
+    next_us: u64,
+    /// Segments that had arrived a round trip ago.
+    seen: u64,
+}
+
+/// Whether the peer still knows the conversation.
+#[derive(Debug, Default)]
+struct Memory {
+    /// When it first acknowledged something.
+    began_us: Option<u64>,
+    heard_us: u64,
+    /// Datagrams in a row that say that nothing has ever arrived.
+    denials: u32,
 }
 
 /// Questions about windows.
@@ -194,6 +229,8 @@ impl Arq {
             rto: Rto::new(settings.nodelay, interval_ms, settings.tuning.is_some() && settings.resend > 0),
             congestion: Congestion::new(),
             model: settings.tuning.map(Model::new),
+            growth: Growth::default(),
+            memory: Memory::default(),
             remote_window: INITIAL_REMOTE_WINDOW,
             ack_at_us: None,
             probe: Probe::default(),
@@ -241,7 +278,12 @@ impl Arq {
         } else if let Some(model) = &mut self.model {
             model.handle_ack(ack_sample(now_us, &delivery, None, &self.sender));
         }
+        if arrival == Arrival::Received {
+            self.memory.heard_us = now_us;
+            self.judge_memory(now_us, bytes);
+        }
         self.find_losses(una);
+        self.grow_window(now_us);
         self.schedule_acks(now_us);
         result
     }
@@ -289,8 +331,10 @@ impl Arq {
             let rtt_ms = millis(now_us).wrapping_sub(ts).cast_signed();
             if let Ok(rtt_ms) = u32::try_from(rtt_ms) {
                 self.rto.sample(rtt_ms);
+                // Which transmission was meant is known by its time alone: the clock is a millisecond wide.
+                precise = Some(u64::from(rtt_ms + 1) * 1000);
             }
-            precise = sent.map(|sent| now_us.saturating_sub(sent.at_us));
+            precise = sent.map(|sent| now_us.saturating_sub(sent.at_us)).or(precise);
         }
         if let Some(model) = &mut self.model {
             model.handle_ack(ack_sample(now_us, delivery, precise, &self.sender));
@@ -312,6 +356,47 @@ impl Arq {
         let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
         if self.sender.queue_len() == 0 || is_closed {
             self.sender.hurry();
+        }
+    }
+
+    /// A peer that was started anew takes what comes for a new conversation, of which it has nothing: that shows in its
+    /// `una`. One datagram may be an old one that somebody has sent again; the answer to a question is not.
+    fn judge_memory(&mut self, now_us: u64, bytes: &[u8]) {
+        let Ok((last, _)) = Segment::parse(bytes) else { return };
+        if self.sender.una() == 0 || last.conv != self.conv || self.stats.sent > u64::from(u32::MAX >> 1) {
+            return;
+        }
+        let began_us = *self.memory.began_us.get_or_insert(now_us);
+        if last.una != 0 {
+            self.memory.denials = 0;
+        } else if now_us > began_us + LATE_US {
+            self.memory.denials += 1;
+            self.probe.ask |= self.memory.denials == 1;
+        }
+    }
+
+    /// Whether the peer has lost the conversation: nothing that is sent will ever arrive.
+    pub fn is_forgotten(&self) -> bool {
+        self.memory.denials > 1
+    }
+
+    /// Four times what has come in a round trip: that lets the rate double in the next one, and as much again waits for
+    /// what is lost to be sent again. Not while a reader stands still.
+    fn grow_window(&mut self, now_us: u64) {
+        let window = self.receiver.window();
+        if window >= self.settings.max_recv_window || now_us < self.growth.next_us {
+            return;
+        }
+        let seen = self.receiver.taken();
+        let segments = seen - std::mem::replace(&mut self.growth.seen, seen);
+        let round_trip_us = match self.rto.smoothed_ms() {
+            0 => UNKNOWN_RTT_US,
+            known => u64::from(known) * 1000,
+        };
+        self.growth.next_us = now_us + round_trip_us.max(LEAST_GROWTH_US);
+        if self.receiver.free_window() >= window / 2 {
+            let wanted = u16::try_from(segments * 4).unwrap_or(u16::MAX).min(self.settings.max_recv_window);
+            self.receiver.set_window(window.max(wanted));
         }
     }
 
@@ -482,9 +567,14 @@ impl Arq {
     }
 
     fn expire(&mut self, now_us: u64) {
-        if self.sender.expire(now_us) && self.settings.congestion {
+        if !self.sender.expire(now_us) {
+            return;
+        }
+        if self.settings.congestion {
             self.congestion.timed_out(u32::try_from(self.mss).unwrap_or(u32::MAX));
         }
+        // What lies beyond its window a peer that was started anew would not answer.
+        self.probe.ask |= now_us > self.memory.heard_us + SILENT_US;
     }
 
     fn update_probe(&mut self, now_us: u64) {

@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     pub(super) reopened: bool,
     spare: Vec<Vec<u8>>,
     pub(super) repeated: u64,
+    /// Segments that have come for the first time.
+    fresh: u64,
 }
 
 impl Receiver {
@@ -41,6 +43,7 @@ impl Receiver {
             reopened: false,
             spare: Vec::new(),
             repeated: 0,
+            fresh: 0,
         }
     }
 
@@ -60,6 +63,11 @@ impl Receiver {
     /// The free window, as the peer is told.
     pub(super) fn free_window(&self) -> u16 {
         u16::try_from(usize::from(self.window).saturating_sub(self.ready.len())).unwrap_or(u16::MAX)
+    }
+
+    /// Segments that have been taken in, each once.
+    pub(super) fn taken(&self) -> u64 {
+        self.fresh
     }
 
     /// Bytes that the reader can take.
@@ -96,6 +104,7 @@ impl Receiver {
         }
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend(data);
+        self.fresh += 1;
         self.gaps[at] = Some(buffer);
         self.settle();
     }

@@ -123,6 +123,43 @@ fn every_mode_over_a_bad_link() {
     }
 }
 
+/// A peer that was started anew shows within seconds, whether what comes lies in its window or beyond.
+#[test]
+fn a_peer_that_has_forgotten_shows() {
+    for len in [10_000, 400_000] {
+        let mut pair = Pair::new(&settings(), lossy(Loss::None));
+        pair.exchange([&bytes(len), &bytes(1000)], Duration::from_secs(60));
+        while !pair.ends[0].is_flushed() && pair.step() {}
+        pair.now += Duration::from_micros(LATE_US) + Duration::from_secs(1);
+        pair.ends[1] = Arq::new(9, settings(), pair.now);
+        pair.ends[0].send(b"more");
+        let until = pair.now + Duration::from_secs(4);
+        while !pair.ends[0].is_forgotten() {
+            assert!(pair.step() && pair.now < until, "{len}: {:?}", pair.ends[0].memory);
+            pair.read();
+        }
+    }
+}
+
+/// What the peer said long ago and somebody says again ends nothing.
+#[test]
+fn an_old_datagram_is_no_news() {
+    let mut pair = Pair::new(&settings(), lossy(Loss::None));
+    pair.ends[1].send(b"first");
+    let mut old = Vec::new();
+    assert!(pair.ends[1].poll_transmit(pair.now, &mut old));
+    pair.exchange([&bytes(10_000), &[]], Duration::from_secs(60));
+    pair.now += Duration::from_micros(2 * LATE_US);
+    for _ in 0..10 {
+        pair.ends[0].handle_datagram(&old, Arrival::Received, pair.now).unwrap();
+        let until = pair.now + Duration::from_secs(1);
+        while pair.now < until && pair.step() {
+            pair.read();
+        }
+        assert!(!pair.ends[0].is_forgotten());
+    }
+}
+
 #[test]
 fn numbers_wrap() {
     let mut pair = Pair::new(&settings(), lossy(Loss::Random(0.05)));

@@ -20,6 +20,9 @@ const REDUCED: u8 = 0x1d;
 /// Bytes that are handled at once: large enough to keep vector units busy, small enough to stay in registers.
 const BLOCK: usize = 32;
 
+/// A block, in words: compilers make no vectors of single bytes here.
+type Lanes = [u64; BLOCK / 8];
+
 /// Most shards of a group, data and parity together: the field has no more rows.
 pub(super) const MAX_SHARDS: usize = 256;
 
@@ -75,7 +78,7 @@ pub(super) fn accumulate<'a>(mut sums: impl Iterator<Item = (u8, &'a mut Vec<u8>
 fn accumulate_few(rows: &mut [Option<(u8, &mut [u8])>; 4], data: &[u8]) {
     let (blocks, tail) = data.as_chunks::<BLOCK>();
     for (number, block) in blocks.iter().enumerate() {
-        let powers = doublings(*block);
+        let powers = doublings(load(block));
         for (factor, row) in rows.iter_mut().flatten() {
             add_scaled(&mut row.as_chunks_mut::<BLOCK>().0[number], *factor, &powers);
         }
@@ -86,27 +89,48 @@ fn accumulate_few(rows: &mut [Option<(u8, &mut [u8])>; 4], data: &[u8]) {
     }
 }
 
+#[inline(always)]
+fn load(block: &[u8; BLOCK]) -> Lanes {
+    let mut lanes = [0; BLOCK / 8];
+    for (lane, bytes) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+        *lane = u64::from_ne_bytes(*bytes);
+    }
+    lanes
+}
+
 /// The block times 1, 2, 4, to 128.
 #[inline(always)]
-fn doublings(block: [u8; BLOCK]) -> [[u8; BLOCK]; 8] {
+fn doublings(block: Lanes) -> [Lanes; 8] {
     let mut powers = [block; 8];
-    for power in 1..8 {
-        powers[power] = powers[power - 1].map(double);
+    let mut last = block;
+    for power in &mut powers[1..] {
+        last.iter_mut().for_each(|lane| *lane = double_lanes(*lane));
+        *power = last;
     }
     powers
 }
 
 #[inline(always)]
-fn add_scaled(row: &mut [u8; BLOCK], factor: u8, powers: &[[u8; BLOCK]; 8]) {
-    let mut sum = *row;
+fn add_scaled(row: &mut [u8; BLOCK], factor: u8, powers: &[Lanes; 8]) {
+    let mut sum = load(row);
     for (bit, power) in powers.iter().enumerate() {
         if factor >> bit & 1 == 1 {
-            for at in 0..BLOCK {
-                sum[at] ^= power[at];
+            for lane in 0..BLOCK / 8 {
+                sum[lane] ^= power[lane];
             }
         }
     }
-    *row = sum;
+    for (bytes, lane) in row.as_chunks_mut::<8>().0.iter_mut().zip(sum) {
+        *bytes = lane.to_ne_bytes();
+    }
+}
+
+/// Each of eight bytes times 2.
+#[inline(always)]
+fn double_lanes(lanes: u64) -> u64 {
+    let high = lanes & 0x8080_8080_8080_8080;
+    let carry = (high << 1).wrapping_sub(high >> 7);
+    (lanes << 1) & 0xfefe_fefe_fefe_fefe ^ carry & (u64::from(REDUCED) * 0x0101_0101_0101_0101)
 }
 
 /// Times 2, without a branch.
@@ -187,6 +211,15 @@ mod tests {
             for b in 1..=255 {
                 assert_eq!(mul(div(a, b), b), a, "{a} / {b}");
             }
+        }
+    }
+
+    #[test]
+    fn lanes() {
+        for byte in 0..=255_u8 {
+            let lanes = u64::from_ne_bytes([byte, 0, 0xff, byte, 0x80, 1, byte, byte]);
+            let doubled = [byte, 0, 0xff, byte, 0x80, 1, byte, byte].map(double);
+            assert_eq!(double_lanes(lanes).to_ne_bytes(), doubled);
         }
     }
 
