@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    HalfClose, InboundProtocol, ObfsServer, OutboundProtocol, Pace, Secret, SnellServer,
+    HalfClose, InboundProtocol, ObfsServer, OutboundProtocol, Pace, Secret, SnellKeys, SnellServer,
 };
 use adit_core::Running;
 use common::{PSK, Proxy, Setup, Target, exchange, loopback, within};
@@ -24,7 +24,7 @@ use common::{PSK, Proxy, Setup, Target, exchange, loopback, within};
 fn server(pace: Option<Pace>) -> Proxy {
     let setup = Setup { cores: 2, ..Setup::default() };
     let snell = SnellServer {
-        psk: Secret::new(PSK),
+        psk: SnellKeys::Common(Secret::new(PSK)),
         versions: setup.versions,
         obfs: ObfsServer::Off,
         udp: true,

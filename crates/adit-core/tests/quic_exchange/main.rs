@@ -234,7 +234,7 @@ fn datagrams(running: &Running) -> DatagramStatus {
 fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
     let setup = Setup::default();
     let server = SnellServer {
-        psk: Secret::new(PSK),
+        psk: Secret::new(PSK).into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
@@ -245,6 +245,7 @@ fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

@@ -300,6 +300,7 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
     let client = SnellClient {
         server: deployment.server.clone(),
         psk: deployment.psk.clone(),
+        client_id: None,
         version: deployment.version,
         obfs: deployment.obfs.clone(),
         reuse: deployment.reuse,

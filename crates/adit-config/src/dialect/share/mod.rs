@@ -25,7 +25,9 @@ pub use fuzz::fuzz_share;
 pub use shadowsocks::{Shadowsocks, share_shadowsocks};
 use thiserror::Error;
 
-use crate::model::{Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellVersion, SnellVersions};
+use crate::model::{
+    Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellKeys, SnellVersion, SnellVersions,
+};
 
 /// A server as its clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +53,13 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// The server of an inbound, reached at `host`; `None` for an inbound that is none.
+    /// The server of an inbound, reached at `host`; `None` for an inbound that is none, or has users, whose keys differ.
     ///
     /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on where the
     /// version leaves the choice. A port that takes several versions is shared as version 5.
     pub fn of(inbound: &Inbound, host: Host) -> Option<Self> {
         let InboundProtocol::Snell(server) = &inbound.protocol else { return None };
+        let SnellKeys::Common(psk) = &server.psk else { return None };
         let obfs_host = host.to_string().into();
         let version = match server.versions {
             SnellVersions::Only(version) => version,
@@ -66,7 +69,7 @@ impl Deployment {
         Some(Self {
             name: (*inbound.name).into(),
             server: Target { host, port: inbound.listen.first()?.port() },
-            psk: server.psk.clone(),
+            psk: psk.clone(),
             obfs: match server.obfs {
                 ObfsServer::Off => ObfsClient::Off,
                 ObfsServer::Http => ObfsClient::Http(obfs_host),

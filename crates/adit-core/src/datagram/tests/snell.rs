@@ -14,7 +14,13 @@ use crate::rng::OsRng;
 const PSK: &str = "datagrams-psk-0123456789";
 
 fn snell_server(obfs: ObfsServer) -> SnellServer {
-    SnellServer { psk: Secret::new(PSK), versions: SnellVersions::default(), obfs, udp: true, quic: false }
+    SnellServer {
+        psk: Secret::new(PSK).into(),
+        versions: SnellVersions::default(),
+        obfs,
+        udp: true,
+        quic: false,
+    }
 }
 
 fn snell_in() -> InboundProtocol {
@@ -25,6 +31,7 @@ fn snell_client(server: SocketAddr, obfs: ObfsClient) -> SnellClient {
     SnellClient {
         server: server.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs,
         reuse: true,
@@ -380,11 +387,11 @@ fn a_datagram_that_is_not_legal_ends_the_association() {
 fn envelope_for(target: SocketAddr, inner: &[u8]) -> Vec<u8> {
     let psk = Psk::new(PSK.as_bytes());
     let target = Target::from(target);
-    let room = envelope::room(&target);
+    let room = envelope::room(&target, b"");
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = envelope::seal(&psk.derive_own(&mut OsRng), &target, &mut block, range).unwrap();
+    let sealed = envelope::seal(&psk.derive_own(&mut OsRng), (&target, b""), &mut block, range).unwrap();
     block[sealed].to_vec()
 }
 
@@ -449,7 +456,7 @@ fn a_recorded_envelope_opens() {
     let run = captures["captures"].as_array().unwrap().iter().find(|run| run["name"] == "quic-proxy-udp");
     let run = run.unwrap();
     let inbound = InboundProtocol::Snell(SnellServer {
-        psk: Secret::new(run["psk"].as_str().unwrap()),
+        psk: Secret::new(run["psk"].as_str().unwrap()).into(),
         quic: true,
         ..snell_server(ObfsServer::Off)
     });
