@@ -45,7 +45,7 @@ fn forms_of(inbound: &Inbound, host: &Host) -> anyhow::Result<Vec<Server>> {
     };
     ensure!(
         !servers.is_empty(),
-        "inbound {} cannot be shared: it has users, each of whom has a line of its own, or passes them on to other servers",
+        "inbound {} cannot be shared: each of its users has a key of their own, or goes on to another server",
         inbound.name
     );
     Ok(servers)

@@ -127,6 +127,16 @@ fn shared_lines() {
     }
     assert_eq!(dir.run(&["share", "--host", "a.example", "--inbound", "x"]).0, 1);
     assert_eq!(dir.run(&["share", "--form", "x"]).0, 2);
+    let shadow = "[[inbound]]\nname = \"s\"\nprotocol = \"shadowsocks\"\nlisten = \"192.0.2.1:1\"\n\
+                  method = \"aes-128-gcm\"\npassword = \"p\"\n";
+    dir.file("shadow.toml", shadow);
+    let (status, out, _) = dir.run(&["share", "-c", "shadow.toml", "--form", "surge"]);
+    assert_eq!((status, &*out), (0, "s = ss, 192.0.2.1, 1, encrypt-method=aes-128-gcm, password=\"p\"\n"));
+    let (status, out, _) = dir.run(&["share", "-c", "shadow.toml"]);
+    assert!(
+        status == 0 && out.contains("opensnell cannot express protocol") && out.contains("ss://"),
+        "{out}"
+    );
     // The client's file is a whole configuration.
     let (_, file, _) = dir.run(&["share", "--host", "a.example", "--form", "adit"]);
     assert!(native::parse("client.toml", &file).is_ok(), "{file}");
