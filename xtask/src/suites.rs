@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
+use crate::instructions;
 use crate::process::{cargo, output, run};
 
 /// Largest release binary, in bytes. Routers with 8 to 32 MB of flash are among the targets.
@@ -86,6 +87,7 @@ pub(crate) fn full(root: &Path) -> anyhow::Result<()> {
     part("ci", run(Command::new(root.join(".ci/run")).current_dir(root)));
     report_peers();
     part("long tests", run(&mut long_tests(root, None)));
+    part("instructions", instructions::part(root));
     part("fuzz", fuzz(root));
     if failed.is_empty() {
         println!("full: all parts passed");

@@ -4,11 +4,14 @@
 //! those that have been still for too long and wakes those that asked for it.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use crate::record::EndReason;
+use crate::users::{Account, Lease, Limit};
 
 /// Length of a tick.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
@@ -39,6 +42,15 @@ pub(crate) struct Conn {
     resting: Cell<bool>,
     expired: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// The user whose connection it is, where there are users.
+    lease: RefCell<Option<Rc<Lease>>>,
+}
+
+impl Conn {
+    /// Why the user may use no more, if that is so.
+    fn limited(&self) -> Option<Limit> {
+        self.lease.borrow().as_ref().and_then(|lease| lease.account().over())
+    }
 }
 
 /// A place in the table; leaving it is dropping it.
@@ -78,7 +90,7 @@ impl Conns {
         let mut wake = Vec::new();
         for conn in self.slots.borrow().iter().flatten() {
             let age = tick.wrapping_sub(conn.active_at.get());
-            let expired = limit.is_some_and(|limit| age > limit);
+            let expired = limit.is_some_and(|limit| age > limit) || conn.limited().is_some();
             if expired {
                 conn.expired.set(true);
             }
@@ -151,8 +163,37 @@ impl Entry {
 
     /// Why this connection is to end, if it is.
     pub(crate) fn over(&self) -> Option<EndReason> {
-        let reason = if self.table.is_cut.get() { EndReason::Stopped } else { EndReason::Idle };
-        self.is_expired().then_some(reason)
+        if !self.is_expired() {
+            return None;
+        }
+        if self.table.is_cut.get() {
+            return Some(EndReason::Stopped);
+        }
+        Some(self.conn.limited().map_or(EndReason::Idle, EndReason::Limited))
+    }
+
+    /// The connection is, from now on, one of this user's, and has come from `source`.
+    ///
+    /// # Errors
+    /// The limit of the user that is in the way; the connection is nobody's then.
+    pub(crate) fn admit(&self, account: &Arc<Account>, source: IpAddr) -> Result<(), Limit> {
+        let mut lease = self.conn.lease.borrow_mut();
+        if lease.as_ref().is_some_and(|lease| Arc::ptr_eq(lease.account(), account)) {
+            return account.over().map_or(Ok(()), Err);
+        }
+        *lease = None;
+        *lease = Some(Rc::new(Lease::begin(account, source)?));
+        Ok(())
+    }
+
+    /// The same with a place that the user has taken already.
+    pub(crate) fn set_lease(&self, lease: Lease) {
+        *self.conn.lease.borrow_mut() = Some(Rc::new(lease));
+    }
+
+    /// The user's place, where there are users.
+    pub(crate) fn lease(&self) -> Option<Rc<Lease>> {
+        self.conn.lease.borrow().clone()
     }
 
     /// Asks to be woken at every tick, or no more.

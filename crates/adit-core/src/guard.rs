@@ -232,7 +232,7 @@ impl Drop for Ticket {
 }
 
 /// What counts as one source: an IPv4 address, an IPv6 /64.
-fn prefix(ip: IpAddr) -> IpAddr {
+pub(crate) fn prefix(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => IpAddr::V4(ip),
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),

@@ -27,7 +27,7 @@ pub(crate) fn poll_recv(
     ready!(end.stream.poll_readable(cx)).map_err(|error| EndReason::Socket(side, error.kind()))?;
     let mut chunk = ready!(rt::poll_chunk(pool, cx));
     let ended = if end.stack.is_some() {
-        let filled = ready!(poll_fill_frames(&mut chunk, cx, end, side, pool, rt::now()))?;
+        let filled = ready!(poll_fill_frames(&mut chunk, cx, (end, side), pool.read_len(), pool, rt::now()))?;
         matches!(filled, Filled::End(_))
     } else {
         let received = ready!(end.stream.poll_recv(cx, chunk.buf.free_mut()))

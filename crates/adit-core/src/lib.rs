@@ -30,6 +30,7 @@ mod salts;
 mod session;
 mod snell;
 mod status;
+mod users;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};

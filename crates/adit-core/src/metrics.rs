@@ -119,11 +119,13 @@ pub(crate) struct Dropped {
     pub(crate) no_server: Counter,
     /// Refused by the configuration.
     pub(crate) blocked: Counter,
+    /// The user may use no more, or not so fast.
+    pub(crate) user_limit: Counter,
 }
 
 impl Dropped {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 13] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 14] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -138,6 +140,7 @@ impl Dropped {
             ("kernel", self.kernel.value()),
             ("no-server", self.no_server.value()),
             ("blocked", self.blocked.value()),
+            ("user-limit", self.user_limit.value()),
         ]
     }
 }
@@ -179,24 +182,6 @@ impl Refused {
             ("limit", self.limit.value()),
             ("rule", self.rule.value()),
         ]
-    }
-}
-
-/// What one user of an inbound has done, counted when a connection ends.
-#[derive(Debug)]
-pub(crate) struct UserMetrics {
-    /// The user.
-    pub(crate) name: Box<str>,
-    /// Payload bytes.
-    pub(crate) traffic: Traffic,
-    /// Requests served.
-    pub(crate) requests: Counter,
-}
-
-impl UserMetrics {
-    /// Zeroes for a user.
-    pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.into(), traffic: Traffic::default(), requests: Counter::default() }
     }
 }
 

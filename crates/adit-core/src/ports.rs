@@ -29,6 +29,7 @@ use crate::outbound::Leaf;
 use crate::run::{Sockets, StartError, open};
 use crate::session::CoreContext;
 use crate::status::Directory;
+use crate::users::Ledger;
 
 /// A port's sockets are waited for so long when it closes; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);
@@ -38,6 +39,7 @@ const CLOSED: Duration = Duration::from_secs(5);
 pub struct Ports {
     config: Arc<Config>,
     cores: Vec<OrderSender<Order>>,
+    ledger: Arc<Ledger>,
     next: Arc<AtomicU64>,
     stop: Stop,
 }
@@ -91,8 +93,13 @@ pub(crate) struct Opening {
 }
 
 impl Ports {
-    pub(crate) fn new(config: Arc<Config>, cores: Vec<OrderSender<Order>>, stop: Stop) -> Self {
-        Self { config, cores, next: Arc::default(), stop }
+    pub(crate) fn new(
+        config: Arc<Config>,
+        cores: Vec<OrderSender<Order>>,
+        ledger: Arc<Ledger>,
+        stop: Stop,
+    ) -> Self {
+        Self { config, cores, ledger, next: Arc::default(), stop }
     }
 
     /// Opens a port. When this returns, connections are accepted.
@@ -113,7 +120,7 @@ impl Ports {
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
-        let shared = inbound::Shared::new(&inbound).map_err(build)?;
+        let shared = inbound::Shared::new(&inbound, &self.ledger).map_err(build)?;
         let pacer = inbound.socket.pace.map(|pace| Arc::new(Pacer::new(pace)));
         let mut plugins = Plugins::default();
         let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use adit_proto::wire::{Target, WireError};
 
+use crate::users::Limit;
+
 /// The two sides of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -35,6 +37,8 @@ pub(crate) enum EndReason {
     Idle,
     /// The process ends, and has waited long enough.
     Stopped,
+    /// The user may use no more.
+    Limited(Limit),
     /// A socket failed on this side.
     Socket(Side, io::ErrorKind),
     /// The protocol's bytes were not what they must be, or the far end reported an error.
@@ -48,6 +52,7 @@ impl EndReason {
             Self::Finished => "finished",
             Self::Idle => "idle",
             Self::Stopped => "stopped",
+            Self::Limited(_) => "user-limit",
             Self::Socket(Side::Near, _) => "near-reset",
             Self::Socket(Side::Far, _) => "far-reset",
             Self::Wire(WireError::Remote { .. }) => "far-error",
@@ -60,6 +65,7 @@ impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Finished | Self::Idle | Self::Stopped => f.write_str(self.name()),
+            Self::Limited(limit) => write!(f, "{}: {limit}", self.name()),
             Self::Socket(_, kind) => write!(f, "{}: {kind}", self.name()),
             Self::Wire(error) => write!(f, "{}: {error}", self.name()),
         }

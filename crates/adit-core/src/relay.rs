@@ -22,6 +22,7 @@ use crate::conns::{Entry, Tick};
 use crate::layer::Stack;
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
+use crate::users::{Lease, Way};
 
 /// What is left of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.
@@ -201,7 +202,15 @@ impl<'a> Relay<'a> {
             HalfClose::Late => true,
         };
         let hold_end = is_late && self.down.state != State::Done;
-        let io = Io { source: self.near, sink: self.far, source_side: Side::Near, pool: self.pool, now };
+        let lease = self.entry.lease();
+        let io = Io {
+            source: self.near,
+            sink: self.far,
+            source_side: Side::Near,
+            pool: self.pool,
+            user: lease.as_deref().map(|lease| (lease, Way::Up)),
+            now,
+        };
         let result = self.up.poll(cx, io, hold_end, self.replay.as_mut());
         if self.up.bytes > before {
             self.entry.touch();
@@ -215,7 +224,15 @@ impl<'a> Relay<'a> {
 
     fn poll_down(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), EndReason>> {
         let before = self.down.bytes;
-        let io = Io { source: self.far, sink: self.near, source_side: Side::Far, pool: self.pool, now };
+        let lease = self.entry.lease();
+        let io = Io {
+            source: self.far,
+            sink: self.near,
+            source_side: Side::Far,
+            pool: self.pool,
+            user: lease.as_deref().map(|lease| (lease, Way::Down)),
+            now,
+        };
         // A write that was answered by a reset takes the error away from the read, which then sees an orderly end;
         // a broken pipe says that the far side had ended in order before.
         let is_cut =
@@ -288,10 +305,26 @@ struct Io<'a> {
     sink: &'a mut Endpoint,
     source_side: Side,
     pool: &'a Pool,
+    /// Whose bytes these are, where there are users.
+    user: Option<(&'a Lease, Way)>,
     now: Instant,
 }
 
 impl Io<'_> {
+    /// How much the next read may bring, at least 1 byte; [`Io::settle`] comes next.
+    fn poll_grant(&self, cx: &mut Context<'_>) -> Poll<Result<usize, EndReason>> {
+        let wanted = self.pool.read_len();
+        let Some((lease, way)) = self.user else { return Poll::Ready(Ok(wanted)) };
+        lease.poll_grant(way, wanted, self.now, cx).map_err(EndReason::Limited)
+    }
+
+    /// Of what was granted, so many bytes have come.
+    fn settle(&self, granted: usize, moved: usize) {
+        if let Some((lease, way)) = self.user {
+            lease.settle(way, granted, moved);
+        }
+    }
+
     fn recv_failed(&self, error: &io::Error) -> EndReason {
         EndReason::Socket(self.source_side, error.kind())
     }
@@ -395,8 +428,14 @@ impl Direction {
                     return Poll::Pending;
                 }
                 let mut chunk = ready!(rt::poll_chunk(io.pool, cx));
-                let filled =
-                    ready!(poll_fill(&mut chunk, cx, &mut io, replay.as_deref_mut(), &mut self.early))?;
+                let most = ready!(io.poll_grant(cx))?;
+                let filled = poll_fill(&mut chunk, cx, &mut io, most, replay.as_deref_mut(), &mut self.early);
+                let moved = match &filled {
+                    Poll::Ready(Ok(Filled::Bytes(len) | Filled::End(len))) => *len,
+                    Poll::Ready(Err(_)) | Poll::Pending => 0,
+                };
+                io.settle(most, moved);
+                let filled = ready!(filled)?;
                 self.has_read = true;
                 (chunk, filled)
             } else {
@@ -406,6 +445,7 @@ impl Direction {
                 let stack = io.sink.stack.as_deref_mut();
                 let len = stage(&mut chunk, stack, io.now, parts, early.len(), &mut self.early)
                     .map_err(EndReason::Wire)?;
+                io.settle(0, len);
                 (chunk, Filled::Bytes(len))
             };
             let (Filled::Bytes(len) | Filled::End(len)) = filled;
@@ -449,30 +489,31 @@ pub(crate) enum Filled {
     End(usize),
 }
 
-/// One read from the source, opened and sealed into the chunk's list of parts to send. Payload that the sink's
-/// frames have no place for goes to `rest`.
+/// One read of up to `most` bytes from the source, opened and sealed into the chunk's list of parts to send. Payload
+/// that the sink's frames have no place for goes to `rest`.
 fn poll_fill(
     chunk: &mut Chunk,
     cx: &mut Context<'_>,
     io: &mut Io<'_>,
+    most: usize,
     replay: Option<&mut Vec<u8>>,
     rest: &mut Vec<u8>,
 ) -> Poll<Result<Filled, EndReason>> {
     match (&io.source.stack, &io.sink.stack) {
         (None, None) => {
             let free = chunk.buf.free_mut();
-            let wanted = free.len().min(io.pool.read_len());
+            let wanted = free.len().min(most);
             let len = ready!(io.source.stream.poll_recv(cx, &mut free[..wanted]));
             let len = len.map_err(|error| io.recv_failed(&error))?;
             chunk.push_out(0..len);
             Poll::Ready(Ok(if len == 0 { Filled::End(0) } else { Filled::Bytes(len) }))
         }
-        (None, Some(_)) => poll_fill_slots(chunk, cx, io, replay),
-        (Some(_), None) => poll_fill_frames(chunk, cx, io.source, io.source_side, io.pool, io.now),
+        (None, Some(_)) => poll_fill_slots(chunk, cx, io, most, replay),
+        (Some(_), None) => poll_fill_frames(chunk, cx, (io.source, io.source_side), most, io.pool, io.now),
         (Some(_), Some(_)) => {
             let mut opened = ready!(rt::poll_chunk(io.pool, cx));
-            let filled =
-                ready!(poll_fill_frames(&mut opened, cx, io.source, io.source_side, io.pool, io.now))?;
+            let source = (&mut *io.source, io.source_side);
+            let filled = ready!(poll_fill_frames(&mut opened, cx, source, most, io.pool, io.now))?;
             let (Filled::Bytes(total) | Filled::End(total)) = filled;
             let parts = opened.out.iter().map(|part| &opened.buf.block()[part.clone()]);
             if let Some(kept) = replay.filter(|kept| kept.len() + total <= REPLAY_LEN) {
@@ -488,14 +529,16 @@ fn poll_fill(
     }
 }
 
-/// Where the payload of one write goes in a block: slots with the room between them that the plan asks for.
-fn slots(plan: Plan, block_len: usize) -> impl Iterator<Item = Range<usize>> {
+/// Where the payload of one write goes in a block, up to `most` bytes of it: slots with the room between them that the
+/// plan asks for.
+fn slots(plan: Plan, block_len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let mut room = plan.first;
-    let mut at = 0;
+    let (mut at, mut left) = (0, most);
     std::iter::from_fn(move || {
         let start = at + room.head;
-        let free = block_len.checked_sub(start + room.tail).filter(|free| *free > 0)?;
-        let end = start + free.min(room.max_payload);
+        let free = block_len.checked_sub(start + room.tail).filter(|free| *free > 0 && left > 0)?;
+        let end = start + free.min(room.max_payload).min(left);
+        left -= end - start;
         at = end + room.tail;
         room = plan.rest;
         Some(start..end)
@@ -508,6 +551,7 @@ fn poll_fill_slots(
     chunk: &mut Chunk,
     cx: &mut Context<'_>,
     io: &mut Io<'_>,
+    most: usize,
     replay: Option<&mut Vec<u8>>,
 ) -> Poll<Result<Filled, EndReason>> {
     let stack = io.sink.stack.as_mut().expect("the sink has a protocol");
@@ -516,7 +560,7 @@ fn poll_fill_slots(
     let received = {
         let mut vectors: [IoSliceMut<'_>; IO_VECTORS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let (mut rest, mut at, mut count) = (chunk.buf.block_mut(), 0, 0);
-        for slot in slots(plan, block_len) {
+        for slot in slots(plan, block_len, most) {
             let (here, behind) = rest[slot.start - at..].split_at_mut(slot.len());
             vectors[count] = IoSliceMut::new(here);
             (rest, at, count) = (behind, slot.end, count + 1);
@@ -529,7 +573,7 @@ fn poll_fill_slots(
     }
     let mut left = received;
     let mut replay = replay.filter(|kept| kept.len() + received <= REPLAY_LEN);
-    for slot in slots(plan, block_len) {
+    for slot in slots(plan, block_len, most) {
         let len = slot.len().min(left);
         if let Some(kept) = &mut replay {
             kept.extend(&chunk.buf.block()[slot.start..slot.start + len]);
@@ -572,7 +616,7 @@ pub(crate) fn stage<'p>(
     };
     let mut staged = 0;
     if let Some(stack) = stack {
-        for slot in slots(stack.plan(now), block_len) {
+        for slot in slots(stack.plan(now), block_len, block_len) {
             let payload = slot.start..slot.start + slot.len().min(total - staged);
             copy(&mut chunk.buf.block_mut()[payload.clone()]);
             staged += payload.len();
@@ -593,19 +637,19 @@ pub(crate) fn stage<'p>(
     Ok(staged)
 }
 
-/// Reads behind the saved partial unit and opens in place.
+/// Reads up to `most` bytes behind the saved partial unit and opens in place.
 pub(crate) fn poll_fill_frames(
     chunk: &mut Chunk,
     cx: &mut Context<'_>,
-    source: &mut Endpoint,
-    source_side: Side,
+    (source, source_side): (&mut Endpoint, Side),
+    most: usize,
     pool: &Pool,
     now: Instant,
 ) -> Poll<Result<Filled, EndReason>> {
     let stack = source.stack.as_mut().expect("the source has a protocol");
     chunk.buf.extend(&source.tail);
     let free = chunk.buf.free_mut();
-    let wanted = free.len().min(pool.read_len());
+    let wanted = free.len().min(most);
     let received = ready!(source.stream.poll_recv(cx, &mut free[..wanted]))
         .map_err(|error| EndReason::Socket(source_side, error.kind()))?;
     if received == 0 {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use adit_net::options::Warning;
 use adit_net::pace::Pacer;
 use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
+use adit_net::store::StoreError;
 use thiserror::Error;
 
 use crate::access::Past;
@@ -26,6 +28,7 @@ use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
+use crate::users::Ledger;
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -58,9 +61,17 @@ pub enum StartError {
     #[error("control socket {path}")]
     Admin {
         /// Where.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// The counters of users cannot be read.
+    #[error("state file {path}")]
+    State {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StoreError,
     },
     /// An event loop cannot be made.
     #[error("event loop")]
@@ -75,6 +86,7 @@ pub struct Running {
     directory: Arc<Directory>,
     ports: Ports,
     warnings: Vec<String>,
+    ledger: Arc<Ledger>,
     drain: Duration,
     /// Last, so that connections may use them until all have ended.
     plugins: Plugins,
@@ -119,8 +131,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         move |source| StartError::Build { name, source }
     };
     let mut plugins = Plugins::default();
+    let (ledger, damage) = open_ledger(config)?;
     let inbound_shared: Result<Vec<_>, _> =
-        config.inbounds.iter().map(|i| inbound::Shared::new(i).map_err(build(&i.name))).collect();
+        config.inbounds.iter().map(|i| inbound::Shared::new(i, &ledger).map_err(build(&i.name))).collect();
     let outbound_shared: Result<Vec<_>, _> = config
         .outbounds
         .iter()
@@ -130,7 +143,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
     let carriers = Arc::new(Carriers::new(config));
     let pacers = Arc::new(Pacers::new(config));
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = damage.into_iter().collect();
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
@@ -180,12 +193,32 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let stop = stop.clone();
         cores.start(format!("adit-{index}"), move || run_core(plan, stop)).map_err(StartError::Core)?;
     }
-    let ports = Ports::new(config.clone(), order_senders, stop.clone());
+    let ports = Ports::new(config.clone(), order_senders, ledger.clone(), stop.clone());
     if let Some(path) = &config.admin {
         crate::admin::start(&mut cores, path, directory.clone(), stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })?;
     }
-    Ok(Running { cores, stopper, directory, ports, warnings, drain: config.limits.drain, plugins })
+    let drain = config.limits.drain;
+    Ok(Running { cores, stopper, directory, ports, warnings, ledger, drain, plugins })
+}
+
+/// The accounts of users, over the state file if there are any, with what is to be said about it.
+fn open_ledger(config: &Config) -> Result<(Arc<Ledger>, Option<String>), StartError> {
+    let has_users = config.inbounds.iter().any(|inbound| inbound::counted(inbound).next().is_some());
+    match &config.state {
+        model::StateFile::At(path) if has_users => {
+            Ledger::open(path).map_err(|source| StartError::State { path: path.clone(), source })
+        }
+        model::StateFile::Try(path) if has_users => Ok(Ledger::open(path).unwrap_or_else(|error| {
+            let path = path.display();
+            let end = "the counters of users end with the process";
+            (Arc::default(), Some(format!("{end}, for {path} cannot be used: {error}")))
+        })),
+        model::StateFile::Usual
+        | model::StateFile::Off
+        | model::StateFile::At(_)
+        | model::StateFile::Try(_) => Ok((Arc::default(), None)),
+    }
 }
 
 /// What keeps rates over all cores, in the order of the configuration.
@@ -361,12 +394,14 @@ impl Running {
         self.plugins.drain();
         self.stopper.drain();
         self.cores.join();
+        self.ledger.flush();
     }
 
     /// Ends everything at once.
     pub fn end(self) {
         self.stopper.end();
         self.cores.join();
+        self.ledger.flush();
     }
 
     /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
@@ -375,7 +410,7 @@ impl Running {
     /// # Errors
     /// When the signals cannot be taken over; everything has ended then.
     pub fn run_until_signal(self, ready: impl FnOnce()) -> io::Result<()> {
-        let Self { cores, stopper, drain, plugins, .. } = self;
+        let Self { cores, stopper, drain, plugins, ledger, .. } = self;
         let wait = async {
             let mut signals = Signals::new()?;
             ready();
@@ -403,6 +438,7 @@ impl Running {
         let result = Cores::block_on(wait).and_then(|result| result);
         stopper.end();
         cores.join();
+        ledger.flush();
         result
     }
 }

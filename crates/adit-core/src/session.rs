@@ -167,9 +167,10 @@ impl Session<'_> {
             // The caller can still say it in words, or the answer is whole.
             EndReason::Socket(Side::Far, _) if near.has_pending() => {}
             EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) => {}
-            EndReason::Stopped | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => {
-                near.stream.abort_on_close()
-            }
+            EndReason::Stopped
+            | EndReason::Limited(_)
+            | EndReason::Socket(Side::Far, _)
+            | EndReason::Wire(_) => near.stream.abort_on_close(),
         }
         outcome.reason
     }

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::carrier::CarrierMetrics;
 use crate::carrier::kcp::KcpStatus;
-use crate::metrics::{CoreMetrics, Counter, UserMetrics};
+use crate::metrics::{CoreMetrics, Counter};
 use crate::outbound::GroupShared;
+use crate::users::{Account, Accounts};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 
@@ -90,17 +91,29 @@ pub struct DatagramStatus {
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// One user of an inbound. Connections count when they have ended.
+/// One user of an inbound. What it has used outlives the process where there is a state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserStatus {
     /// The user's name.
     pub name: String,
-    /// Requests served since the start.
+    /// Requests served.
     pub requests: u64,
     /// Payload bytes from the user.
     pub up_bytes: u64,
     /// Payload bytes to the user.
     pub down_bytes: u64,
+    /// Connections that are open.
+    #[serde(default)]
+    pub open: u32,
+    /// Bytes of the present period, both ways together.
+    #[serde(default)]
+    pub used_bytes: u64,
+    /// How many those may be, where there is a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
+    /// Why the user is cut off, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited: Option<String>,
 }
 
 /// One outbound.
@@ -131,7 +144,7 @@ pub(crate) struct Directory {
     inbounds: Vec<(Arc<str>, &'static str, Vec<SocketAddr>, usize)>,
     outbounds: Vec<(Arc<str>, &'static str)>,
     groups: Vec<Arc<GroupShared>>,
-    users: Vec<Arc<[UserMetrics]>>,
+    users: Vec<Accounts>,
     cores: Vec<Arc<CoreMetrics>>,
     carriers: CarrierMetrics,
     since: Instant,
@@ -142,7 +155,7 @@ impl Directory {
         config: &Config,
         addresses: Vec<Vec<SocketAddr>>,
         groups: Vec<Arc<GroupShared>>,
-        users: Vec<Arc<[UserMetrics]>>,
+        users: Vec<Accounts>,
         (cores, carriers): (Vec<Arc<CoreMetrics>>, CarrierMetrics),
         since: Instant,
     ) -> Self {
@@ -220,7 +233,7 @@ impl Directory {
             down_bytes: sum(cores().map(|core| &core.traffic.down)),
             refused,
             datagrams: self.datagrams(index),
-            users: self.users[index].iter().map(user).collect(),
+            users: self.users[index].iter().map(|account| user(account)).collect(),
             carrier: self.carriers.inbounds[index].as_ref().map(|metrics| metrics.status()),
         }
     }
@@ -259,12 +272,16 @@ impl Directory {
     }
 }
 
-fn user(user: &UserMetrics) -> UserStatus {
+fn user(user: &Account) -> UserStatus {
     UserStatus {
         name: user.name.to_string(),
         requests: user.requests.value(),
         up_bytes: user.traffic.up.value(),
         down_bytes: user.traffic.down.value(),
+        open: user.open(),
+        used_bytes: user.used(),
+        quota_bytes: user.limits.quota,
+        limited: user.over().map(|limit| limit.to_string()),
     }
 }
 

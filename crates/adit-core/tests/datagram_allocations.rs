@@ -55,7 +55,7 @@ fn round_trips(client: &UdpSocket, count: usize) -> usize {
 fn check(quic: Quic) {
     let setup = Setup::default();
     let server = SnellServer {
-        psk: Secret::new(PSK),
+        psk: Secret::new(PSK).into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
@@ -66,6 +66,7 @@ fn check(quic: Quic) {
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

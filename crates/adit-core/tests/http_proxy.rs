@@ -103,7 +103,7 @@ fn direct(users: &[(&str, &str)]) -> Proxy {
 fn snell() -> Proxy {
     let psk = Secret::new("a key for tests");
     let server = InboundProtocol::Snell(SnellServer {
-        psk: psk.clone(),
+        psk: psk.clone().into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
@@ -113,6 +113,7 @@ fn snell() -> Proxy {
     let client = OutboundProtocol::Snell(SnellClient {
         server: addr.into(),
         psk,
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

@@ -110,6 +110,7 @@ fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
     let snell = OutboundProtocol::Snell(SnellClient {
         server: server.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

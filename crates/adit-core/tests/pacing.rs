@@ -24,7 +24,7 @@ use common::{PSK, Proxy, Setup, Target, exchange, loopback, within};
 fn server(pace: Option<Pace>) -> Proxy {
     let setup = Setup { cores: 2, ..Setup::default() };
     let snell = SnellServer {
-        psk: Secret::new(PSK),
+        psk: Secret::new(PSK).into(),
         versions: setup.versions,
         obfs: ObfsServer::Off,
         udp: true,

@@ -14,7 +14,7 @@ use crate::measure::{Metric, Sizes, Values, enter_processor, metric, processor};
 use crate::process;
 use crate::stats::percentile;
 use crate::subject::Running;
-use crate::target::{CHUNK, Command, GOOD, Request, Target};
+use crate::target::{CHUNK, Command, GOOD, Request, Target, send_bulk};
 
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -214,10 +214,9 @@ fn transfers(running: &Running, path: &Path, way: Way, count: usize, len: u32) -
 
 fn transfer(path: &Path, way: Way, len: u32) -> Result<()> {
     let mut stream = path.dial(PATIENCE).context("open a transfer")?;
-    let mut chunk = vec![0xa5; CHUNK];
-    let mut left = len as usize;
     if way == Way::Down {
         stream.write_all(&Request { down: len, ..Request::new(Command::Get) }.emit())?;
+        let (mut chunk, mut left) = (vec![0; CHUNK], len as usize);
         while left > 0 {
             let n = stream.read(&mut chunk).context("download")?;
             ensure!(n > 0 && n <= left, "a download ended {left} bytes early");
@@ -226,11 +225,7 @@ fn transfer(path: &Path, way: Way, len: u32) -> Result<()> {
         return Ok(());
     }
     stream.write_all(&Request { up: len, ..Request::new(Command::Put) }.emit())?;
-    while left > 0 {
-        let piece = left.min(CHUNK);
-        stream.write_all(&chunk[..piece]).context("upload")?;
-        left -= piece;
-    }
+    send_bulk(&stream, len).context("upload")?;
     let mut verdict = [0];
     stream.read_exact(&mut verdict).context("wait for the end of an upload")?;
     ensure!(verdict[0] == GOOD, "the target did not get all of an upload");

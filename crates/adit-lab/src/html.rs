@@ -72,6 +72,9 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
 }
 
 fn notes(page: &mut String, report: &Report) -> Result<()> {
+    for limit in &report.limits {
+        writeln!(page, "<p>{}</p>", escape(&limit.text()))?;
+    }
     for (subject, reason) in &report.skipped {
         writeln!(page, "<p>skipped: {}: {}</p>", escape(subject), escape(reason))?;
     }

@@ -14,6 +14,7 @@
 )]
 
 pub mod check;
+mod compare;
 pub mod demo;
 pub mod exchange;
 pub mod floor;
@@ -76,6 +77,13 @@ pub struct Args {
 enum Command {
     /// Measure in interleaved rounds and print tables.
     Run(RunArgs),
+    /// Put the raw data of two runs side by side: do their ratios agree?
+    Compare {
+        /// What `--json` wrote.
+        first: PathBuf,
+        /// What it wrote another time.
+        second: PathBuf,
+    },
     /// Drive one subject with mixed connections and verify every byte.
     Check(CheckArgs),
     /// Relay as a floor: the near or far half of a pair.
@@ -253,6 +261,9 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
     match args.command {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
+        Some(Command::Compare { first, second }) => {
+            compare::run(&first, &second, &mut std::io::stdout().lock())
+        }
         Some(Command::Check(check)) => soak(&check, helper),
         Some(Command::Floor { kind, side, listen, to, rest }) => {
             floor::serve(kind, side, listen, to, Duration::from_micros(rest))

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -341,24 +341,33 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
 
 /// As many bytes as were asked for, and then the end.
 fn transfer(mut stream: TcpStream, request: &Request) -> io::Result<()> {
-    let mut chunk = vec![0x5a; CHUNK];
-    let mut left = if request.command == Command::Get { request.down } else { request.up } as usize;
-    while left > 0 {
-        let piece = left.min(CHUNK);
-        let moved = if request.command == Command::Get {
-            stream.write_all(&chunk[..piece]).map(|()| piece)?
-        } else {
-            stream.read(&mut chunk[..piece])?
-        };
-        if moved == 0 {
-            return Ok(());
+    if request.command == Command::Get {
+        send_bulk(&stream, request.down)?;
+    } else {
+        let mut chunk = vec![0; CHUNK];
+        let mut left = request.up as usize;
+        while left > 0 {
+            let n = stream.read(&mut chunk[..left.min(CHUNK)])?;
+            if n == 0 {
+                return Ok(());
+            }
+            left -= n;
         }
-        left -= moved;
-    }
-    if request.command == Command::Put {
         stream.write_all(&[GOOD])?;
     }
-    while stream.read(&mut chunk)? > 0 {}
+    while stream.read(&mut [0; 256])? > 0 {}
+    Ok(())
+}
+
+/// Sends `len` bytes of bulk data, which are made once: time to the first byte must not hold that.
+pub(crate) fn send_bulk(mut to: &TcpStream, len: u32) -> io::Result<()> {
+    static BULK: LazyLock<Vec<u8>> = LazyLock::new(bulk);
+    let mut left = len as usize;
+    while left > 0 {
+        let piece = left.min(CHUNK);
+        to.write_all(&BULK[..piece])?;
+        left -= piece;
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -146,8 +146,10 @@ fn loss_order_and_repeats_are_those_of_the_link() {
     assert!((1000..4000).contains(&behind), "{behind}");
 }
 
-fn bench(link: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_adit-bench"));
+const BENCH: &str = env!("CARGO_BIN_EXE_adit-bench");
+
+fn bench(program: &Path, link: &str) -> Command {
+    let mut command = Command::new(program);
     command.args(["run", "--rounds", "1", "--baseline", "none", "--seconds", "30", "--link", link]);
     command.args(["--subjects", "floor-plain", "--measures", "path-down1"]);
     command
@@ -156,7 +158,12 @@ fn bench(link: &str) -> Command {
 #[test]
 #[ignore = "needs root, to give it up"]
 fn without_rights_there_is_a_clear_error() {
-    let output = bench("100mbit").uid(65_534).output().unwrap();
+    // Others may not reach the folder that it was built in.
+    let copy = std::env::temp_dir().join(format!("adit-lab-links-{}", std::process::id()));
+    fs::copy(BENCH, &copy).unwrap();
+    let output = bench(&copy, "100mbit").uid(65_534).current_dir("/").output();
+    fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("it takes root"), "{text}");
 }
@@ -178,7 +185,8 @@ fn parent(pid: u32) -> Option<u32> {
 #[test]
 #[ignore = "needs root, and time"]
 fn nothing_is_left_of_a_lab_that_is_killed() {
-    let mut lab = bench("100mbit").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lab =
+        bench(Path::new(BENCH), "100mbit").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     // Server and client of the subject, in two networks, neither of them ours.

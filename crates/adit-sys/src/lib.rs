@@ -14,6 +14,7 @@ pub mod diag;
 pub mod packet;
 pub mod process;
 pub mod rate;
+pub mod store;
 pub mod tcp;
 #[cfg(target_os = "linux")]
 pub mod tun;

@@ -13,6 +13,7 @@ mod print;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod state;
 
 use std::ffi::OsString;
 use std::path::Path;

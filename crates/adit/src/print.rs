@@ -53,6 +53,9 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         } else {
             "its folder must exist, and let this user write"
         }),
+        StartError::State { .. } => Some(
+            "its folder must exist and let this user write; state = \"...\" names another file, and \"off\" none",
+        ),
         StartError::Build { .. } | StartError::Core(_) => None,
     }
 }

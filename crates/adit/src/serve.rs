@@ -2,8 +2,8 @@
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion, SnellVersions,
-    Transports,
+    Config, Inbound, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion,
+    SnellVersions, Transports,
 };
 use adit_core::Running;
 
@@ -45,6 +45,15 @@ pub(crate) fn run_holding<T>(
     result?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Whether an inbound has users with accounts.
+pub(crate) fn counts_users(inbound: &Inbound) -> bool {
+    match &inbound.protocol {
+        InboundProtocol::Snell(server) => !server.psk.users().is_empty(),
+        InboundProtocol::Shadowsocks(server) => !server.key.users().is_empty(),
+        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => false,
+    }
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

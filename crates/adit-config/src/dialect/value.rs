@@ -150,6 +150,40 @@ pub(super) fn duration_text(value: Duration) -> String {
     text
 }
 
+/// A number of bytes: a whole number, with a unit of `KB`, `MB`, `GB`, `TB` (powers of 1000) or `KiB` to `TiB`.
+pub(super) fn size(text: &str) -> Result<u64, Problem> {
+    let bad = || {
+        Problem::new(format!("bad number of bytes: {}", excerpt(text)))
+            .hint("write a whole number, at least 1, with a unit, for instance 500GB or 10MiB")
+    };
+    let (number, unit) = split_where(text.trim(), |c| !c.is_ascii_digit());
+    let unit = UNITS.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(bad)?.1;
+    let size = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    size.filter(|size| (1..=MAX_SIZE).contains(size)).ok_or_else(bad)
+}
+
+const UNITS: &[(&str, u64)] = &[
+    ("TB", 1_000_000_000_000),
+    ("TiB", 1 << 40),
+    ("GB", 1_000_000_000),
+    ("GiB", 1 << 30),
+    ("MB", 1_000_000),
+    ("MiB", 1 << 20),
+    ("KB", 1000),
+    ("KiB", 1 << 10),
+    ("B", 1),
+    ("", 1),
+];
+
+/// More than a line of 100 Gbit/s carries in two years.
+const MAX_SIZE: u64 = 1 << 60;
+
+/// A text that [`size`] reads as `value`.
+pub(super) fn size_text(value: u64) -> String {
+    let whole = UNITS.iter().find(|(_, unit)| value.is_multiple_of(*unit));
+    whole.map_or_else(String::new, |(name, unit)| format!("{}{name}", value / unit))
+}
+
 /// The name of a network interface.
 pub(super) fn interface(text: &str) -> Result<Box<str>, Problem> {
     if text.contains('/') || text.contains(char::is_whitespace) {
@@ -163,6 +197,9 @@ pub(super) fn psk(text: &str) -> Result<Secret, Problem> {
     let hint = |problem: Problem| problem.hint("`adit key` prints a good one");
     secret(text, MAX_PSK).map_err(|problem| if text.is_empty() { hint(problem) } else { problem })
 }
+
+/// Longest user name and password that SOCKS5 can carry, in bytes (RFC 1929, 2), and longest client id of Snell.
+pub(super) const MAX_CREDENTIAL: usize = 255;
 
 /// A key or password of 1 to `max` bytes.
 pub(super) fn secret(text: &str, max: usize) -> Result<Secret, Problem> {

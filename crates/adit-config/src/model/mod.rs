@@ -8,6 +8,7 @@ mod pace;
 mod shadowsocks;
 mod snell;
 mod url;
+mod users;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ pub use self::shadowsocks::{
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::url::{HttpUrl, UrlError, fuzz_http_url};
+pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
 
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -35,6 +37,8 @@ pub struct Config {
     pub log: Log,
     /// Unix socket of the control interface; `None` switches it off.
     pub admin: Option<PathBuf>,
+    /// Where the counters of users outlive the process.
+    pub state: StateFile,
     /// Event loops; `None` means one per processor, at most [`MAX_CORES`].
     pub cores: Option<usize>,
     /// Limits that hold for the whole process.
@@ -51,6 +55,20 @@ pub struct Config {
 
 /// Most event loops that are started without being asked for.
 pub const MAX_CORES: usize = 8;
+
+/// Where the counters of users outlive the process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StateFile {
+    /// Where the system keeps such files; what runs it looks that up, and knows best whether there is such a place.
+    #[default]
+    Usual,
+    /// Nowhere.
+    Off,
+    /// In this file.
+    At(PathBuf),
+    /// In this file if it can be had, and otherwise nowhere, with a warning.
+    Try(PathBuf),
+}
 
 /// What is logged, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,8 +239,8 @@ pub enum Reply {
 /// A Snell server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnellServer {
-    /// The pre-shared key.
-    pub psk: Secret,
+    /// The pre-shared key, or those of its users.
+    pub psk: SnellKeys,
     /// The versions that it takes.
     pub versions: SnellVersions,
     /// Disguise around the Snell stream; none where a version has none.
@@ -278,6 +296,8 @@ pub struct SnellClient {
     pub server: Target,
     /// The pre-shared key.
     pub psk: Secret,
+    /// What tells this user from others with the same key, at most 255 bytes; most servers do not look at it.
+    pub client_id: Option<Secret>,
     /// The version that it speaks.
     pub version: SnellVersion,
     /// Disguise around the Snell stream; none where the version has none.

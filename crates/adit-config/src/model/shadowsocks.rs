@@ -5,7 +5,7 @@ use std::sync::Arc;
 use adit_proto::shadowsocks::{Key, KeyError, Method, ServerKey, Users};
 use adit_proto::wire::Target;
 
-use super::{ObfsClient, ObfsServer, Secret};
+use super::{ObfsClient, ObfsServer, Secret, UserLimits};
 
 /// A Shadowsocks server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +93,8 @@ fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError>
 pub struct ShadowsocksServerKey {
     key: ShadowsocksKey,
     users: Vec<(Box<str>, Secret)>,
+    /// One for each user.
+    limits: Vec<UserLimits>,
     /// One for each user, or none.
     hops: Vec<Target>,
 }
@@ -112,7 +114,8 @@ impl ShadowsocksServerKey {
     /// [`KeyError`] if the method has no users, or a user's key does not fit or is there twice.
     pub fn with_users(key: ShadowsocksKey, users: Vec<(Box<str>, Secret)>) -> Result<Self, KeyError> {
         derive_server(&key, &users)?;
-        Ok(Self { key, users, hops: Vec::new() })
+        let limits = vec![UserLimits::default(); users.len()];
+        Ok(Self { key, users, limits, hops: Vec::new() })
     }
 
     /// A relay (SIP023): it takes off the outermost identity of a client and passes everything else on to the server
@@ -123,6 +126,18 @@ impl ShadowsocksServerKey {
     pub fn with_hops(key: ShadowsocksKey, hops: Vec<(Box<str>, Secret, Target)>) -> Result<Self, KeyError> {
         let (users, hops) = hops.into_iter().map(|(name, key, server)| ((name, key), server)).unzip();
         Ok(Self { hops, ..Self::with_users(key, users)? })
+    }
+
+    /// The same with limits for its users, in their order; those without one have none.
+    pub fn with_limits(mut self, limits: Vec<UserLimits>) -> Self {
+        self.limits = limits;
+        self.limits.resize(self.users.len(), UserLimits::default());
+        self
+    }
+
+    /// What the users may use, in their order.
+    pub fn limits(&self) -> &[UserLimits] {
+        &self.limits
     }
 
     /// Where the users' connections are passed on to, in the order of the users; empty for a server of its own.

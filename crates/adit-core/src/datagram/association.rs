@@ -33,6 +33,7 @@ use crate::metrics::InboundMetrics;
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::rng::OsRng;
+use crate::users::{Lease, Way};
 
 /// One client's datagrams, for as long as its stream lasts.
 pub(crate) struct Association {
@@ -54,6 +55,8 @@ pub(crate) struct Association {
     /// Datagrams for names that are being looked up.
     waiting: Vec<(Target, Vec<u8>)>,
     has_begun: bool,
+    /// Whose it is, where there are users.
+    user: Option<Rc<Lease>>,
     tally: Tally,
     tick: Tick,
     at: Instant,
@@ -92,6 +95,7 @@ impl Association {
             last: None,
             waiting: Vec::new(),
             has_begun: false,
+            user: None,
             tally: Tally::default(),
             tick: 0,
             at: rt::now(),
@@ -105,6 +109,7 @@ impl Association {
         entry.set_resting(true);
         entry.set_wants_tick(true);
         entry.touch();
+        self.user = entry.lease();
         poll_fn(|cx| match self.poll_turn(cx, near, entry) {
             Ok(false) => Poll::Pending,
             Ok(true) => {
@@ -209,17 +214,23 @@ impl Association {
         waker: &Waker,
         scratch: &mut Scratch,
     ) {
-        let len = payload.len() as u64;
+        let len = payload.len();
+        if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Up, len, self.at)) {
+            return self.count(&Drop::Limited);
+        }
         let mut turn = Turn { scratch, waker };
         let mut result = self.try_forward(target, block, payload.clone(), &mut turn);
         if let Err(Drop::NoPlace) = result {
             self.flush_far(block, &mut Context::from_waker(waker), turn.scratch);
             result = self.try_forward(target, block, payload, &mut turn);
         }
+        if let Some(user) = &self.user {
+            user.settle(Way::Up, len, if matches!(result, Ok(true)) { len } else { 0 });
+        }
         match result {
             Ok(true) => {
                 self.tally.up += 1;
-                self.tally.up_bytes += len;
+                self.tally.up_bytes += len as u64;
             }
             Ok(false) => {}
             Err(reason) => self.count(&reason),
@@ -426,7 +437,15 @@ impl Association {
         let header = (udp::answer_len(source), |out: &mut [u8]| {
             udp::emit_answer(source, out);
         });
-        self.frames.push(stack, &self.pool, self.at, header, payload)?;
+        let len = payload.len();
+        if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Down, len, self.at)) {
+            return Err(Drop::Limited);
+        }
+        let pushed = self.frames.push(stack, &self.pool, self.at, header, payload);
+        if let Some(user) = &self.user {
+            user.settle(Way::Down, len, if pushed.is_ok() { len } else { 0 });
+        }
+        pushed?;
         self.tally.down += 1;
         self.tally.down_bytes += payload.len() as u64;
         Ok(())

@@ -35,6 +35,8 @@ pub(super) enum Drop {
     Blocked,
     /// A rule says so.
     Rule,
+    /// The user may use no more, or not so fast.
+    Limited,
 }
 
 impl From<WireError> for Drop {
@@ -61,6 +63,7 @@ impl Drop {
             Self::Down => &dropped.no_server,
             Self::Blocked => &dropped.blocked,
             Self::Rule => &dropped.rule,
+            Self::Limited => &dropped.user_limit,
         };
         counter.add(1);
         if let Self::Wire(error) = self {

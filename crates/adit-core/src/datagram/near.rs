@@ -12,6 +12,7 @@ use adit_proto::wire::{Room, Target, WireError};
 use super::exchange::Moved;
 use super::relay::QuicPort;
 use crate::rng::OsRng;
+use crate::users::{Account, Accounts};
 
 /// Whose flow a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,8 +38,8 @@ pub(crate) enum Near {
     },
     /// Shadowsocks up to SIP004: every datagram for itself.
     Packets(Box<dyn PacketCodec>),
-    /// Shadowsocks 2022, where datagrams belong to sessions.
-    Sessions(Box<ServerPackets>),
+    /// Shadowsocks 2022, where datagrams belong to sessions, and those to users if there are any.
+    Sessions(Box<ServerPackets>, Accounts),
     /// QUIC behind envelopes, for Snell.
     Quic(QuicPort),
     /// The same, passed on unread to the server that it names.
@@ -55,10 +56,12 @@ pub(super) enum Opened {
 
 impl Near {
     /// A Shadowsocks server's.
-    pub(crate) fn shadowsocks(key: &ServerKey) -> Self {
+    pub(crate) fn shadowsocks(key: &ServerKey, accounts: Accounts) -> Self {
         match key.key() {
             SsKey::Stream(_) | SsKey::Aead(_) => Self::Packets(client_packets(key.key(), &mut OsRng)),
-            SsKey::Aead2022(keys) => Self::Sessions(Box::new(ServerPackets::new(keys, key.shared_users()))),
+            SsKey::Aead2022(keys) => {
+                Self::Sessions(Box::new(ServerPackets::new(keys, key.shared_users())), accounts)
+            }
         }
     }
 
@@ -69,14 +72,14 @@ impl Near {
 
     /// Whether datagrams carry their key, so that their size must not exceed the path's.
     pub(super) fn is_tunnel(&self) -> bool {
-        matches!(self, Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_))
+        matches!(self, Self::Packets(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_))
     }
 
     /// The only target of a tunnel.
     pub(super) fn fixed_target(&self) -> Option<&Target> {
         match self {
             Self::Tunnel(target) => Some(target),
-            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_) => {
+            Self::Socks { .. } | Self::Packets(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_) => {
                 None
             }
         }
@@ -107,7 +110,7 @@ impl Near {
                 let (UserId(hop), rest) = relay.forward_datagram(datagram)?;
                 Ok((Key::Peer(from), Opened::Plain(hops.get(hop).cloned(), rest)))
             }
-            Self::Sessions(packets) => {
+            Self::Sessions(packets, _) => {
                 let header = packets.read_header(datagram)?;
                 Ok((Key::Session(header.session_id()), Opened::Sealed(header)))
             }
@@ -117,9 +120,15 @@ impl Near {
     /// A session for the sender of `header`.
     pub(super) fn new_session(&self, header: &Header) -> Option<Box<Session>> {
         match self {
-            Self::Sessions(packets) => Some(Box::new(packets.new_session(header, &mut OsRng))),
+            Self::Sessions(packets, _) => Some(Box::new(packets.new_session(header, &mut OsRng))),
             Self::Tunnel(_) | Self::Socks { .. } | Self::Packets(_) | Self::Relay(..) | Self::Quic(_) => None,
         }
+    }
+
+    /// The account of the user whose `session` it is.
+    pub(super) fn account(&self, session: &Session) -> Option<&Arc<Account>> {
+        let (Self::Sessions(_, accounts), Some(UserId(user))) = (self, session.user()) else { return None };
+        accounts.get(user)
     }
 
     /// What must lie free around an answer from `source`.
@@ -130,7 +139,7 @@ impl Near {
             (Self::Socks { .. }, None) => {
                 Room { head: socks::header_len(source), tail: 0, max_payload: usize::from(u16::MAX) }
             }
-            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_), None) => {
+            (Self::Tunnel(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_), None) => {
                 Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
             }
         }
@@ -153,7 +162,7 @@ impl Near {
                 socks::emit_header(source, &mut block[start..payload.start]);
                 Ok(start..payload.end)
             }
-            (Self::Tunnel(_) | Self::Sessions(_) | Self::Relay(..) | Self::Quic(_), None) => Ok(payload),
+            (Self::Tunnel(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_), None) => Ok(payload),
         }
     }
 }

@@ -56,7 +56,7 @@ impl QuicWay {
             }
             self.gave_up_at.set(None);
         }
-        let room = envelope::room(target);
+        let room = envelope::room(target, self.outbound.client_id());
         is_quic_initial(payload) && room.head + payload.len() + room.tail <= MAX_ENVELOPE
     }
 
@@ -95,12 +95,13 @@ impl QuicFlow {
         if self.is_answered || !self.needs_envelope(&batch.block[payload.range.clone()]) {
             return Ok(payload.range.clone());
         }
-        let room = envelope::room(&self.target);
+        let client_id = self.way.outbound.client_id();
+        let room = envelope::room(&self.target, client_id);
         let key = self.way.outbound.datagram_key().ok_or(Drop::Down)?;
         let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
         self.sent = self.sent.saturating_add(1);
         self.sent_at = Some(rt::now());
-        Ok(envelope::seal(&key, &self.target, &mut batch.block, place)?)
+        Ok(envelope::seal(&key, (&self.target, client_id), &mut batch.block, place)?)
     }
 
     /// The first packet, and every one that comes again: OpenSnell takes no second envelope from a client that it

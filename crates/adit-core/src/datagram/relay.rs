@@ -29,6 +29,7 @@ use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
 use crate::metrics::InboundMetrics;
 use crate::rng::OsRng;
+use crate::users::{self, Lease};
 
 pub(crate) use quic::QuicPort;
 
@@ -116,6 +117,8 @@ struct Flow {
     waiting: Vec<(Target, Vec<u8>, u8)>,
     /// Where QUIC behind an envelope goes.
     quic: Option<Box<quic::Served>>,
+    /// Whose it is, where there are users.
+    user: Option<Box<Lease>>,
 }
 
 impl Flow {
@@ -125,6 +128,16 @@ impl Flow {
             let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
             tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
         }
+    }
+
+    /// Counts a datagram, if its user may send or receive it.
+    fn pass(&self, way: users::Way, len: usize, now: Instant) -> Result<(), Drop> {
+        let Some(user) = &self.user else { return Ok(()) };
+        if !user.grant_whole(way, len, now) {
+            return Err(Drop::Limited);
+        }
+        user.settle(way, len, len);
+        Ok(())
     }
 
     /// Gives up what can be derived again, for it has been silent for a while.
@@ -333,6 +346,9 @@ impl Relay {
             self.far.pick()
         };
         let way = way.ok_or(Drop::Unresolved)?;
+        let account = session.as_deref().and_then(|session| self.near.account(session));
+        let user = account.map(|account| Lease::begin_flow(account, near.ip()).map(Box::new));
+        let user = user.transpose().map_err(|_| Drop::Limited)?;
         let far = way.far.open(target, is_quic, self.now).map_err(Drop::System)?;
         let flow = Flow {
             near,
@@ -349,6 +365,7 @@ impl Relay {
             is_too_big_logged: false,
             waiting: Vec::new(),
             quic: None,
+            user,
         };
         let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
         let metrics = &self.metrics.datagrams;
@@ -452,6 +469,7 @@ impl Relay {
             flow.log_too_big(&self.name, to, len, &self.marks);
             return Err(Drop::TooBig);
         }
+        flow.pass(users::Way::Up, payload.range.len(), self.at)?;
         let is_demoted = std::mem::take(&mut flow.is_demoted);
         let class = self.marks.class(payload.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
@@ -604,6 +622,7 @@ impl Relay {
             flow.log_too_big(&self.name, to, len, &self.marks);
             return Err(Drop::TooBig);
         }
+        flow.pass(users::Way::Down, payload.range.len(), self.at)?;
         let class = self.marks.class(datagram.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from, class, start, len });
         self.tally.down += 1;

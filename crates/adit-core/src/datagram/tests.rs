@@ -6,6 +6,7 @@ mod overhead;
 mod pairs;
 mod sessions;
 mod snell;
+mod users;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};

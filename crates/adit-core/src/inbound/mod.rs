@@ -21,10 +21,11 @@ use crate::access::{Access, Route};
 use crate::carrier::kcp;
 use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
 use crate::guard::Guard;
-use crate::metrics::{InboundMetrics, UserMetrics};
+use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::outbound::Outbound;
 use crate::session::CoreContext;
+use crate::users::{Accounts, Ledger};
 
 pub(crate) use shadowsocks::ShadowsocksServerShared;
 pub(crate) use snell::SnellServerShared;
@@ -96,6 +97,17 @@ enum Kind {
     Tunnel(Target),
 }
 
+impl Kind {
+    /// The users that are counted.
+    fn accounts(&self) -> Accounts {
+        match self {
+            Self::Shadowsocks(shared) => shared.accounts().clone(),
+            Self::Snell(shared) => shared.accounts().clone(),
+            Self::Local(_) | Self::Tunnel(_) => Arc::default(),
+        }
+    }
+}
+
 /// What an inbound shares over all cores.
 #[derive(Clone)]
 pub(crate) enum Shared {
@@ -112,21 +124,40 @@ impl Shared {
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn new(inbound: &model::Inbound) -> std::io::Result<Self> {
+    pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> std::io::Result<Self> {
+        let users = counted(inbound).map(|(name, limits)| (name, *limits));
+        let accounts = ledger.accounts(&inbound.name, users)?;
         Ok(match &inbound.protocol {
             model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => Self::None,
-            model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell)?),
+            model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
-                Self::Shadowsocks(Arc::new(ShadowsocksServerShared::start(server)))
+                Self::Shadowsocks(Arc::new(ShadowsocksServerShared::start(server, accounts)))
             }
         })
     }
 
     /// Users that are counted by name.
-    pub(crate) fn users(&self) -> Arc<[UserMetrics]> {
+    pub(crate) fn users(&self) -> Accounts {
         match self {
-            Self::Shadowsocks(shared) => shared.users().clone(),
-            Self::None | Self::Snell(_) => Arc::default(),
+            Self::Shadowsocks(shared) => shared.accounts().clone(),
+            Self::Snell(shared) => shared.accounts().clone(),
+            Self::None => Arc::default(),
+        }
+    }
+}
+
+/// Names and limits of the users that have accounts.
+pub(crate) fn counted(inbound: &model::Inbound) -> Box<dyn Iterator<Item = (&str, &model::UserLimits)> + '_> {
+    match &inbound.protocol {
+        model::InboundProtocol::Snell(server) => {
+            Box::new(server.psk.users().iter().map(|user| (&*user.name, &user.limits)))
+        }
+        model::InboundProtocol::Shadowsocks(server) => {
+            let names = server.key.users().iter().map(|(name, _)| &**name);
+            Box::new(names.zip(server.key.limits()))
+        }
+        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => {
+            Box::new(std::iter::empty())
         }
     }
 }
@@ -239,7 +270,7 @@ impl Inbound {
         let near = match protocol {
             model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
                 Some((relay, hops)) => Near::relay(relay, hops),
-                None => Near::shadowsocks(&server.key.derive()),
+                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
             },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
             model::InboundProtocol::Snell(_) => {

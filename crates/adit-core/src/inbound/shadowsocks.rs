@@ -24,12 +24,12 @@ use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, 
 use crate::disguise::server_front;
 use crate::guard::Ticket;
 use crate::layer::{Front, Protocol, Stack};
-use crate::metrics::UserMetrics;
 use crate::notice::{self, Notice};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::session::{Prepared, Session};
+use crate::users::{Accounts, Lease};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again as a disguise adds.
 const LONGEST_REQUEST: usize = 96 * 1024;
@@ -47,7 +47,7 @@ pub(crate) struct ShadowsocksServerShared {
     has_plugin: bool,
     replay: ReplayPolicy,
     salts: Salts,
-    users: Arc<[UserMetrics]>,
+    accounts: Accounts,
     deadline: Duration,
     skewed: Notice,
     replayed: Notice,
@@ -75,7 +75,7 @@ enum Salts {
 }
 
 impl ShadowsocksServerShared {
-    pub(super) fn start(config: &model::ShadowsocksServer) -> Self {
+    pub(super) fn start(config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
         let key = config.key.derive();
         let salts = match (key.method().generation(), config.replay) {
             (Generation::Aead2022, _) => {
@@ -88,14 +88,13 @@ impl ShadowsocksServerShared {
             ServerCover::Obfs(obfs) => (*obfs, false),
             ServerCover::Plugin(plugin) => (ObfsServer::Off, plugin.transports.tcp()),
         };
-        let users = config.key.users().iter().map(|(name, _)| UserMetrics::new(name));
         Self {
             relay: relay(&config.key),
             obfs,
             has_plugin,
             replay: config.replay,
             salts,
-            users: users.collect(),
+            accounts,
             deadline: draw_deadline(),
             skewed: Notice::default(),
             replayed: Notice::default(),
@@ -103,9 +102,9 @@ impl ShadowsocksServerShared {
         }
     }
 
-    /// The users with their counters.
-    pub(super) fn users(&self) -> &Arc<[UserMetrics]> {
-        &self.users
+    /// The users with their accounts.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     fn generation(&self) -> Generation {
@@ -162,29 +161,26 @@ pub(super) async fn serve(
     }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    run(inbound, shared, client, peer).await;
+    run(inbound, client, peer).await;
 }
 
-/// The relay of bytes, and the user's counters.
-async fn run(inbound: &Inbound, shared: &ShadowsocksServerShared, client: Client, peer: SocketAddr) {
-    let Client { mut near, user, mut prepared } = client;
+/// The relay of bytes.
+async fn run(inbound: &Inbound, client: Client, peer: SocketAddr) {
+    let Client { mut near, lease, mut prepared } = client;
     let entry = inbound.core.conns.enter();
+    if let Some(lease) = lease {
+        entry.set_lease(lease);
+    }
     let outbound = &*prepared.outbound;
     let session = Session { inbound, outbound, peer, target: &prepared.target, since: prepared.since };
     let outcome = session.relay(&mut near, &mut prepared.opened, &mut prepared.early, &entry).await;
-    if let Some(UserId(user)) = user {
-        let user = &shared.users[user];
-        user.requests.add(1);
-        user.traffic.up.add(outcome.up);
-        user.traffic.down.add(outcome.down);
-    }
     session.finish(&near, prepared.opened, outcome);
 }
 
 /// A client with the way to its target.
 struct Client {
     near: Endpoint,
-    user: Option<UserId>,
+    lease: Option<Lease>,
     prepared: Box<Prepared>,
 }
 
@@ -196,6 +192,10 @@ async fn prepare(
     peer: SocketAddr,
 ) -> Option<Client> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let lease = match user {
+        Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
+        None => None,
+    };
     let since = rt::now();
     let way = inbound.way(&target).await;
     let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
@@ -205,7 +205,24 @@ async fn prepare(
     };
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
     let outbound = way.outbound;
-    Some(Client { near, user, prepared: Box::new(Prepared { target, since, outbound, opened, early }) })
+    Some(Client { near, lease, prepared: Box::new(Prepared { target, since, outbound, opened, early }) })
+}
+
+/// The place of a user's connection; `None` if it may have none, which ends it.
+fn lease(
+    inbound: &Inbound,
+    shared: &ShadowsocksServerShared,
+    UserId(user): UserId,
+    (stream, peer): (&Stream, SocketAddr),
+) -> Option<Lease> {
+    let account = &shared.accounts[user];
+    account.requests.add(1);
+    Lease::begin(account, peer.ip())
+        .inspect_err(|limit| {
+            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
+            stream.abort_on_close();
+        })
+        .ok()
 }
 
 /// Everything up to the request; strangers are dealt with here.

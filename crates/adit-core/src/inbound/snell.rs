@@ -2,11 +2,12 @@
 //!
 //! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
 
+mod keys;
 mod udp;
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -14,24 +15,24 @@ use std::time::{Duration, Instant};
 use adit_config::model::{self, ObfsServer};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
-use adit_proto::snell::udp::envelope::{self, Envelope};
-use adit_proto::snell::{Accepts, Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Psk, Request, Server};
+use adit_proto::snell::udp::envelope::Envelope;
+use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Request, Server};
 use adit_proto::wire::{Layer, WireError};
 
+use self::keys::{Keys, identify};
 use super::Inbound;
 use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use crate::conns::Entry;
 use crate::discard::{discard_bytes, discard_exchange};
 use crate::disguise::server_front;
 use crate::guard::Ticket;
-use crate::keys::KeySupply;
 use crate::layer::{Protocol, Stack};
 use crate::record::{EndReason, Side};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::session::{Prepared, Session};
-use crate::snell::accepts;
+use crate::users::{Account, Accounts};
 
 /// What a client may still send for an exchange that has failed, in bytes, and how long that may take.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;
@@ -43,8 +44,8 @@ const ECONNRESET: u8 = 104;
 /// What a Snell server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SnellServerShared {
-    keys: Arc<KeySupply>,
-    accepts: Accepts,
+    keys: Keys,
+    accounts: Accounts,
     salts: SaltFilter,
     obfs: ObfsServer,
     udp: bool,
@@ -52,11 +53,10 @@ pub(crate) struct SnellServerShared {
 }
 
 impl SnellServerShared {
-    pub(super) fn start(config: &model::SnellServer) -> io::Result<Arc<Self>> {
-        let psk = Psk::new(config.psk.expose().as_bytes());
+    pub(super) fn start(config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            accepts: accepts(config.versions, &psk),
-            keys: KeySupply::start(psk)?,
+            keys: Keys::start(&config.psk, config.versions)?,
+            accounts,
             salts: SaltFilter::default(),
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
@@ -64,28 +64,34 @@ impl SnellServerShared {
         }))
     }
 
-    /// Opens an envelope, once.
-    pub(crate) fn open_envelope(&self, datagram: &mut [u8]) -> Result<Envelope, WireError> {
-        let opened = envelope::open(self.keys.psk(), datagram)?;
+    /// The users with their accounts.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Opens an envelope from `source`, once, with the account of the user whose it is.
+    pub(crate) fn open_envelope(
+        &self,
+        source: IpAddr,
+        datagram: &mut [u8],
+    ) -> Result<(Envelope, Option<&Arc<Account>>), WireError> {
+        let (opened, user) = self.keys.open_envelope(source, datagram)?;
         if !self.salts.insert(&opened.salt) {
             return Err(WireError::Replayed { what: "salt" });
         }
-        Ok(opened)
-    }
-
-    fn stack(&self) -> Stack {
-        let server = Server::accepting(self.accepts.clone(), self.keys.psk().clone());
-        Stack::new(Protocol::SnellServer(server), server_front(self.obfs))
+        Ok((opened, user.map(|user| &self.accounts[user])))
     }
 }
 
 /// Serves one connection: request after request.
 pub(super) async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, peer: SocketAddr) {
     // Boxed like all that an idle connection does without: its future would keep the place.
-    let Some((mut near, mut next)) = Box::pin(meet(inbound, shared, stream, peer)).await else { return };
+    let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
+        return;
+    };
     let entry = inbound.core.conns.enter();
     loop {
-        let goes_on = match Box::pin(prepare(inbound, shared, &mut near, peer, next)).await {
+        let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
             Step::Relay(prepared) => {
                 let reason = prepared.run(inbound, peer, &mut near, &entry).await;
                 Box::pin(settle(inbound, &mut near, reason)).await
@@ -96,27 +102,35 @@ pub(super) async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream:
         if !goes_on {
             return;
         }
-        match Box::pin(next_request(&mut near, &entry)).await {
+        match Box::pin(next_request(shared, &mut near, &entry, owner)).await {
             Some(request) => next = Box::new(request),
             None => return,
         }
     }
 }
 
-/// A stranger's connection up to its first request; `None` if it is none of ours.
+/// A request with what came with it.
+struct Next {
+    request: Request,
+    early: Early,
+    /// The number of the user whose it is.
+    user: Option<usize>,
+}
+
+/// A stranger's connection up to its first request, with the user whose key has opened it; `None` if it is none of ours.
 async fn meet(
     inbound: &Inbound,
     shared: &SnellServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<(Endpoint, Box<(Request, Early)>)> {
+) -> Option<(Endpoint, Box<Next>, Option<usize>)> {
     let ticket = inbound.guard.enter(peer.ip(), rt::now());
-    let mut near = Endpoint { stream, stack: Some(Box::new(shared.stack())), tail: Vec::new() };
+    let mut near = Endpoint { stream, stack: None, tail: Vec::new() };
     let until = rt::now() + shared.deadline;
-    match Box::pin(admit(shared, &mut near, &ticket, until)).await {
-        Ok(first) => {
+    match Box::pin(admit(shared, &mut near, &ticket, (peer, until))).await {
+        Ok((first, owner)) => {
             ticket.authenticated(rt::now());
-            Some((near, Box::new(first)))
+            Some((near, Box::new(first), owner))
         }
         Err(refusal) => {
             let is_wrong = matches!(
@@ -124,7 +138,8 @@ async fn meet(
                 Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. })
             );
             // Whoever leaves before all versions have been tried has cost a derivation as well.
-            if is_wrong || server(&mut near).has_tried() {
+            let server = near.stack.as_mut().and_then(|stack| stack.snell_server());
+            if is_wrong || server.is_some_and(|server| server.has_tried()) {
                 ticket.failed(rt::now());
             }
             tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
@@ -148,7 +163,11 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
             server(near).refuse(&ErrorReply { code, message: format!("target: {kind}") });
             last_word(inbound, near).await
         }
-        EndReason::Idle | EndReason::Stopped | EndReason::Socket(..) | EndReason::Wire(_) => false,
+        EndReason::Idle
+        | EndReason::Stopped
+        | EndReason::Limited(_)
+        | EndReason::Socket(..)
+        | EndReason::Wire(_) => false,
     }
 }
 
@@ -167,26 +186,54 @@ fn server(near: &mut Endpoint) -> &mut Server {
     stack.snell_server().expect("and it is Snell")
 }
 
-/// The first request of a stranger, within its time.
+/// The first request of a stranger, within its time, with the user whose key has opened it.
 async fn admit(
     shared: &SnellServerShared,
     near: &mut Endpoint,
     ticket: &Ticket,
-    until: Instant,
-) -> Result<(Request, Early), Refusal> {
+    (peer, until): (SocketAddr, Instant),
+) -> Result<(Next, Option<usize>), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
-    let request = in_time(ticket, until, read_request(near, &mut wire, Some(ticket))).await?;
+    let first = async {
+        let owner = begin(shared, near, &mut wire, ticket, peer).await?;
+        Ok((read_request(near, &mut wire, Some(ticket)).await?, owner))
+    };
+    let (request, owner) = in_time(ticket, until, Box::pin(first)).await?;
+    let user = shared.keys.user_of(&request, owner).map_err(Refusal::Wire)?;
     let server = server(near);
     let is_fresh = server.is_unsealed() || server.peer_salt().is_some_and(|salt| shared.salts.insert(salt));
     if !is_fresh {
         return Err(Refusal::Wire(WireError::Replayed { what: "salt" }));
     }
-    let own = shared.keys.take();
+    if let (Keys::Each(trial), Some(owner)) = (&shared.keys, owner) {
+        trial.note(peer.ip(), owner);
+    }
+    let own = shared.keys.take(owner);
     // A recording of our own answers is no request either.
     shared.salts.insert(own.salt());
     server.set_own_key(&own, &mut OsRng);
     let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
-    Ok((request, early))
+    Ok((Next { request, early, user }, owner))
+}
+
+/// Gives the connection its protocol. Where each user has a key, that takes the first bytes, and says who it is.
+async fn begin(
+    shared: &SnellServerShared,
+    near: &mut Endpoint,
+    wire: &mut RecvBuf,
+    ticket: &Ticket,
+    peer: SocketAddr,
+) -> Result<Option<usize>, Refusal> {
+    let mut front = server_front(shared.obfs);
+    let (server, owner) = match &shared.keys {
+        Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
+        Keys::Each(trial) => {
+            let (owner, opening) = identify(trial, &near.stream, (&mut front, wire), ticket, peer).await?;
+            (Server::opened(&opening), Some(owner))
+        }
+    };
+    near.stack = Some(Box::new(Stack::new(Protocol::SnellServer(server), front)));
+    Ok(owner)
 }
 
 /// Reads until a request is whole.
@@ -231,8 +278,13 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
     Ok(early)
 }
 
-/// The next request of a reused connection; `None` when there is none to come.
-async fn next_request(near: &mut Endpoint, entry: &Entry) -> Option<(Request, Early)> {
+/// The next request of a reused connection, which the key of `owner` has opened; `None` when there is none to come.
+async fn next_request(
+    shared: &SnellServerShared,
+    near: &mut Endpoint,
+    entry: &Entry,
+    owner: Option<usize>,
+) -> Option<Next> {
     if near.tail.is_empty() {
         entry.touch();
         entry.set_resting(true);
@@ -253,8 +305,9 @@ async fn next_request(near: &mut Endpoint, entry: &Entry) -> Option<(Request, Ea
         // What was read together with the end of the exchange before may be long.
         let mut wire = RecvBuf::with_len(FIRST_READ.max(near.tail.len()));
         let request = read_request(near, &mut wire, None).await?;
+        let user = shared.keys.user_of(&request, owner).map_err(Refusal::Wire)?;
         let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
-        Ok::<_, Refusal>((request, early))
+        Ok::<_, Refusal>(Next { request, early, user })
     };
     match rt::timeout(DISCARD_EXCHANGE, Box::pin(read)).await {
         Ok(Ok(next)) => Some(next),
@@ -267,10 +320,18 @@ async fn prepare(
     inbound: &Inbound,
     shared: &SnellServerShared,
     near: &mut Endpoint,
-    peer: SocketAddr,
-    next: Box<(Request, Early)>,
+    (peer, entry): (SocketAddr, &Entry),
+    next: Box<Next>,
 ) -> Step {
-    let (request, early) = *next;
+    let Next { request, early, user } = *next;
+    if let Some(account) = user.map(|user| &shared.accounts[user]) {
+        account.requests.add(1);
+        if let Err(limit) = entry.admit(account, peer.ip()) {
+            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
+            server(near).refuse(&ErrorReply { code: 0, message: limit.to_string() });
+            return Step::Done { goes_on: last_word(inbound, near).await };
+        }
+    }
     let target = match request.command {
         Command::Connect { target, .. } => target,
         Command::Ping => {

@@ -356,6 +356,14 @@ impl Outbound {
         }
     }
 
+    /// What tells this user from others with the same key, in the requests of the protocol.
+    pub(crate) fn client_id(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Snell(snell) => snell.client_id(),
+            Kind::Direct | Kind::Reject | Kind::Shadowsocks(_) | Kind::Group(_) => &[],
+        }
+    }
+
     /// The same to these addresses of `target` alone, where the addresses are up to this end.
     pub(crate) async fn open_at(&self, ips: &[IpAddr], target: &Target) -> Result<Opened, OpenError> {
         if !matches!(self.kind, Kind::Direct) {
@@ -395,7 +403,11 @@ impl Outbound {
         let closed_unanswered = match &outcome.reason {
             EndReason::Socket(side, _) => *side == crate::record::Side::Far,
             EndReason::Wire(WireError::Truncated { .. }) => true,
-            EndReason::Finished | EndReason::Idle | EndReason::Stopped | EndReason::Wire(_) => false,
+            EndReason::Finished
+            | EndReason::Idle
+            | EndReason::Stopped
+            | EndReason::Limited(_)
+            | EndReason::Wire(_) => false,
         };
         closed_unanswered && outcome.replay.is_some()
     }

@@ -122,6 +122,7 @@ impl ShadowsocksShared {
             EndReason::Finished
             | EndReason::Idle
             | EndReason::Stopped
+            | EndReason::Limited(_)
             | EndReason::Socket(..)
             | EndReason::Wire(_) => {}
         }

@@ -147,7 +147,8 @@ impl SnellOutbound {
         let keys = &self.shared.keys;
         let format = self.shared.format.clone();
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
-        client.start(&Request::connect(target.clone(), self.config.reuse));
+        let reusable = self.config.reuse;
+        client.start(&self.request(Command::Connect { target: target.clone(), reusable }));
         let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, self.policy(false))
@@ -157,8 +158,17 @@ impl SnellOutbound {
     pub(super) fn datagram_stack(&self) -> Box<Stack> {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
-        client.start(&Request { command: Command::Udp, client_id: Vec::new() });
+        client.start(&self.request(Command::Udp));
         Box::new(Stack::new(Protocol::SnellClient(client), self.shared.disguise.front()))
+    }
+
+    fn request(&self, command: Command) -> Request {
+        Request { command, client_id: self.client_id().to_vec() }
+    }
+
+    /// What tells this user from others with the same key; empty for nothing.
+    pub(super) fn client_id(&self) -> &[u8] {
+        self.config.client_id.as_ref().map_or(&[], |id| id.expose().as_bytes())
     }
 
     /// A fresh key of our own.
@@ -184,7 +194,7 @@ impl SnellOutbound {
                 continue;
             };
             if usable && client.is_idle() {
-                client.start(&Request::connect(target.clone(), true));
+                client.start(&self.request(Command::Connect { target: target.clone(), reusable: true }));
                 self.metrics.reused.add(1);
                 return Some(Opened::new(kept.end, self.policy(true)));
             }
@@ -263,7 +273,7 @@ impl SnellOutbound {
             return doubts.clear();
         }
         let by_server = match outcome.reason {
-            EndReason::Idle | EndReason::Stopped => return,
+            EndReason::Idle | EndReason::Stopped | EndReason::Limited(_) => return,
             EndReason::Socket(Side::Near, _) => false,
             EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
         };

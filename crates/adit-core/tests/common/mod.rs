@@ -304,7 +304,7 @@ impl Setup {
             Obfs::Tls => ObfsServer::Tls,
         };
         let snell = InboundProtocol::Snell(SnellServer {
-            psk: Secret::new(self.psk),
+            psk: Secret::new(self.psk).into(),
             versions: self.versions,
             obfs,
             udp: self.udp,
@@ -326,6 +326,7 @@ impl Setup {
         OutboundProtocol::Snell(SnellClient {
             server: Destination { host: Host::Ip(server.ip()), port: server.port() },
             psk: Secret::new(self.psk),
+            client_id: None,
             version: self.version,
             obfs,
             reuse: self.reuse,
@@ -348,7 +349,7 @@ impl Setup {
     /// A Snell server that passes everything on to another one.
     pub(crate) fn chained(&self, server: SocketAddr) -> Proxy {
         let snell = InboundProtocol::Snell(SnellServer {
-            psk: Secret::new(self.psk),
+            psk: Secret::new(self.psk).into(),
             versions: self.versions,
             obfs: ObfsServer::Off,
             udp: self.udp,

@@ -35,7 +35,7 @@ fn exercise(served: InboundProtocol, dialled: impl FnOnce(Target) -> OutboundPro
 fn snell() {
     let psk = || Secret::new("a key above the carrier's");
     let served = SnellServer {
-        psk: psk(),
+        psk: psk().into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: false,
@@ -45,6 +45,7 @@ fn snell() {
         OutboundProtocol::Snell(SnellClient {
             server,
             psk: psk(),
+            client_id: None,
             version: SnellVersion::default(),
             obfs: ObfsClient::Off,
             reuse: true,

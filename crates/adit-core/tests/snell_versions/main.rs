@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
+#![allow(clippy::print_stdout, reason = "a measurement prints its figures")]
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod interop;
 mod interop_old;
 mod pairs;

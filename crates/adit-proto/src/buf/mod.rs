@@ -46,6 +46,11 @@ impl RecvBuf {
         self.start
     }
 
+    /// How many of `len` unread bytes have not come, if any.
+    pub fn missing(&self, len: usize) -> Option<usize> {
+        len.checked_sub(self.unread().len()).filter(|missing| *missing > 0)
+    }
+
     /// Marks `len` unread bytes as consumed.
     ///
     /// # Panics

@@ -56,7 +56,7 @@ impl Framing {
     }
 
     /// Bytes before which nothing can be decided about a direction.
-    fn opening_len(self) -> usize {
+    pub(super) fn opening_len(self) -> usize {
         self.salt_len() + self.header_len()
     }
 
@@ -176,6 +176,8 @@ pub(super) struct Opener {
 enum State {
     /// No header is complete yet.
     Salt(Psk),
+    /// The salt is still unread, but its key is known.
+    Keyed(Option<Aead>),
     /// A header is next.
     Header(Option<Aead>),
     /// A payload of this length is next.
@@ -188,6 +190,23 @@ impl Opener {
     pub(super) fn new(framing: Framing, psk: Psk) -> Self {
         let state = if framing == Framing::Raw { State::Header(None) } else { State::Salt(psk) };
         Self { framing, state, nonce: CounterNonce::default(), salt: [0; SALT_LEN], has_opened: false }
+    }
+
+    /// As [`super::frame::Opener::detected`].
+    pub(super) fn detected(framing: Framing, key: &DirectionKey) -> Self {
+        let state = State::Keyed(framing.key(key));
+        Self { framing, state, nonce: CounterNonce::default(), salt: key.salt, has_opened: false }
+    }
+
+    /// The key of `first`, the first bytes of a direction, if its header opens under `psk`.
+    pub(super) fn probe(framing: Framing, psk: &Psk, first: &[u8]) -> Option<DirectionKey> {
+        let (salt, rest) = first.split_first_chunk::<SALT_LEN>()?;
+        let key = psk.derive(salt);
+        let mut header = [0; SEALED_HEADER_LEN];
+        let header = &mut header[..framing.header_len()];
+        header.copy_from_slice(rest.get(..framing.header_len())?);
+        framing.key(&key)?.open(CounterNonce::default().advance(), &[], header).ok()?;
+        Some(key)
     }
 
     pub(super) fn framing(&self) -> Framing {
@@ -227,6 +246,14 @@ impl Opener {
                     self.salt.copy_from_slice(&unread[..SALT_LEN]);
                     wire.consume(SALT_LEN);
                     self.state = State::Header(self.framing.key(&psk.derive(&self.salt)));
+                }
+                State::Keyed(key) => {
+                    if let Some(missing) = wire.missing(SALT_LEN) {
+                        self.state = State::Keyed(key);
+                        return Ok(Frame::NeedMore(missing));
+                    }
+                    wire.consume(SALT_LEN);
+                    self.state = State::Header(key);
                 }
                 State::Header(key) => {
                     if let Some(frame) = self.open_header(key, wire)? {

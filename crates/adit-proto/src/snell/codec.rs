@@ -39,6 +39,62 @@ pub enum Accepts {
     Any(Arc<Profile>),
 }
 
+/// A key under which the first header of a client may open, where each user has one of its own.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    psk: Psk,
+    format: Format,
+    is_detected: bool,
+}
+
+/// A first header that has opened; nothing of it has been consumed.
+#[derive(Debug)]
+pub struct Opening {
+    format: Format,
+    key: DirectionKey,
+    is_detected: bool,
+}
+
+impl Candidate {
+    /// Every way in which a client with `psk` may begin; none where nothing is sealed.
+    pub fn all(accepts: &Accepts, psk: &Psk) -> Vec<Self> {
+        let candidate = |format, is_detected| Self { psk: psk.clone(), format, is_detected };
+        match accepts {
+            Accepts::Only(Format::UnsafeRaw) => Vec::new(),
+            Accepts::Only(format) => vec![candidate(format.clone(), false)],
+            Accepts::Any(profile) => {
+                vec![candidate(Format::V4, true), candidate(Format::Shaped(profile.clone()), true)]
+            }
+        }
+    }
+
+    /// Bytes that must have come before it can be tried, at most [`Candidate::MAX_LEN`].
+    pub fn opening_len(&self) -> usize {
+        match &self.format {
+            Format::V4 | Format::Unshaped | Format::UnsafeRaw => OPENING_LEN,
+            Format::Shaped(profile) => profile.opening_len(),
+            Format::V1 => Framing::ChachaChunk.opening_len(),
+            Format::V2 => Framing::AesChunk.opening_len(),
+        }
+    }
+
+    /// The longest salt block of version 6, with filler and a header behind it.
+    pub const MAX_LEN: usize = 144 + 128 + SEALED_HEADER_LEN;
+
+    /// Tries it on the first bytes of a client. Costs a key derivation.
+    pub fn open(&self, first: &[u8]) -> Option<Opening> {
+        let key = match &self.format {
+            Format::Shaped(profile) => v6::Opener::probe(profile, &self.psk, first)?,
+            Format::V1 => bare::Opener::probe(Framing::ChachaChunk, &self.psk, first)?,
+            Format::V2 => bare::Opener::probe(Framing::AesChunk, &self.psk, first)?,
+            // The sealed header of version 4 looks the same.
+            Format::V4 | Format::Unshaped => bare::Opener::probe(Framing::Unshaped, &self.psk, first)?,
+            Format::UnsafeRaw => return None,
+        };
+        Some(Opening { format: self.format.clone(), key, is_detected: self.is_detected })
+    }
+}
+
 /// Seals one direction, whatever the version.
 #[derive(Debug)]
 pub(super) enum Sealer {
@@ -132,6 +188,26 @@ impl Opener {
             Format::UnsafeRaw => Framing::Raw,
         };
         Self::Bare(bare::Opener::new(framing, psk))
+    }
+
+    /// A direction of which the caller has seen how its first header opens.
+    pub(super) fn opened(opening: &Opening) -> Self {
+        let (key, framing) = (
+            &opening.key,
+            match &opening.format {
+                Format::V4 => {
+                    return Self::Padded(frame::Opener::detected(&opening.key, opening.is_detected));
+                }
+                Format::Shaped(profile) => {
+                    return Self::Shaped(v6::Opener::detected(profile.clone(), &opening.key));
+                }
+                Format::V1 => Framing::ChachaChunk,
+                Format::V2 => Framing::AesChunk,
+                Format::Unshaped => Framing::Unshaped,
+                Format::UnsafeRaw => Framing::Raw,
+            },
+        );
+        Self::Bare(bare::Opener::detected(framing, key))
     }
 
     pub(super) fn accepting(accepts: Accepts, psk: Psk) -> Self {
@@ -238,7 +314,7 @@ impl Detection {
             let key = self.psk.derive(salt);
             let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
             if aead.open(CounterNonce::default().advance(), &[], &mut header.clone()).is_ok() {
-                return Ok(Opener::Padded(frame::Opener::detected(&key)));
+                return Ok(Opener::Padded(frame::Opener::detected(&key, true)));
             }
             self.is_shaped = true;
         }

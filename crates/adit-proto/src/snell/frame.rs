@@ -236,8 +236,9 @@ impl Opener {
         }
     }
 
-    /// A direction of which the caller has seen that the first header opens under `key`, salt and all still unread.
-    pub(super) fn detected(key: &DirectionKey) -> Self {
+    /// A direction of which the caller has seen that the first header opens under `key`, salt and all still unread. If
+    /// versions are told apart that way, it may as well be v6, unshaped.
+    pub(super) fn detected(key: &DirectionKey, is_detected: bool) -> Self {
         let state = OpenerState::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
         let mark = Some(key.mark());
         Self {
@@ -246,7 +247,7 @@ impl Opener {
             salt: key.salt,
             mark,
             is_marked: false,
-            is_detected: true,
+            is_detected,
             is_unpadded: false,
         }
     }
@@ -296,6 +297,10 @@ impl Opener {
                     self.state = OpenerState::Header(Aead::new(Algorithm::Aes128Gcm, &key.key));
                 }
                 OpenerState::Keyed(key) => {
+                    if let Some(missing) = wire.missing(SALT_LEN) {
+                        self.state = OpenerState::Keyed(key);
+                        return Ok(Frame::NeedMore(missing));
+                    }
                     wire.consume(SALT_LEN);
                     self.state = OpenerState::Header(key);
                 }

@@ -37,7 +37,7 @@ mod v6;
 mod versions_tests;
 
 pub use client::Client;
-pub use codec::{Accepts, Format};
+pub use codec::{Accepts, Candidate, Format, Opening};
 pub use frame::{MAX_FRAME_LEN, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};
 pub use kdf::{DirectionKey, Psk, SALT_LEN, Salt};
 pub use request::{Command, ErrorReply, MAX_ERROR_TEXT, Request};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::client::{seal_end, seal_with_prefix};
-use super::codec::{Accepts, Format, Opener, Sealer};
+use super::codec::{Accepts, Format, Opener, Opening, Sealer};
 use super::frame::Frame;
 use super::kdf::{DirectionKey, Psk, Salt};
 use super::request::{Command, ErrorReply, MAX_REQUEST_LEN, REPLY_PONG, REPLY_TUNNEL, Request};
@@ -66,9 +66,18 @@ impl Server {
 
     /// As [`Server::new`], of the versions that `accepts` names.
     pub fn accepting(accepts: Accepts, psk: Psk) -> Self {
+        Self::with_opener(Opener::accepting(accepts, psk))
+    }
+
+    /// A connection whose first header has opened as `opening`.
+    pub fn opened(opening: &Opening) -> Self {
+        Self::with_opener(Opener::opened(opening))
+    }
+
+    fn with_opener(opener: Opener) -> Self {
         Self {
             sealer: None,
-            opener: Opener::accepting(accepts, psk),
+            opener,
             pending: Vec::new(),
             request: Vec::new(),
             early: 0..0,

@@ -301,3 +301,46 @@ proptest! {
         fuzz::fuzz_versions(&bytes, now());
     }
 }
+
+#[test]
+fn a_candidate_opens_what_is_its_own_and_nothing_else() {
+    let (at, psk, other) = (now(), Psk::new(PSK), Psk::new(b"adit-v6-vector-0004"));
+    for (name, accepts, format) in pairs(&psk).into_iter().filter(|(name, ..)| !name.starts_with("raw")) {
+        let mut rng = TestRng(3);
+        let mut client = client(format, &psk, &mut rng);
+        client.start(&connect(true));
+        let sent = write(&mut client, b"early", at);
+        let candidates = Candidate::all(&accepts, &psk);
+        let opened: Vec<_> = candidates.iter().filter_map(|candidate| candidate.open(&sent)).collect();
+        let [opening] = &opened[..] else { panic!("{name}: {} of them open it", opened.len()) };
+        let foreign = match &accepts {
+            Accepts::Any(_) => any(&other),
+            Accepts::Only(Format::Shaped(_)) => {
+                Accepts::Only(Format::Shaped(Arc::new(Profile::new(&other, &mut TestRng(9)))))
+            }
+            only @ Accepts::Only(_) => only.clone(),
+        };
+        for candidate in Candidate::all(&foreign, &other) {
+            assert!(candidate.open(&sent).is_none(), "{name}");
+        }
+        for candidate in &candidates {
+            assert!(candidate.opening_len() <= Candidate::MAX_LEN);
+            for len in 0..candidate.opening_len() {
+                assert!(candidate.open(&sent[..len.min(sent.len())]).is_none(), "{name}: {len} bytes");
+            }
+        }
+        // It goes on as a server that has found its key by itself, whatever the split.
+        for split in [0, 1, 40, sent.len() - 1] {
+            let (mut server, mut wire) = (Server::opened(opening), RecvBuf::with_len(4096));
+            assert!(!server.would_derive(4096) && server.peer_salt().is_none());
+            wire.extend(&sent[..split]);
+            if let Progress::Request(_) = server.poll_request(&mut wire).unwrap() {
+                panic!("{name}: a request of {split} bytes");
+            }
+            wire.extend(&sent[split..]);
+            let request = request(&mut server, &mut wire, &psk, &mut rng);
+            assert!(matches!(request.command, Command::Connect { reusable: true, .. }), "{name}");
+            assert!(server.peer_salt().is_some(), "{name}");
+        }
+    }
+}

@@ -96,7 +96,7 @@ fn inbound(name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound
 
 fn server(psk: &Secret, listen: SocketAddr) -> Config {
     let (psk, versions) = (psk.clone(), SnellVersions::default());
-    let server = SnellServer { psk, versions, obfs: ObfsServer::Off, udp: false, quic: false };
+    let server = SnellServer { psk: psk.into(), versions, obfs: ObfsServer::Off, udp: false, quic: false };
     let direct =
         Outbound { name: "direct".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
     config(inbound("server", listen, InboundProtocol::Snell(server)), direct)
@@ -107,6 +107,7 @@ fn client(psk: &Secret, listen: SocketAddr, server: SocketAddr) -> Config {
     let client = SnellClient {
         server: Target::from(server),
         psk: psk.clone(),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,

@@ -18,7 +18,7 @@ use clap::{CommandFactory as _, Parser as _};
 pub(crate) use self::foreign::Format;
 use crate::cli::{Cli, Command, KeyArgs, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
-use crate::{print, serve};
+use crate::{print, serve, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
@@ -65,10 +65,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
-    let loaded = files::load(&args.files)?;
+    let mut loaded = files::load(&args.files)?;
     let log = merged(&loaded.config.log, flags);
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
+    if loaded.config.inbounds.iter().any(serve::counts_users) {
+        state::settle(&mut loaded.config);
+    }
     serve::run(&loaded.config)
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use adit_config::dialect::share::{self, Deployment, Form, Host};
+use adit_config::dialect::share::{self, Deployment, Form, Host, Inexpressible, Shadowsocks, Shared};
 use adit_config::dialect::{import, native};
 use adit_config::model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
@@ -17,17 +17,51 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
     let mut out = String::new();
     for inbound in servers {
         let host = host(inbound, args.host.as_deref())?;
-        let deployment = Deployment::of(inbound, host).context("not a server that can be shared")?;
-        match args.form {
-            Some(form) => out.push_str(&share::share(form, &deployment)?.text),
-            None => out.push_str(&all(&deployment, &Form::ALL)),
-        }
-        if args.qr {
-            let link = share::share(Form::Shadowrocket, &deployment)?.text;
-            out.push_str(&print::qr(link.trim_end())?);
+        for server in forms_of(inbound, &host)? {
+            match args.form {
+                Some(form) => out.push_str(&server.share(form)?.text),
+                None => out.push_str(&server.all(&Form::ALL)),
+            }
+            if args.qr {
+                let link = server.share(Form::Shadowrocket)?.text;
+                out.push_str(&print::qr(link.trim_end())?);
+            }
         }
     }
     print::data(out)
+}
+
+/// A server that can be shared.
+enum Server {
+    Snell(Deployment),
+    Shadowsocks(Shadowsocks),
+}
+
+/// The servers of an inbound: one, or one per user.
+fn forms_of(inbound: &Inbound, host: &Host) -> anyhow::Result<Vec<Server>> {
+    let servers: Vec<Server> = match Deployment::of(inbound, host.clone()) {
+        Some(deployment) => vec![Server::Snell(deployment)],
+        None => Shadowsocks::of(inbound, host).into_iter().map(Server::Shadowsocks).collect(),
+    };
+    ensure!(
+        !servers.is_empty(),
+        "inbound {} cannot be shared: it has users, each of whom has a line of its own, or passes them on to other servers",
+        inbound.name
+    );
+    Ok(servers)
+}
+
+impl Server {
+    fn share(&self, form: Form) -> Result<Shared, Inexpressible> {
+        match self {
+            Self::Snell(deployment) => share::share(form, deployment),
+            Self::Shadowsocks(server) => share::share_shadowsocks(form, server),
+        }
+    }
+
+    fn all(&self, forms: &[Form]) -> String {
+        all_by(forms, |form| self.share(form))
+    }
 }
 
 /// Prints what others have written as adit's own file; warnings go to standard error.
@@ -46,7 +80,9 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
 
 /// The inbounds that clients connect to.
 fn servers<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a Inbound>> {
-    let is_server = |inbound: &&Inbound| matches!(inbound.protocol, InboundProtocol::Snell(_));
+    let is_server = |inbound: &&Inbound| {
+        matches!(inbound.protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_))
+    };
     let servers: Vec<&Inbound> = config
         .inbounds
         .iter()
@@ -77,10 +113,14 @@ fn host(inbound: &Inbound, given: Option<&str>) -> anyhow::Result<Host> {
 
 /// Every form under its heading; what a form cannot say is said in its place.
 pub(super) fn all(deployment: &Deployment, forms: &[Form]) -> String {
+    all_by(forms, |form| share::share(form, deployment))
+}
+
+fn all_by(forms: &[Form], share: impl Fn(Form) -> Result<Shared, Inexpressible>) -> String {
     let mut out = String::new();
     for form in forms {
         out.push_str(&format!("# {}\n", heading(*form)));
-        match share::share(*form, deployment) {
+        match share(*form) {
             Ok(shared) => out.push_str(&shared.text),
             Err(error) => out.push_str(&format!("# {error}\n")),
         }

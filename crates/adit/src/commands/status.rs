@@ -15,6 +15,9 @@ use crate::print::{self, bytes, seconds};
 /// The socket when neither the command line nor a configuration names one.
 const DEFAULT: &str = "/run/adit/adit.sock";
 
+/// Users that fit a screen and the one after it.
+const MOST_USERS: usize = 100;
+
 /// How often `--watch` asks.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -105,6 +108,7 @@ fn render(status: &Status) -> String {
     out.push_str(&format!("{table}\n"));
     out.push_str(&carriers(status));
     out.push_str(&groups(status));
+    out.push_str(&users(status));
     out.push_str(&refused(status));
     out
 }
@@ -200,6 +204,35 @@ fn milliseconds(micros: Option<u64>) -> String {
     micros.map_or_else(|| "-".to_owned(), text)
 }
 
+/// Users that have done something; nothing where nobody has. All of them are in the JSON.
+fn users(status: &Status) -> String {
+    let mut table = new_table(&["user", "of", "state"], &["open", "requests", "up", "down", "used", "quota"]);
+    let (mut shown, mut quiet) = (0, 0);
+    for inbound in &status.inbounds {
+        for user in &inbound.users {
+            if user.requests == 0 || shown == MOST_USERS {
+                quiet += 1;
+                continue;
+            }
+            shown += 1;
+            table.add_row([
+                user.name.clone(),
+                inbound.name.clone(),
+                user.limited.clone().unwrap_or_default(),
+                user.open.to_string(),
+                user.requests.to_string(),
+                bytes(user.up_bytes),
+                bytes(user.down_bytes),
+                bytes(user.used_bytes),
+                user.quota_bytes.map_or_else(|| "-".to_owned(), bytes),
+            ]);
+        }
+    }
+    let rest = if quiet > 0 { format!("users not shown: {quiet}\n") } else { String::new() };
+    let users = if shown == 0 { String::new() } else { format!("\n{table}\n") };
+    if users.is_empty() && rest.is_empty() { String::new() } else { format!("{users}{rest}") }
+}
+
 /// What was refused, by cause; nothing where nothing was.
 fn refused(status: &Status) -> String {
     let mut table = new_table(&["refused by", "cause"], &["connections"]);
@@ -231,7 +264,10 @@ mod tests {
     fn a_table_of_each_kind() {
         let text = r#"{"version":"1.2.3","uptime_s":61,"pid":7,"cores":2,
             "inbounds":[{"name":"home","protocol":"snell","listen":["0.0.0.0:1"],"outbound":"direct","accepted":5,
-            "open":1,"requests":4,"up_bytes":1500,"down_bytes":2000000,"refused":{"authentication":3}}],
+            "open":1,"requests":4,"up_bytes":1500,"down_bytes":2000000,"refused":{"authentication":3},
+            "users":[{"name":"ann","requests":9,"up_bytes":5000,"down_bytes":7000,"open":2,"used_bytes":12000,
+            "quota_bytes":12000,"limited":"quota used up"},
+            {"name":"bob","requests":0,"up_bytes":0,"down_bytes":0}]}],
             "outbounds":[{"name":"direct","protocol":"direct","dialled":4,"failed":1,"reused":0,"idle":0,
             "early_closes":0}],
             "groups":[{"name":"fastest","tcp":{"member":"home","why":"it is near"},"udp":null,"members":[
@@ -252,6 +288,10 @@ mod tests {
             "25 %",
             "80 %",
             "9.9 ms",
+            "ann",
+            "quota used up",
+            "12 KB",
+            "users not shown: 1",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }

@@ -18,3 +18,4 @@ mod shadowsocks;
 mod snell;
 mod support;
 mod units;
+mod users;

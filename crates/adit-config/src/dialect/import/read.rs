@@ -171,6 +171,9 @@ fn snell(
     let server = target(report, dialect, words, entry);
     let psk = entry.require(report, "psk");
     let psk = psk.and_then(|psk| entry.checked(report, "psk", value::psk(&psk)));
+    let id = if dialect == Dialect::SingBox { entry.text(report, "userkey") } else { None };
+    let client_id =
+        id.and_then(|id| entry.checked(report, "userkey", value::secret(&id, value::MAX_CREDENTIAL)));
     let version = version(report, dialect, entry);
     let obfs = obfs(report, dialect, words, entry);
     let reuse = entry.flag(report, words.reuse).unwrap_or(false);
@@ -194,6 +197,7 @@ fn snell(
     Some(SnellClient {
         server: server?,
         psk,
+        client_id,
         version,
         obfs,
         // Clients pass over what the version decides.

@@ -14,12 +14,17 @@ use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{Problem, excerpt};
 use crate::source::Source;
 
-/// Whether a line describes a server of the kinds that are read.
+/// Whether a line describes a server of the kinds that are read: a kind, a host, and a port or a key.
 pub(super) fn is_entry(line: &str) -> bool {
-    let Some((name, rest)) = line.split_once('=') else { return false };
-    let mut parts = rest.split(',');
-    let is_kind = parts.next().is_some_and(|kind| matches!(kind.trim(), "snell" | "ss"));
-    is_kind && parts.next().is_some() && !name.contains([':', '"', '{'])
+    let Some((_, rest)) = line.split_once('=') else { return false };
+    let mut parts = rest.split(',').map(str::trim);
+    let is_kind = matches!(parts.next(), Some("snell" | "ss"));
+    let has_host = parts.next().is_some();
+    let is_port = parts.next().is_some_and(|port| port.parse::<u16>().is_ok());
+    let has_key = parts
+        .filter_map(|part| part.split_once('='))
+        .any(|(key, _)| matches!(key.trim(), "psk" | "password"));
+    is_kind && has_host && (is_port || has_key)
 }
 
 /// The servers of a text as objects, with their paths.

@@ -53,6 +53,18 @@ fn one_server_in_every_form() {
 }
 
 #[test]
+fn odd_names_do_not_hide_what_it_is() {
+    for name in ["{", "%{", "HK: 01", "a \"b", "- x", "proxies:"] {
+        let text = format!("{name} = snell, a.example, 1, psk=k");
+        assert_eq!(one(&text).0, name, "{text}");
+    }
+    assert_eq!(
+        one("- { name: 'x = snell, y', type: snell, server: a, port: 1, psk: 'k=ss,z' }").0,
+        "x = snell, y"
+    );
+}
+
+#[test]
 fn what_is_left_out_means_what_it_means_there() {
     let (_, _, surge) = one("n = snell, a, 1, psk=k");
     assert_eq!(
@@ -64,6 +76,10 @@ fn what_is_left_out_means_what_it_means_there() {
     assert_eq!(mihomo.obfs, ObfsClient::Tls("bing.com".into()));
     let (name, _, link) = one("snell://k%2F@[2001:db8::1]:1?version=5");
     assert_eq!((name.as_str(), link.psk.expose()), ("[2001:db8::1]:1", "k/"));
+    let (_, _, sing_box) = one(
+        "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"version\":4,\"psk\":\"k\",\"userkey\":\"ann\"}",
+    );
+    assert_eq!(sing_box.client_id.map(|id| id.expose().to_owned()).as_deref(), Some("ann"));
     let (_, dial, two) =
         one("n = snell, a, 1, psk=k, version=2, ip-version=prefer-v4, interface=eth1, test-url=http://x/");
     assert_eq!((two.reuse, dial.family, dial.interface.as_deref()), (true, Family::PreferV4, Some("eth1")));
@@ -121,8 +137,8 @@ fn what_cannot_be_said_is_named_with_its_place() {
         ),
         ("- name: n\n  type: snell\n  server: a\n  psk: &k x\n", "t:4:8: anchors and aliases are not read"),
         (
-            "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\",\n\"version\":4,\n\"userkey\":\"u\"}",
-            "t:3:1: userkey: adit has no words",
+            "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\",\n\"version\":4,\n\"detour\":\"u\"}",
+            "t:3:1: detour: adit has no words",
         ),
         (
             "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\"}",

@@ -2,16 +2,12 @@
 
 use std::net::SocketAddr;
 
-use adit_proto::wire::Target;
-
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::keys::Table;
+use super::users::{MAX_CREDENTIAL, read_users};
 use super::write;
-use super::{MAX_USERS, carrier, name, obfs_server, pace, shadowsocks, snell};
-use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, secret, text_of};
-use crate::model::{
-    InboundProtocol, Local, LocalProtocols, ObfsServer, Reply, Secret, SnellServer, SocketOptions,
-};
+use super::{carrier, name, pace, shadowsocks, snell};
+use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
+use crate::model::{InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {
@@ -61,7 +57,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
-        Kind::Snell => snell_server(&mut fields, report, &listen).map(InboundProtocol::Snell),
+        Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
@@ -99,7 +95,7 @@ fn local(
 ) -> Local {
     const REPLIES: &[(&str, Reply)] = &[("early", Reply::Early), ("connected", Reply::Connected)];
     let has_users = fields.has("users") && !fields.is_empty_list("users");
-    let users = read_users(fields, report, false, |text| user_name(text, accepts));
+    let users = read_users(fields, report, None, |text| user_name(text, accepts));
     let users = users.into_iter().map(|user| (user.name, user.password)).collect();
     let allow_lan = fields.flag(report, "allow-lan").unwrap_or(false);
     if !has_users && !allow_lan {
@@ -118,67 +114,10 @@ fn refuse_open_proxy(fields: &Fields<'_>, report: &mut Report<'_>, listen: &[Spa
     }
 }
 
-/// An entry of `users`.
-pub(super) struct User {
-    pub(super) name: Box<str>,
-    pub(super) password: Secret,
-    /// Where it is passed on to.
-    pub(super) server: Option<Target>,
-}
-
-pub(super) fn read_users(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    may_pass_on: bool,
-    user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
-) -> Vec<User> {
-    let Some(field) = fields.take("users") else { return Vec::new() };
-    let tables = field.tables(report, Table::User, MAX_USERS);
-    let mut users: Vec<User> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    for mut table in tables {
-        let name = table.require(report, "name").and_then(|f| f.parsed(report, &user_name));
-        let password = table
-            .require(report, "password")
-            .and_then(|f| f.parsed(report, |text| secret(text, MAX_CREDENTIAL)));
-        if let Some(name) = &name
-            && !seen.insert(name.value.clone())
-        {
-            report.error(&name.at, table.path("name"), Problem::new("this user is listed twice"));
-        }
-        if let (Some(name), Some(password)) = (name, password) {
-            let server = if may_pass_on { table.parsed(report, "server", value::target) } else { None };
-            let server = server.map(|server| server.value);
-            users.push(User { name: name.value, password: password.value, server });
-        }
-        table.finish(report, None);
-    }
-    users
-}
-
-/// Longest user name and password that SOCKS5 can carry, in bytes (RFC 1929, 2).
-pub(super) const MAX_CREDENTIAL: usize = 255;
-
 fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
     // RFC 7617, 2: the first colon ends the user name.
     if accepts != LocalProtocols::Socks && text.contains(':') {
         return Err(Problem::new("a colon cannot stand in a user name of HTTP"));
     }
     text_of(text, MAX_CREDENTIAL)
-}
-
-fn snell_server(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    listen: &[Spanned<SocketAddr>],
-) -> Option<SnellServer> {
-    let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, value::psk));
-    let versions = snell::server_versions(fields, report);
-    snell::check_psk(fields, report, psk.as_ref(), &versions.psk_lens());
-    let obfs = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
-    snell::check_obfs(fields, report, obfs != ObfsServer::Off, versions.has_obfs());
-    snell::check_exposure(fields, report, versions, listen);
-    let udp = fields.flag(report, "udp").unwrap_or(true);
-    let quic = fields.flag(report, "quic").unwrap_or(true);
-    Some(SnellServer { psk: psk?.value, versions, obfs, udp, quic })
 }

@@ -104,7 +104,7 @@ pub fn markdown() -> String {
 
 const ALL: &[&str] = &[];
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
-const USERS: &[&str] = &["mixed", "socks", "http", "shadowsocks"];
+const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
 const SERVERS: &[&str] = &["snell", "shadowsocks"];
@@ -131,6 +131,7 @@ pub const KEYS: &[Key] = {
     use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, Udp, User};
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
+        key(Root, "state", ALL, "path of a file, or off", "users.db where the system keeps state", "where the counters of users outlive the process; made when a server has users"),
         key(Root, "log", ALL, "table", "", "what is logged, and how"),
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
@@ -163,10 +164,10 @@ pub const KEYS: &[Key] = {
         key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
         key(Inbound, "interface", ALL, "name of an interface", "any", "listens on this interface alone"),
-        key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; for shadowsocks each password is a key in base64"),
+        key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; the keys of an entry are below"),
         key(Inbound, "allow-lan", OPEN, "true or false", "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"),
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
-        key(Inbound, "psk", SNELL, "text", "required", "the pre-shared key"),
+        key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
         key(Inbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that clients must wear"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
@@ -193,13 +194,20 @@ pub const KEYS: &[Key] = {
         key(Inbound, "carrier-smux", ALL, "auto, 1 or 2", "auto", "version of the multiplexer; auto takes what clients speak"),
 
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
-        key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password"),
+        key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
         key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
+        key(User, "quota", SERVERS, "number of bytes with a unit, as 500GB or 10MiB", "none", "ends the user's connections when so many bytes have passed, both ways together"),
+        key(User, "reset-day", SERVERS, "1 to 28", "never", "day of the month on which the quota begins anew, at midnight UTC"),
+        key(User, "expires", SERVERS, "a day, as 2030-12-31", "never", "last day of service, which ends at midnight UTC"),
+        key(User, "rate", SERVERS, "number of bytes with a unit", "none", "most bytes per second, each way"),
+        key(User, "connections", SERVERS, "1 to 1048576", "none", "most connections at a time"),
+        key(User, "addresses", SERVERS, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
         key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),
         key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
+        key(Outbound, "user-key", SNELL, "text of 1 to 255 bytes", "none", "client id, by which a server tells users of one psk apart; `userkey` of sing-box"),
         key(Outbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that the server expects"),
         key(Outbound, "obfs-host", SERVERS, "host name", "host of server", "host that the disguise names"),
         key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
@@ -265,7 +273,10 @@ mod tests {
     #[test]
     fn the_reference_has_a_row_for_each_key() {
         let text = markdown();
-        assert!(text.contains("\n| `psk` | snell | text | required | the pre-shared key |\n"), "{text}");
+        assert!(
+            text.contains("\n| `method` | shadowsocks | name of a method | required | the cipher |\n"),
+            "{text}"
+        );
         let cells: Vec<usize> =
             text.lines().filter(|l| l.starts_with("| `")).map(|l| l.matches('|').count()).collect();
         assert_eq!(cells, vec![6; KEYS.len()]);

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{Config, Inbound, Limits, Log, Outbound, Udp};
+use crate::model::{Config, Inbound, Limits, Log, Outbound, StateFile, Udp};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
 /// Inbounds and outbounds add up, and an inbound keeps the outbound of its own file. A name stands for one thing;
-/// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `[log]`, `[admin]`,
-/// `[limits]`, `[udp]`) may be set in one file, or alike in several.
+/// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `state`,
+/// `[log]`, `[admin]`, `[limits]`, `[udp]`) may be set in one file, or alike in several.
 ///
 /// # Errors
 /// Names that are taken, and settings that contradict each other, by file.
@@ -30,9 +30,10 @@ struct Merged {
 
 impl Merged {
     fn add(&mut self, file: &Arc<str>, config: Config) {
-        let Config { log, admin, cores, limits, acl: _, udp, inbounds, outbounds } = config;
+        let Config { log, admin, state, cores, limits, acl: _, udp, inbounds, outbounds } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);

@@ -25,6 +25,7 @@ mod outbound;
 mod pace;
 mod shadowsocks;
 mod snell;
+mod users;
 mod write;
 
 use std::collections::{HashMap, HashSet};
@@ -43,7 +44,9 @@ pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem, text_of};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, Udp};
+use crate::model::{
+    Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, StateFile, Udp,
+};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -51,10 +54,13 @@ pub const EXAMPLE: &str = include_str!("example.toml");
 
 const MAX_INBOUNDS: usize = 256;
 const MAX_OUTBOUNDS: usize = 256;
-const MAX_USERS: usize = 4096;
+/// What a file of [`crate::source::MAX_LEN`] has place for.
+const MAX_USERS: usize = 16_384;
 const MAX_NAME: usize = 64;
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
 const MAX_SOCKET_PATH: usize = 107;
+/// Longest path of the state file, in bytes.
+const MAX_PATH: usize = 4000;
 
 /// Reads a file's text; `file` is its name in messages.
 ///
@@ -80,6 +86,12 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
 
 fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     let mut config = Config { cores: root.integer(report, "cores", 1..=1024), ..Config::default() };
+    if let Some(state) = root.parsed(report, "state", |text| text_of(text, MAX_PATH)) {
+        config.state = match &*state.value {
+            "off" => StateFile::Off,
+            path => StateFile::At(path.into()),
+        };
+    }
     if let Some(table) = root.take("log").and_then(|field| field.table(report, Table::Log)) {
         config.log = log(table, report);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
+use super::users::MAX_CREDENTIAL;
 use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient};
@@ -135,6 +136,8 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
         &[("auto", HalfClose::Auto), ("on", HalfClose::On), ("late", HalfClose::Late)];
     let server = fields.require(report, "server").and_then(|f| f.parsed(report, value::target));
     let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, psk));
+    let client_id = fields.parsed(report, "user-key", |text| value::secret(text, MAX_CREDENTIAL));
+    let client_id = client_id.map(|id| id.value);
     let version = versions::client_version(fields, report);
     versions::check_psk(fields, report, psk.as_ref(), &version.psk_lens());
     let obfs = obfs_client(fields, report, server.as_ref().map(|s| &s.value));
@@ -143,7 +146,17 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
     let half_close = fields.one_of(report, "half-close", HALF_CLOSES).unwrap_or_default();
     let udp = alias(fields, report, "udp", "udp-relay").unwrap_or(true);
     let quic = quic(fields, report);
-    Some(SnellClient { server: server?.value, psk: psk?.value, version, obfs, reuse, half_close, udp, quic })
+    Some(SnellClient {
+        server: server?.value,
+        psk: psk?.value,
+        client_id,
+        version,
+        obfs,
+        reuse,
+        half_close,
+        udp,
+        quic,
+    })
 }
 
 /// A switch with two names, of which one may be given.

@@ -4,8 +4,8 @@ use adit_proto::shadowsocks::{KeyError, Method};
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
-use super::inbound::{MAX_CREDENTIAL, read_users};
 use super::outbound::obfs_client;
+use super::users::{MAX_CREDENTIAL, read_users};
 use super::{obfs_server, write};
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
@@ -22,7 +22,7 @@ const MAX_ARGUMENTS: usize = 64;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = key(fields, report);
-    let users = read_users(fields, report, true, |text| text_of(text, MAX_CREDENTIAL));
+    let users = read_users(fields, report, Some("shadowsocks"), |text| text_of(text, MAX_CREDENTIAL));
     let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
@@ -38,6 +38,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         report.error(&at, fields.path("users"), Problem::new(problem));
         return None;
     }
+    let limits = users.iter().map(|user| user.limits).collect();
     let server_key = if passed_on > 0 {
         let hops = users.into_iter().filter_map(|user| Some((user.name, user.password, user.server?)));
         ShadowsocksServerKey::with_hops(key, hops.collect())
@@ -46,7 +47,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         ShadowsocksServerKey::with_users(key, users.collect())
     };
     match server_key {
-        Ok(key) => Some(ShadowsocksServer { key, transports, cover, replay }),
+        Ok(key) => Some(ShadowsocksServer { key: key.with_limits(limits), transports, cover, replay }),
         Err(error) => {
             let field = if fields.has("users") { "users" } else { "password" };
             report.error(&at, fields.path(field), Problem::new(error.to_string()));

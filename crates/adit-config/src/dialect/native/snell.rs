@@ -1,11 +1,58 @@
-//! Which version an `[[inbound]]` or `[[outbound]]` of protocol snell speaks, and what goes with it.
+//! The keys of an `[[inbound]]` of protocol snell, and what goes with a version, for an `[[outbound]]` as well.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::fields::{Fields, Report, Spanned};
-use crate::dialect::value::Problem;
-use crate::model::{SNELL_MODES, Secret, SnellVersion, SnellVersions};
+use super::obfs_server;
+use super::users::{MAX_CREDENTIAL, RawUser, check_lens, read_users, told_apart};
+use crate::dialect::value::{self, Problem, text_of};
+use crate::model::{ObfsServer, SNELL_MODES, Secret, SnellKeys, SnellServer, SnellVersion, SnellVersions};
+
+/// A server.
+pub(super) fn server(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    listen: &[Spanned<SocketAddr>],
+) -> Option<SnellServer> {
+    let psk = fields.parsed(report, "psk", value::psk);
+    let users = read_users(fields, report, Some("snell"), |text| text_of(text, MAX_CREDENTIAL));
+    let versions = server_versions(fields, report);
+    check_psk(fields, report, psk.as_ref(), &versions.psk_lens());
+    let psk = keys(fields, report, psk, users, versions);
+    let obfs = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
+    check_obfs(fields, report, obfs != ObfsServer::Off, versions.has_obfs());
+    check_exposure(fields, report, versions, listen);
+    let udp = fields.flag(report, "udp").unwrap_or(true);
+    let quic = fields.flag(report, "quic").unwrap_or(true);
+    Some(SnellServer { psk: psk?, versions, obfs, udp, quic })
+}
+
+/// One key for all, or those of the users.
+fn keys(
+    fields: &Fields<'_>,
+    report: &mut Report<'_>,
+    psk: Option<Spanned<Secret>>,
+    users: Vec<RawUser>,
+    versions: SnellVersions,
+) -> Option<SnellKeys> {
+    if !fields.has("users") || fields.is_empty_list("users") {
+        if !fields.has("psk") {
+            report.error(&fields.at, fields.path("psk"), Problem::new("missing"));
+        }
+        return psk.map(|psk| psk.value.into());
+    }
+    if fields.has("psk") {
+        return Some(SnellKeys::Named(psk?.value, told_apart(fields, report, users)?));
+    }
+    if !versions.is_sealed() {
+        let problem = Problem::new("unsafe-raw seals nothing, so that keys tell nobody apart");
+        let hint = "write a psk, which makes the passwords client ids";
+        report.error(&fields.place("users"), fields.path("users"), problem.hint(hint));
+    }
+    check_lens(fields, report, &users, &versions.psk_lens());
+    Some(SnellKeys::Each(told_apart(fields, report, users)?))
+}
 
 /// The versions of an inbound.
 pub(super) fn server_versions(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVersions {

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local, LocalProtocols,
-    ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellServer, SnellVersion,
-    SnellVersions, SocketOptions,
+    ClientCover, Day, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local,
+    LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
+    ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
+    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -49,7 +49,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (6, 6));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (7, 6));
     assert_eq!(config.inbounds[0].outbound, 0);
     assert_eq!(config.inbounds[2].outbound, 2);
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -470,6 +470,7 @@ fn client_strategy() -> impl Strategy<Value = SnellClient> {
         |(server, psk, version, obfs, (reuse, udp, half_close, quic))| SnellClient {
             server,
             psk: snell_psk(psk, &version.psk_lens()),
+            client_id: None,
             version,
             obfs: if version.has_obfs() { obfs } else { ObfsClient::Off },
             reuse: version.fixed_reuse().unwrap_or(reuse),
@@ -497,7 +498,39 @@ fn snell_server(
 ) -> SnellServer {
     let versions = version.map_or(SnellVersions::Auto, SnellVersions::Only);
     let obfs = if versions.has_obfs() { obfs } else { ObfsServer::Off };
-    SnellServer { psk: snell_psk(psk, &versions.psk_lens()), versions, obfs, udp, quic }
+    SnellServer { psk: snell_psk(psk, &versions.psk_lens()).into(), versions, obfs, udp, quic }
+}
+
+/// Users with limits, and whether they name themselves.
+fn snell_users() -> impl Strategy<Value = Option<(bool, Vec<User>)>> {
+    let size = || proptest::option::of(1..=1_u64 << 60);
+    let most = || proptest::option::of(1..=1_u32 << 20);
+    let day = proptest::option::of(0..100_000_u64).prop_map(|day| day.map(|day| Day::of(day * 86_400)));
+    let limits = (size(), proptest::option::of(1..=28_u8), day, size(), most(), most()).prop_map(
+        |(quota, reset_day, expires, rate, connections, addresses)| UserLimits {
+            quota,
+            reset_day: quota.and(reset_day),
+            expires,
+            rate,
+            connections,
+            addresses,
+        },
+    );
+    let user = (plain(9), words(), limits).prop_map(|(name, key, limits)| User {
+        name,
+        key: snell_psk(key, &(12..=255)),
+        limits,
+    });
+    proptest::option::of((any::<bool>(), proptest::collection::vec(user, 1..4)))
+}
+
+fn with_users(psk: SnellKeys, users: Option<(bool, Vec<User>)>, versions: SnellVersions) -> SnellKeys {
+    let Some((named, users)) = users else { return psk };
+    match (Users::new(users), psk) {
+        (Ok(users), SnellKeys::Common(psk)) if named || !versions.is_sealed() => SnellKeys::Named(psk, users),
+        (Ok(users), _) => SnellKeys::Each(users),
+        (Err(_), psk) => psk,
+    }
 }
 
 fn shadowsocks_key() -> impl Strategy<Value = ShadowsocksKey> {
@@ -585,11 +618,12 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
     let protocol = prop_oneof![
         local_strategy().prop_map(InboundProtocol::Local),
-        (words(), proptest::option::of(snell_version()), obfs, any::<(bool, bool)>()).prop_map(
-            |(psk, version, obfs, switches)| InboundProtocol::Snell(snell_server(
-                psk, version, obfs, switches
-            ))
-        ),
+        (words(), proptest::option::of(snell_version()), obfs, any::<(bool, bool)>(), snell_users())
+            .prop_map(|(psk, version, obfs, switches, users)| {
+                let mut server = snell_server(psk, version, obfs, switches);
+                server.psk = with_users(server.psk, users, server.versions);
+                InboundProtocol::Snell(server)
+            }),
         shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
         (target(), transports)
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
@@ -650,6 +684,48 @@ fn rates_of_servers_and_clients() {
 }
 
 #[test]
+fn users_of_a_snell_server_have_keys_and_limits() {
+    let head = "[[inbound]]\nprotocol = \"snell\"\nlisten = \":1\"\n";
+    let users = "users = [{ name = \"ann\", password = \"key of ann\" }, { name = \"bob\", password = \"key of bob\", \
+                 quota = \"1500MB\", reset-day = 28, expires = \"2030-12-31\", rate = \"1MiB\", connections = 7, \
+                 addresses = 2 }]\n";
+    let keys = |text: &str| match &load(text).inbounds[0].protocol {
+        InboundProtocol::Snell(server) => server.psk.clone(),
+        other => panic!("{other:?}"),
+    };
+    let SnellKeys::Each(each) = keys(&format!("{head}{users}")) else { panic!("a key each") };
+    let limits = UserLimits {
+        quota: Some(1_500_000_000),
+        reset_day: Some(28),
+        expires: "2030-12-31".parse().ok(),
+        rate: Some(1 << 20),
+        connections: Some(7),
+        addresses: Some(2),
+    };
+    assert_eq!((each.all()[0].limits, each.all()[1].limits), (UserLimits::default(), limits));
+    let named = keys(&format!("{head}psk = \"p\"\n{users}"));
+    assert_eq!((named.common(), named.users()), (Some(&Secret::new("p")), each.all()));
+    assert!(matches!(keys(&format!("{head}psk = \"p\"\nusers = []\n")), SnellKeys::Common(_)));
+    let raw = "version = 6\nmode = \"unsafe-raw\"\nallow-lan = true\n";
+    for (text, want) in [
+        (users.replace("key of bob", "key of ann"), "inbound[0].users: the key of user 1 is another one's"),
+        (users.replace("\"bob\"", "\"ann\""), "inbound[0].users[1].name: this user is listed twice"),
+        (users.replace("1500MB", "1500 apples"), "inbound[0].users[1].quota: bad number of bytes: 1500..."),
+        (users.replace("1500MB", "0"), "inbound[0].users[1].quota: bad number of bytes: 0"),
+        (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: there is no quota"),
+        (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: no day of the form"),
+        (users.replace("= 7", "= 0"), "inbound[0].users[1].connections: not from 1"),
+        (users.replace("rate", "server"), "inbound[0].users[1].server: protocol snell has no such key"),
+        (format!("{raw}{users}"), "inbound[0].users: unsafe-raw seals nothing"),
+        (format!("version = 6\n{users}"), "inbound[0].users: version 6 wants passwords of 12 to 255 bytes"),
+    ] {
+        let found = parse("t", &format!("{head}{text}")).unwrap_err().to_string();
+        assert!(found.contains(want), "{found}");
+        assert!(!found.contains("key of ann") && !found.contains("key of bob"), "{found}");
+    }
+}
+
+#[test]
 fn a_relay_names_a_server_for_each_user() {
     let head = "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:8388\"\n\
                 method = \"2022-blake3-aes-128-gcm\"\npassword = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n";
@@ -677,10 +753,16 @@ fn config_strategy() -> impl Strategy<Value = Config> {
     let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
     let admin = proptest::option::of("/[a-z ]{1,9}");
     let cores = proptest::option::of(1_usize..1000);
-    (log_strategy(), admin, cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
-        .prop_map(|(log, admin, cores, limits, udp, inbounds, outbounds)| Config {
+    let state = prop_oneof![
+        Just(StateFile::Usual),
+        Just(StateFile::Off),
+        "/[a-z ]{1,9}".prop_map(|path| StateFile::At(path.into()))
+    ];
+    (log_strategy(), (admin, state), cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
+        .prop_map(|(log, (admin, state), cores, limits, udp, inbounds, outbounds)| Config {
             log,
             admin: admin.map(PathBuf::from),
+            state,
             cores,
             limits,
             acl: None,

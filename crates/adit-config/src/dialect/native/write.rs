@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 
 use super::carrier::VERSIONS;
 use super::outbound::FAMILIES;
-use crate::dialect::value::{duration_text, quote};
+use adit_proto::wire::Target;
+
+use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
     Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
     OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellVersion, SnellVersions,
-    SocketOptions, Transports, Udp,
+    ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
+    Transports, Udp, UserLimits,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -42,6 +44,11 @@ pub fn to_toml(config: &Config) -> String {
     if let Some(cores) = config.cores {
         out.raw("cores", cores);
         out.0.push('\n');
+    }
+    match &config.state {
+        StateFile::Usual | StateFile::Try(_) => {}
+        StateFile::Off => out.text("state", "off"),
+        StateFile::At(path) => out.text("state", &path.to_string_lossy()),
     }
     out.log(&config.log);
     if let Some(socket) = &config.admin {
@@ -160,7 +167,11 @@ impl Writer {
         match &inbound.protocol {
             InboundProtocol::Local(local) => self.local(local, inbound),
             InboundProtocol::Snell(server) => {
-                self.text("psk", server.psk.expose());
+                if let Some(psk) = server.psk.common() {
+                    self.text("psk", psk.expose());
+                }
+                let users = server.psk.users().iter();
+                self.users(users.map(|user| (&*user.name, &user.key, user.limits, None)));
                 match server.versions {
                     SnellVersions::Only(version) => self.snell_version(version),
                     SnellVersions::Auto => self.text("version", "auto"),
@@ -184,7 +195,8 @@ impl Writer {
     }
 
     fn local(&mut self, local: &Local, inbound: &Inbound) {
-        self.users(&local.users);
+        let users = local.users.iter();
+        self.users(users.map(|(name, password)| (&**name, password, UserLimits::default(), None)));
         let open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
         self.switch("allow-lan", open && local.users.is_empty());
         if local.reply == Reply::Connected {
@@ -192,23 +204,22 @@ impl Writer {
         }
     }
 
-    fn users(&mut self, users: &[(Box<str>, Secret)]) {
-        let users = users.iter().map(|(name, password)| {
-            format!("{{ name = {}, password = {} }}", quote(name), quote(password.expose()))
+    fn users<'u>(
+        &mut self,
+        users: impl Iterator<Item = (&'u str, &'u Secret, UserLimits, Option<&'u Target>)>,
+    ) {
+        let users = users.map(|(name, password, limits, server)| {
+            let mut user = format!("{{ name = {}, password = {}", quote(name), quote(password.expose()));
+            if let Some(server) = server {
+                write!(user, ", server = {}", quote(&server.to_string())).expect(TAKES_ANY);
+            }
+            user_limits(&mut user, limits);
+            user + " }"
         });
         let users: Vec<String> = users.collect();
         if !users.is_empty() {
             self.raw("users", format!("[{}]", users.join(", ")));
         }
-    }
-
-    fn hops(&mut self, key: &ShadowsocksServerKey) {
-        let hops = key.users().iter().zip(key.hops()).map(|((name, password), server)| {
-            let (name, password, server) =
-                (quote(name), quote(password.expose()), quote(&server.to_string()));
-            format!("{{ name = {name}, password = {password}, server = {server} }}")
-        });
-        self.raw("users", format!("[{}]", hops.collect::<Vec<_>>().join(", ")));
     }
 
     fn shadowsocks_key(&mut self, key: &ShadowsocksKey) {
@@ -222,11 +233,11 @@ impl Writer {
 
     fn shadowsocks_server(&mut self, server: &ShadowsocksServer) {
         self.shadowsocks_key(server.key.key());
-        if server.key.hops().is_empty() {
-            self.users(server.key.users());
-        } else {
-            self.hops(&server.key);
-        }
+        let key = &server.key;
+        let users = key.users().iter().zip(key.limits()).enumerate();
+        self.users(
+            users.map(|(n, ((name, password), limits))| (&**name, password, *limits, key.hops().get(n))),
+        );
         self.choice("mode", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
@@ -344,6 +355,9 @@ impl Writer {
     fn snell_client(&mut self, client: &SnellClient) {
         self.text("server", &client.server.to_string());
         self.text("psk", client.psk.expose());
+        if let Some(id) = &client.client_id {
+            self.text("user-key", id.expose());
+        }
         self.snell_version(client.version);
         self.obfs_client(&client.obfs);
         self.raw("reuse", client.reuse);
@@ -378,5 +392,24 @@ impl Writer {
             self.text("carrier-server", &client.server.to_string());
             self.raw("carrier-sessions", client.sessions);
         }
+    }
+}
+
+const TAKES_ANY: &str = "a string takes any text";
+
+fn user_limits(out: &mut String, limits: UserLimits) {
+    let UserLimits { quota, reset_day, expires, rate, connections, addresses } = limits;
+    let texts = [
+        ("quota", quota.map(size_text)),
+        ("expires", expires.map(|day| day.to_string())),
+        ("rate", rate.map(size_text)),
+    ];
+    for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text?))) {
+        write!(out, ", {key} = {}", quote(&text)).expect(TAKES_ANY);
+    }
+    let numbers =
+        [("reset-day", reset_day.map(u32::from)), ("connections", connections), ("addresses", addresses)];
+    for (key, number) in numbers.into_iter().filter_map(|(key, number)| Some((key, number?))) {
+        write!(out, ", {key} = {number}").expect(TAKES_ANY);
     }
 }

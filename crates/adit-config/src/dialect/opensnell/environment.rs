@@ -137,7 +137,7 @@ mod tests {
         assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
         let (inbound, dial) = (&loaded.config.inbounds[0], &loaded.config.outbounds[0].dial);
         let InboundProtocol::Snell(server) = &inbound.protocol else { panic!("not snell") };
-        assert_eq!((inbound.listen.len(), server.psk.expose()), (2, "a#b;`c"));
+        assert_eq!((inbound.listen.len(), server.psk.common().unwrap().expose()), (2, "a#b;`c"));
         assert_eq!((server.obfs, server.udp, server.quic), (ObfsServer::Http, false, false));
         assert_eq!((inbound.socket.fast_open, dial.interface.as_deref()), (true, Some("eth9")));
         assert_eq!((dial.dns.len(), dial.family), (1, crate::model::Family::V4Only));

@@ -39,7 +39,7 @@ fn server_defaults() {
     assert!(loaded.diagnostics.is_empty());
     let (inbound, snell) = snell_server(&loaded.config);
     assert_eq!(inbound.listen, ["0.0.0.0:2333".parse().unwrap()]);
-    assert_eq!((snell.psk.expose(), snell.obfs), ("secret", ObfsServer::Off));
+    assert_eq!((snell.psk.common().unwrap().expose(), snell.obfs), ("secret", ObfsServer::Off));
     let dial = &loaded.config.outbounds[0].dial;
     assert_eq!((dial.family, dial.timeout, dial.fast_open), (Family::Any, Duration::from_secs(5), false));
     assert_eq!(loaded.config.limits.idle, None);
@@ -208,7 +208,7 @@ fn warnings_name_key_and_line() {
         loaded.diagnostics.to_string(),
         "t.conf:1:1: warning: udp: stands outside [snell-server], so it has no effect\n"
     );
-    assert_eq!(snell_server(&loaded.config).1.psk.expose(), "secret");
+    assert_eq!(snell_server(&loaded.config).1.psk.common().unwrap().expose(), "secret");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn floods_end_soon() {
 #[test]
 fn a_cut_key_is_noticed() {
     let loaded = load(Program::Server, "[snell-server]\npsk = ab#cd\n");
-    assert_eq!(snell_server(&loaded.config).1.psk.expose(), "ab");
+    assert_eq!(snell_server(&loaded.config).1.psk.common().unwrap().expose(), "ab");
     assert!(loaded.diagnostics.to_string().contains("2:1: warning: psk: `#` and `;` start a comment"));
 }
 

@@ -94,7 +94,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
             listen,
             socket: SocketOptions { fast_open, interface, pace, ..SocketOptions::default() },
             outbound: 0,
-            protocol: InboundProtocol::Snell(SnellServer { psk, versions, obfs, udp, quic }),
+            protocol: InboundProtocol::Snell(SnellServer { psk: psk.into(), versions, obfs, udp, quic }),
         }],
         outbounds: vec![Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }],
         ..Config::default()
@@ -112,7 +112,17 @@ fn client(keys: &mut Keys<'_>) -> Config {
     let dial = Dial { fast_open, timeout: CLIENT_TIMEOUT, pace: keys.pace(), ..Dial::default() };
     let (udp, quic) = (keys.flag("udp", true), keys.client_quic());
     keys.tun();
-    let client = SnellClient { server, psk, version, obfs, reuse, half_close: HalfClose::Auto, udp, quic };
+    let client = SnellClient {
+        server,
+        psk,
+        client_id: None,
+        version,
+        obfs,
+        reuse,
+        half_close: HalfClose::Auto,
+        udp,
+        quic,
+    };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     Config {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use adit_proto::wire::Host;
+use adit_proto::wire::{Host, Target};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -16,15 +16,12 @@ use crate::model::{
     OutboundProtocol, Quic, Reply, SnellClient, SnellMode, SnellVersion, SocketOptions,
 };
 
-type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
+pub(super) type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
 
-const CONTROL: &str = "it holds a control character";
+pub(super) const CONTROL: &str = "it holds a control character";
 
 /// What every form needs.
 pub(super) fn check(deployment: &Deployment) -> Result<()> {
-    if deployment.name.is_empty() {
-        return Err(("name", "it is empty"));
-    }
     if value::psk(deployment.psk.expose()).is_err() {
         return Err(("psk", "it is empty or no key of a server"));
     }
@@ -38,17 +35,25 @@ pub(super) fn check(deployment: &Deployment) -> Result<()> {
     if version.fixed_reuse().is_some_and(|fixed| fixed != deployment.reuse) {
         return Err(("reuse", "the version decides it otherwise"));
     }
-    if deployment.server.port == 0 {
+    check_host(&deployment.name, &deployment.server, &deployment.obfs)
+}
+
+/// What the servers of every protocol have.
+pub(super) fn check_host(name: &str, server: &Target, disguise: &ObfsClient) -> Result<()> {
+    if name.is_empty() {
+        return Err(("name", "it is empty"));
+    }
+    if server.port == 0 {
         return Err(("server", "port 0 cannot be dialled"));
     }
-    let host = match &deployment.server.host {
+    let host = match &server.host {
         Host::Name(name) => &**name,
         Host::Ip(_) => "",
     };
     if !host.chars().all(is_host) {
         return Err(("server", "it holds characters that no host name has"));
     }
-    match obfs(&deployment.obfs) {
+    match obfs(disguise) {
         Some((_, host)) if host.is_empty() || !host.chars().all(|c| is_host(c) || c == ':') => {
             Err(("obfs-host", "it is no host name"))
         }
@@ -61,7 +66,7 @@ fn is_host(c: char) -> bool {
 }
 
 /// Mode and host of a disguise.
-fn obfs(obfs: &ObfsClient) -> Option<(&'static str, &str)> {
+pub(super) fn obfs(obfs: &ObfsClient) -> Option<(&'static str, &str)> {
     match obfs {
         ObfsClient::Off => None,
         ObfsClient::Http(host) => Some(("http", host)),
@@ -84,7 +89,7 @@ fn known(deployment: &Deployment, versions: std::ops::RangeInclusive<u8>) -> Res
     if versions.contains(&number) { Ok(number) } else { Err(("version", "it has no such version")) }
 }
 
-fn complete(text: String) -> Shared {
+pub(super) fn complete(text: String) -> Shared {
     Shared { text, left_out: Vec::new() }
 }
 
@@ -129,7 +134,7 @@ pub(super) fn surge(deployment: &Deployment) -> Result<Shared> {
     Ok(complete(text))
 }
 
-fn surge_name(name: &str) -> Result<&str> {
+pub(super) fn surge_name(name: &str) -> Result<&str> {
     let comment = name.starts_with(['#', ';', '[']) || name.starts_with("//");
     if comment || name.trim() != name {
         return Err(("name", "it starts like a comment or a section, or with a space, or ends with one"));
@@ -292,11 +297,10 @@ fn percent(text: &str) -> String {
 }
 
 pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
-    let name = native::name(&deployment.name);
-    let name = name.map_err(|_| ("name", "it is longer than 64 characters or holds a control character"))?;
     let client = SnellClient {
         server: deployment.server.clone(),
         psk: deployment.psk.clone(),
+        client_id: None,
         version: deployment.version,
         obfs: deployment.obfs.clone(),
         reuse: deployment.reuse,
@@ -304,6 +308,13 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
         udp: deployment.udp,
         quic: if deployment.quic { Quic::On } else { Quic::Off },
     };
+    client_file(&deployment.name, deployment.fast_open, OutboundProtocol::Snell(client))
+}
+
+/// A file of adit's with a local port and one way out.
+pub(super) fn client_file(name: &str, fast_open: bool, protocol: OutboundProtocol) -> Result<Shared> {
+    let name = native::name(name);
+    let name = name.map_err(|_| ("name", "it is longer than 64 characters or holds a control character"))?;
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
     let config = Config {
         inbounds: vec![Inbound {
@@ -315,8 +326,8 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
         }],
         outbounds: vec![Outbound {
             name: (*name).into(),
-            dial: Dial { fast_open: deployment.fast_open, ..Dial::default() },
-            protocol: OutboundProtocol::Snell(client),
+            dial: Dial { fast_open, ..Dial::default() },
+            protocol,
         }],
         ..Config::default()
     };

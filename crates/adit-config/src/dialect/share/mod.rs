@@ -1,4 +1,4 @@
-//! One Snell server, written as its clients want to read it.
+//! One server, of Snell or Shadowsocks, written as its clients want to read it.
 //!
 //! ```text
 //! Surge        home = snell, 192.0.2.1, 6160, psk="...", version=5, reuse=true
@@ -15,15 +15,19 @@
 
 mod forms;
 mod fuzz;
+mod shadowsocks;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use adit_proto::wire::{Host, Rng, Target};
 pub use fuzz::fuzz_share;
+pub use shadowsocks::{Shadowsocks, share_shadowsocks};
 use thiserror::Error;
 
-use crate::model::{Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellVersion, SnellVersions};
+use crate::model::{
+    Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellKeys, SnellVersion, SnellVersions,
+};
 
 /// A server as its clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,12 +53,13 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// The server of an inbound, reached at `host`; `None` for an inbound that is none.
+    /// The server of an inbound, reached at `host`; `None` for an inbound that is none, or has users, whose keys differ.
     ///
     /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on where the
     /// version leaves the choice. A port that takes several versions is shared as version 5.
     pub fn of(inbound: &Inbound, host: Host) -> Option<Self> {
         let InboundProtocol::Snell(server) = &inbound.protocol else { return None };
+        let SnellKeys::Common(psk) = &server.psk else { return None };
         let obfs_host = host.to_string().into();
         let version = match server.versions {
             SnellVersions::Only(version) => version,
@@ -64,7 +69,7 @@ impl Deployment {
         Some(Self {
             name: (*inbound.name).into(),
             server: Target { host, port: inbound.listen.first()?.port() },
-            psk: server.psk.clone(),
+            psk: psk.clone(),
             obfs: match server.obfs {
                 ObfsServer::Off => ObfsClient::Off,
                 ObfsServer::Http => ObfsClient::Http(obfs_host),
@@ -157,7 +162,7 @@ impl fmt::Debug for Shared {
 pub struct Inexpressible {
     /// The form.
     pub form: Form,
-    /// The field of [`Deployment`].
+    /// The field of [`Deployment`] or [`Shadowsocks`].
     pub field: &'static str,
     /// What stands in the way.
     pub why: &'static str,

@@ -141,6 +141,59 @@ fn a_deployment_of_an_inbound() {
     assert!(!format!("{:?}", share(Form::Adit, &of)).contains("psk ="));
 }
 
+fn shadow(keys: &str) -> Vec<Shadowsocks> {
+    let text = format!("[[inbound]]\nname = \"s\"\nprotocol = \"shadowsocks\"\nlisten = \":8388\"\n{keys}");
+    let config = native::parse("t", &text).unwrap().config;
+    Shadowsocks::of(&config.inbounds[0], &Host::parse(b"a.example").unwrap())
+}
+
+#[test]
+fn shadowsocks_in_every_form() {
+    let plain = "method = \"aes-128-gcm\"\npassword = \"p,#: é\"\n";
+    let users = "method = \"2022-blake3-aes-128-gcm\"\npassword = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n\
+                 users = [{ name = \"u\", password = \"AQAAAAAAAAAAAAAAAAAAAA==\" }]\n";
+    for (keys, name) in [
+        (plain.to_owned(), "s"),
+        (format!("{plain}mode = \"tcp-and-udp\"\ntcp-fast-open = true\nobfs = \"tls\"\n"), "s"),
+        (users.to_owned(), "s u"),
+    ] {
+        let servers = shadow(&keys);
+        assert_eq!((servers.len(), &*servers[0].name), (1, name));
+        let server = &servers[0];
+        for form in [Form::Surge, Form::Mihomo, Form::SingBox, Form::Shadowrocket] {
+            let text = share_shadowsocks(form, server).unwrap().text;
+            let loaded = crate::dialect::import::parse(None, "t", &text).unwrap();
+            assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
+            let outbound = &loaded.config.outbounds[0];
+            let OutboundProtocol::Shadowsocks(client) = &outbound.protocol else { panic!("{text}") };
+            assert_eq!(
+                (&*outbound.name, &client.server, &client.key),
+                (&*server.name, &server.server, &server.key)
+            );
+            assert_eq!(client.cover, crate::model::ClientCover::Obfs(server.obfs.clone()), "{text}");
+            // A link says neither.
+            if form != Form::Shadowrocket {
+                assert_eq!(
+                    (client.transports, outbound.dial.fast_open),
+                    (server.transports, server.fast_open)
+                );
+            }
+        }
+        let own = native::parse("t", &share_shadowsocks(Form::Adit, server).unwrap().text).unwrap().config;
+        let OutboundProtocol::Shadowsocks(client) = &own.outbounds[0].protocol else {
+            panic!("not shadowsocks")
+        };
+        assert_eq!((&client.key, client.transports), (&server.key, server.transports));
+        let refused = share_shadowsocks(Form::OpenSnell, server).unwrap_err().to_string();
+        assert_eq!(refused, "opensnell cannot express protocol: it speaks Snell alone");
+    }
+    let refused = |keys: &str, form| share_shadowsocks(form, &shadow(keys)[0]).unwrap_err().field;
+    assert_eq!(refused("method = \"aes-128-gcm\"\npassword = 'a\"b'\n", Form::Surge), "password");
+    assert_eq!(refused(&format!("{plain}plugin = \"v2ray-plugin\"\n"), Form::Mihomo), "plugin");
+    assert_eq!(refused(&format!("{plain}mode = \"udp\"\n"), Form::SingBox), "mode");
+    assert_eq!(refused("method = \"aes-128-gcm\"\nkey = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n", Form::Surge), "key");
+}
+
 #[test]
 fn generated_keys() {
     struct Counter(u8);

@@ -21,11 +21,15 @@ use super::Relay;
 use crate::flow::{FlowId, Tick};
 use crate::guard::Guard;
 use crate::inbound::SnellServerShared;
+use crate::users::{self, Account, Lease};
 
 /// Envelopes that a known source may try at once: those of a first flight.
 const TRIES: u8 = 4;
 /// Shortest datagram of a known source that is tried: it holds a first packet of QUIC (RFC 9000, 14.1).
 const MIN_AGAIN: usize = 1200 + envelope::MIN_LEN;
+
+/// The account of the user whose flow it is, where there are users.
+type Owner = Option<Arc<Account>>;
 
 /// What opens envelopes.
 pub(crate) struct QuicPort {
@@ -36,6 +40,7 @@ pub(crate) struct QuicPort {
 /// Where the datagrams of a known source go.
 pub(super) struct Served {
     target: Target,
+    owner: Owner,
     /// Envelopes that may be tried; one more with every second.
     tries: u8,
     tried_at: Tick,
@@ -47,7 +52,7 @@ impl QuicPort {
     }
 
     /// Opens what a stranger has sent, within the bounds for strangers.
-    fn meet(&self, from: IpAddr, datagram: &mut [u8]) -> Result<Envelope, WireError> {
+    fn meet(&self, from: IpAddr, datagram: &mut [u8]) -> Result<(Envelope, Owner), WireError> {
         if datagram.len() < envelope::MIN_LEN {
             return Err(WireError::Truncated { what: "envelope" });
         }
@@ -56,18 +61,18 @@ impl QuicPort {
         if !ticket.may_derive(now) {
             return Err(WireError::Authentication { what: "datagram of a throttled source" });
         }
-        let opened = self.shared.open_envelope(datagram);
+        let opened = self.shared.open_envelope(from, datagram);
         match &opened {
             Ok(_) => ticket.authenticated(now),
             Err(_) => ticket.failed(now),
         }
-        opened
+        opened.map(|(opened, owner)| (opened, owner.cloned()))
     }
 }
 
 impl Served {
-    fn new(target: Target, now: Tick) -> Self {
-        Self { target, tries: TRIES, tried_at: now }
+    fn new(target: Target, owner: Owner, now: Tick) -> Self {
+        Self { target, owner, tries: TRIES, tried_at: now }
     }
 
     /// Whether a datagram of a known source is worth a key derivation: it does not look like QUIC, or by chance only.
@@ -99,22 +104,23 @@ impl Relay {
         let key = Key::Peer(datagram.from);
         let bytes = &mut scratch.batch.block[datagram.range()];
         let Some(id) = self.flows.find(&key) else {
-            let opened = port.meet(datagram.from.ip(), bytes)?;
-            return self.begin_quic(key, opened, datagram, scratch);
+            let (opened, owner) = port.meet(datagram.from.ip(), bytes)?;
+            return self.begin_quic(key, (opened, owner), datagram, scratch);
         };
         let served = self.flows.get_mut(id).and_then(|flow| flow.quic.as_mut()).ok_or(Drop::Gone)?;
         if served.may_open(bytes, self.now) {
-            match port.shared.open_envelope(bytes) {
-                Ok(opened) if opened.target == served.target => {
+            match port.shared.open_envelope(datagram.from.ip(), bytes) {
+                Ok((opened, owner)) if opened.target == served.target && owner == served.owner.as_ref() => {
                     return self.forward_quic(id, &Payload::of(datagram, opened.inner), scratch);
                 }
-                Ok(opened) => {
+                Ok((opened, owner)) => {
+                    let owner = owner.cloned();
                     // The client's port goes to somebody else. What is queued names flows by their slot.
                     self.flush_far(scratch);
                     if let Some((key, _)) = self.flows.remove(id) {
                         self.ended(key);
                     }
-                    return self.begin_quic(key, opened, datagram, scratch);
+                    return self.begin_quic(key, (opened, owner), datagram, scratch);
                 }
                 Err(error @ WireError::Replayed { .. }) => return Err(Drop::Wire(error)),
                 Err(_) => {}
@@ -127,13 +133,16 @@ impl Relay {
     fn begin_quic(
         &mut self,
         key: Key,
-        opened: Envelope,
+        (opened, owner): (Envelope, Owner),
         datagram: &Datagram,
         scratch: &mut Scratch,
     ) -> Result<(), Drop> {
+        let begin = |account| Lease::begin_flow(account, datagram.from.ip()).map(Box::new);
+        let lease = owner.as_ref().map(begin).transpose().map_err(|_| Drop::Limited)?;
         let id = self.begin(key, (datagram.from, datagram.to), None, Some(&opened.target), scratch)?;
         if let Some(flow) = self.flows.get_mut(id) {
-            flow.quic = Some(Box::new(Served::new(opened.target, self.now)));
+            flow.quic = Some(Box::new(Served::new(opened.target, owner, self.now)));
+            flow.user = lease;
         }
         self.forward_quic(id, &Payload::of(datagram, opened.inner), scratch)
     }
@@ -147,6 +156,7 @@ impl Relay {
         };
         let (key, to, start, len) = (id.index(), *to, payload.range.start, payload.range.len());
         let class = self.marks.class(payload.class, false);
+        flow.pass(users::Way::Up, len, self.at)?;
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;

@@ -17,7 +17,7 @@ fn overhead(method: &str) -> (usize, usize) {
     let at = 2000..2000 + PAYLOAD;
     let up = client.seal(&mut block, at.clone(), &target, NOW, &mut OsRng).unwrap();
 
-    let mut near = Near::shadowsocks(&ShadowsocksServerKey::new(key).unwrap().derive());
+    let mut near = Near::shadowsocks(&ShadowsocksServerKey::new(key).unwrap().derive(), Arc::default());
     let (_, opened) = near.open(LOOPBACK, &mut block[up.clone()], NOW).unwrap();
     let mut session = match opened {
         Opened::Plain(..) => None,

@@ -11,20 +11,27 @@ use adit_proto::wire::{Layer, Opened};
 use super::*;
 use crate::rng::OsRng;
 
-const PSK: &str = "datagrams-psk-0123456789";
+pub(super) const PSK: &str = "datagrams-psk-0123456789";
 
-fn snell_server(obfs: ObfsServer) -> SnellServer {
-    SnellServer { psk: Secret::new(PSK), versions: SnellVersions::default(), obfs, udp: true, quic: false }
+pub(super) fn snell_server(obfs: ObfsServer) -> SnellServer {
+    SnellServer {
+        psk: Secret::new(PSK).into(),
+        versions: SnellVersions::default(),
+        obfs,
+        udp: true,
+        quic: false,
+    }
 }
 
 fn snell_in() -> InboundProtocol {
     InboundProtocol::Snell(snell_server(ObfsServer::Off))
 }
 
-fn snell_client(server: SocketAddr, obfs: ObfsClient) -> SnellClient {
+pub(super) fn snell_client(server: SocketAddr, obfs: ObfsClient) -> SnellClient {
     SnellClient {
         server: server.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs,
         reuse: true,
@@ -72,7 +79,7 @@ fn quic_server(cores: usize) -> (Running, SocketAddr) {
     (running, at)
 }
 
-fn lens() -> Vec<usize> {
+pub(super) fn lens() -> Vec<usize> {
     mixed_lens().into_iter().filter(|len| *len <= udp::max_request_payload(&LOOPBACK.into())).collect()
 }
 
@@ -378,24 +385,30 @@ fn a_datagram_that_is_not_legal_ends_the_association() {
 }
 
 fn envelope_for(target: SocketAddr, inner: &[u8]) -> Vec<u8> {
-    let psk = Psk::new(PSK.as_bytes());
+    envelope_of(PSK, b"", target, inner)
+}
+
+/// An envelope under `psk`, of the user with this client id.
+pub(super) fn envelope_of(psk: &str, client_id: &[u8], target: SocketAddr, inner: &[u8]) -> Vec<u8> {
+    let psk = Psk::new(psk.as_bytes());
     let target = Target::from(target);
-    let room = envelope::room(&target);
+    let room = envelope::room(&target, client_id);
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = envelope::seal(&psk.derive_own(&mut OsRng), &target, &mut block, range).unwrap();
+    let sealed =
+        envelope::seal(&psk.derive_own(&mut OsRng), (&target, client_id), &mut block, range).unwrap();
     block[sealed].to_vec()
 }
 
 /// What a QUIC client's first datagram looks like.
-fn initial(fill: u8) -> Vec<u8> {
+pub(super) fn initial(fill: u8) -> Vec<u8> {
     let mut packet = vec![0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e];
     packet.resize(1200, fill);
     packet
 }
 
-fn exchange(client: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
+pub(super) fn exchange(client: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     client.send_to(datagram, to).unwrap();
     let mut bytes = vec![0; 2000];
     let len = client.recv(&mut bytes).unwrap();
@@ -449,7 +462,7 @@ fn a_recorded_envelope_opens() {
     let run = captures["captures"].as_array().unwrap().iter().find(|run| run["name"] == "quic-proxy-udp");
     let run = run.unwrap();
     let inbound = InboundProtocol::Snell(SnellServer {
-        psk: Secret::new(run["psk"].as_str().unwrap()),
+        psk: Secret::new(run["psk"].as_str().unwrap()).into(),
         quic: true,
         ..snell_server(ObfsServer::Off)
     });

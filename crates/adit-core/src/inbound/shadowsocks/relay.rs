@@ -10,7 +10,7 @@ use adit_proto::shadowsocks::UserId;
 use adit_proto::shadowsocks::aead2022::{Relay, Relayed};
 use adit_proto::wire::{Target, WireError};
 
-use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, run};
+use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, lease, run};
 use crate::inbound::Inbound;
 use crate::inbound::stranger::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
@@ -25,7 +25,7 @@ pub(super) async fn serve(
     peer: SocketAddr,
 ) {
     if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
-        run(inbound, shared, client, peer).await;
+        run(inbound, client, peer).await;
     }
 }
 
@@ -38,6 +38,7 @@ async fn prepare(
     peer: SocketAddr,
 ) -> Option<Client> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
+    let lease = lease(inbound, shared, user, (&stream, peer))?;
     let (target, since) = (hops.get(user.0)?.clone(), rt::now());
     let route = inbound.way(&target).await;
     let session = Session { inbound, outbound: &route.outbound, peer, target: &target, since };
@@ -47,7 +48,7 @@ async fn prepare(
     };
     let early = Early { bytes: early, ended: false };
     let prepared = Prepared { target, since, outbound: route.outbound, opened, early };
-    Some(Client { near: Endpoint::plain(stream), user: Some(user), prepared: Box::new(prepared) })
+    Some(Client { near: Endpoint::plain(stream), lease: Some(lease), prepared: Box::new(prepared) })
 }
 
 /// The next server's number, and what it is to be sent; strangers are dealt with here.

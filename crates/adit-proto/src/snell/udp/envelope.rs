@@ -27,6 +27,8 @@ const MAX_IP_TEXT: usize = 45;
 pub struct Envelope {
     /// Its salt: a second envelope with it is a recording.
     pub salt: Salt,
+    /// Client id, a user's key where a server has several users; mostly empty.
+    pub client_id: Vec<u8>,
     /// Where the flow goes.
     pub target: Target,
     /// The QUIC packet, as a range into the datagram.
@@ -34,12 +36,12 @@ pub struct Envelope {
 }
 
 /// What must lie free around the QUIC packet for [`seal`].
-pub fn room(target: &Target) -> Room {
-    let head = SALT_LEN + SEALED_HEADER_LEN + request_len(target);
+pub fn room(target: &Target, client_id: &[u8]) -> Room {
+    let head = SALT_LEN + SEALED_HEADER_LEN + request_len(target) + client_id.len();
     Room { head, tail: TAG_LEN, max_payload: usize::from(u16::MAX) - head - TAG_LEN }
 }
 
-/// Version, command, empty client id, host as text, port.
+/// Version, command, length of the client id, host as text, port.
 fn request_len(target: &Target) -> usize {
     6 + match &target.host {
         Host::Name(name) => name.len(),
@@ -54,10 +56,10 @@ fn request_len(target: &Target) -> usize {
 /// None but [`WireError::Exhausted`], which a fresh key rules out.
 ///
 /// # Panics
-/// If the packet is longer than the room allows.
+/// If the packet is longer than the room allows, or the client id than 255 bytes.
 pub fn seal(
     key: &DirectionKey,
-    target: &Target,
+    (target, client_id): (&Target, &[u8]),
     block: &mut [u8],
     inner: Range<usize>,
 ) -> Result<Range<usize>, WireError> {
@@ -72,11 +74,14 @@ pub fn seal(
             &text[..MAX_IP_TEXT - free]
         }
     };
-    let payload_at = inner.start - host.len() - 6;
-    let head = &mut block[payload_at..inner.start];
-    head[..4].copy_from_slice(&[VERSION, CONNECT, 0, u8::try_from(host.len()).expect("at most 255 bytes")]);
-    head[4..4 + host.len()].copy_from_slice(host);
-    head[4 + host.len()..].copy_from_slice(&target.port.to_be_bytes());
+    let payload_at = inner.start - host.len() - client_id.len() - 6;
+    let (head, rest) = block[payload_at..inner.start].split_at_mut(3 + client_id.len());
+    let short = |len: usize| u8::try_from(len).expect("at most 255 bytes");
+    head[..3].copy_from_slice(&[VERSION, CONNECT, short(client_id.len())]);
+    head[3..].copy_from_slice(client_id);
+    rest[0] = short(host.len());
+    rest[1..=host.len()].copy_from_slice(host);
+    rest[1 + host.len()..].copy_from_slice(&target.port.to_be_bytes());
     let len = u16::try_from(inner.end - payload_at).expect("a datagram");
     let at = payload_at - SEALED_HEADER_LEN - SALT_LEN;
     block[at..at + SALT_LEN].copy_from_slice(&key.salt);
@@ -120,12 +125,12 @@ pub fn open(psk: &Psk, datagram: &mut [u8]) -> Result<Envelope, WireError> {
     let sealed = sealed.ok_or(WireError::Truncated { what: "envelope payload" })?;
     aead.open(nonce.advance(), &[], sealed)
         .map_err(|()| WireError::Authentication { what: "envelope payload" })?;
-    let (target, inner) = parse_payload(&datagram[at..at + len])?;
-    Ok(Envelope { salt, target, inner: at + inner..at + len })
+    let (client_id, target, inner) = parse_payload(&datagram[at..at + len])?;
+    Ok(Envelope { salt, client_id, target, inner: at + inner..at + len })
 }
 
-/// Splits the payload into the target and the offset of the QUIC packet.
-fn parse_payload(payload: &[u8]) -> Result<(Target, usize), WireError> {
+/// Splits the payload into the client id, the target and the offset of the QUIC packet.
+fn parse_payload(payload: &[u8]) -> Result<(Vec<u8>, Target, usize), WireError> {
     const CUT: WireError = WireError::Truncated { what: "envelope request" };
     let [version, command, rest @ ..] = payload else { return Err(CUT) };
     if *version != VERSION {
@@ -134,14 +139,14 @@ fn parse_payload(payload: &[u8]) -> Result<(Target, usize), WireError> {
     if *command == 0 {
         return Err(WireError::Unsupported { what: "envelope command", got: 0 });
     }
-    let (_client_id, rest) = counted(rest).ok_or(CUT)?;
+    let (client_id, rest) = counted(rest).ok_or(CUT)?;
     let (host, rest) = counted(rest).ok_or(CUT)?;
     let (port, inner) = rest.split_first_chunk().ok_or(CUT)?;
     if inner.is_empty() {
         return Err(WireError::Truncated { what: "envelope without a packet" });
     }
     let target = Target { host: parse_host(host)?, port: u16::from_be_bytes(*port) };
-    Ok((target, payload.len() - inner.len()))
+    Ok((client_id.to_vec(), target, payload.len() - inner.len()))
 }
 
 /// Fuzz target: any datagram under the key of the vectors; what opens seals again to the same.
@@ -151,12 +156,14 @@ pub fn fuzz_envelope(data: &[u8]) {
     let mut datagram = data.to_vec();
     let Ok(opened) = open(&psk, &mut datagram) else { return };
     let inner = &datagram[opened.inner.clone()];
-    let room = room(&opened.target);
+    let room = room(&opened.target, &opened.client_id);
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = seal(&psk.derive(&opened.salt), &opened.target, &mut block, range).expect("a fresh key");
+    let sealed = seal(&psk.derive(&opened.salt), (&opened.target, &opened.client_id), &mut block, range)
+        .expect("a fresh key");
     let again = open(&psk, &mut block[sealed.clone()]).expect("an envelope of ours");
     assert_eq!((&again.target, again.salt), (&opened.target, opened.salt));
+    assert_eq!(again.client_id, opened.client_id);
     assert_eq!(block[sealed][again.inner], datagram[opened.inner]);
 }

@@ -193,11 +193,11 @@ fn recorded_envelopes() {
 }
 
 fn emit_envelope(key: &DirectionKey, target: &Target, inner: &[u8]) -> Vec<u8> {
-    let room = envelope::room(target);
+    let room = envelope::room(target, b"");
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = envelope::seal(key, target, &mut block, range).unwrap();
+    let sealed = envelope::seal(key, (target, b""), &mut block, range).unwrap();
     block[sealed].to_vec()
 }
 

@@ -200,6 +200,8 @@ pub(in super::super) struct Opener {
 enum State {
     /// The salt block is not complete, or no header behind it.
     Salt(Psk),
+    /// The salt block is still unread, but its key is known.
+    Keyed(Aead),
     /// A header is next.
     Header(Aead),
     /// Padding and payload of these lengths are next; without payload it is a zero chunk.
@@ -220,6 +222,25 @@ impl Opener {
             is_marked: false,
             has_opened: false,
         }
+    }
+
+    /// As [`super::super::frame::Opener::detected`].
+    pub(in super::super) fn detected(profile: Arc<Profile>, key: &DirectionKey) -> Self {
+        let state = State::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
+        let (salt, mark) = (key.salt, Some(key.mark()));
+        let nonce = CounterNonce::default();
+        Self { profile, state, nonce, salt, seq: 0, mark, is_marked: false, has_opened: false }
+    }
+
+    /// The key of `first`, the first bytes of a direction, if its header opens under `psk`, whose shape is `profile`.
+    pub(in super::super) fn probe(profile: &Profile, psk: &Psk, first: &[u8]) -> Option<DirectionKey> {
+        let (salt_block, rest) = first.split_at_checked(profile.salt_block_len())?;
+        let (prefix, rest) = rest.split_at_checked(profile.prefix_len(0))?;
+        let mut header = *rest.first_chunk::<SEALED_HEADER_LEN>()?;
+        let key = psk.derive(&profile.read_salt(salt_block));
+        let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
+        aead.open(CounterNonce::default().advance(), prefix, &mut header).ok()?;
+        Some(key)
     }
 
     pub(in super::super) fn profile(&self) -> &Arc<Profile> {
@@ -263,6 +284,15 @@ impl Opener {
                     let key = psk.derive(&self.salt);
                     self.mark = Some(key.mark());
                     self.state = State::Header(Aead::new(Algorithm::Aes128Gcm, &key.key));
+                }
+                State::Keyed(key) => {
+                    let salt_block_len = self.profile.salt_block_len();
+                    if let Some(missing) = wire.missing(salt_block_len) {
+                        self.state = State::Keyed(key);
+                        return Ok(Frame::NeedMore(missing));
+                    }
+                    wire.consume(salt_block_len);
+                    self.state = State::Header(key);
                 }
                 State::Header(key) => {
                     if let Some(missing) = self.open_header(key, wire)? {

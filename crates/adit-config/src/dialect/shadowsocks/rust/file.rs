@@ -22,8 +22,6 @@ const MAX_LOCALS: usize = 128;
 const MAX_USERS: usize = 4096;
 const MAX_ARGUMENTS: usize = 64;
 const MAX_PLUGINS: usize = 256;
-/// Longest user name and password of SOCKS5, in bytes (RFC 1929, 2).
-const MAX_CREDENTIAL: usize = 255;
 
 /// What is asked for, by file and flags together.
 #[derive(Default)]
@@ -561,11 +559,12 @@ impl Reader<'_, '_, '_> {
         let mut seen = std::collections::HashSet::new();
         for entry in field.list(self.report, MAX_USERS) {
             let Some(mut fields) = entry.object(self.report) else { continue };
-            let name =
-                fields.take(name_key).and_then(|f| f.parsed(self.report, |t| text_of(t, MAX_CREDENTIAL)));
+            let name = fields
+                .take(name_key)
+                .and_then(|f| f.parsed(self.report, |t| text_of(t, value::MAX_CREDENTIAL)));
             let password = fields
                 .take("password")
-                .and_then(|f| f.parsed(self.report, |t| value::secret(t, MAX_CREDENTIAL)));
+                .and_then(|f| f.parsed(self.report, |t| value::secret(t, value::MAX_CREDENTIAL)));
             self.end(fields);
             match name.zip(password) {
                 Some((name, _)) if !seen.insert(name.clone()) => {

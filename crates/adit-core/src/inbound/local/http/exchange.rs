@@ -131,9 +131,11 @@ fn failure(reason: &EndReason) -> Failure {
             _ => Failure::General,
         },
         EndReason::Idle | EndReason::Socket(_, io::ErrorKind::TimedOut) => Failure::TimedOut,
-        EndReason::Finished | EndReason::Stopped | EndReason::Socket(..) | EndReason::Wire(_) => {
-            Failure::General
-        }
+        EndReason::Finished
+        | EndReason::Stopped
+        | EndReason::Limited(_)
+        | EndReason::Socket(..)
+        | EndReason::Wire(_) => Failure::General,
     }
 }
 

@@ -1,11 +1,13 @@
-//! A real QUIC connection through a Snell client and server, on its way as raw datagrams.
+//! Real connections of QUIC, and of HTTP/3 upon it, through a Snell client and server, on their way as raw datagrams.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod http3;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -66,7 +68,7 @@ fn client_config() -> ClientConfig {
 
 impl Peer {
     fn new(server: Option<ServerConfig>) -> Self {
-        let socket = UdpSocket::bind(loopback()).unwrap();
+        let socket = loopback_socket();
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server.map(Arc::new), true, None);
         Self { socket, endpoint, connections: BTreeMap::new(), events: Vec::new(), buf: Vec::new() }
     }
@@ -120,6 +122,11 @@ impl Peer {
             None => {}
         }
     }
+}
+
+/// A socket for a library that drives it itself.
+fn loopback_socket() -> UdpSocket {
+    UdpSocket::bind(loopback()).unwrap()
 }
 
 /// One stream of a connection, with what it still has to say.
@@ -223,10 +230,11 @@ fn datagrams(running: &Running) -> DatagramStatus {
     running.status().inbounds[0].datagrams.clone().unwrap_or_default()
 }
 
-fn through(quic: Quic) {
+/// Has `check` connect to `target` through a pair, three times.
+fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
     let setup = Setup::default();
     let server = SnellServer {
-        psk: Secret::new(PSK),
+        psk: Secret::new(PSK).into(),
         versions: SnellVersions::default(),
         obfs: ObfsServer::Off,
         udp: true,
@@ -237,6 +245,7 @@ fn through(quic: Quic) {
     let client = OutboundProtocol::Snell(SnellClient {
         server: server.addr.into(),
         psk: Secret::new(PSK),
+        client_id: None,
         version: SnellVersion::default(),
         obfs: ObfsClient::Off,
         reuse: true,
@@ -244,14 +253,11 @@ fn through(quic: Quic) {
         udp: true,
         quic,
     });
-    let stop = Arc::new(AtomicBool::new(false));
-    let target = echo(stop.clone());
     let tunnel = InboundProtocol::Tunnel { target: target.into(), transports: Transports::Udp };
     let near = common::Proxy::start(&setup.config(tunnel, vec![loopback()], client));
     for seed in 0..3 {
         check(near.addr, seed);
     }
-    stop.store(true, Ordering::Relaxed);
     // Raw datagrams make no connection to the server, and the stream is one.
     let streams = server.running().status().inbounds[0].accepted;
     let is_raw = quic != Quic::Off;
@@ -262,12 +268,19 @@ fn through(quic: Quic) {
     server.end();
 }
 
+/// The same with a plain echo over QUIC.
+fn through_echo(quic: Quic) {
+    let stop = Arc::new(AtomicBool::new(false));
+    through(quic, echo(stop.clone()), check);
+    stop.store(true, Ordering::Relaxed);
+}
+
 #[test]
 fn quic_connects_and_moves_bytes_as_raw_datagrams() {
-    within(100, || through(Quic::On));
+    within(100, || through_echo(Quic::On));
 }
 
 #[test]
 fn quic_connects_and_moves_bytes_over_the_stream() {
-    within(100, || through(Quic::Off));
+    within(100, || through_echo(Quic::Off));
 }

@@ -1,0 +1,114 @@
+//! Entries of `users`.
+
+use std::collections::HashSet;
+
+use adit_proto::wire::Target;
+
+use super::MAX_USERS;
+use super::fields::{Fields, Report};
+use super::keys::Table;
+use crate::dialect::value::{self, Problem, secret};
+use crate::model::{Day, Secret, User, UserLimits, Users, UsersError};
+
+pub(super) use crate::dialect::value::MAX_CREDENTIAL;
+
+/// Most connections and addresses that a limit may allow.
+const MOST: usize = 1 << 20;
+
+/// An entry of `users`.
+pub(super) struct RawUser {
+    pub(super) name: Box<str>,
+    pub(super) password: Secret,
+    /// Where it is passed on to.
+    pub(super) server: Option<Target>,
+    pub(super) limits: UserLimits,
+}
+
+/// All entries; those of a `server` protocol, which is named, have limits, and for Shadowsocks servers of their own.
+pub(super) fn read_users(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    server: Option<&str>,
+    user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
+) -> Vec<RawUser> {
+    let Some(field) = fields.take("users") else { return Vec::new() };
+    let tables = field.tables(report, Table::User, MAX_USERS);
+    let mut users: Vec<RawUser> = Vec::new();
+    let mut seen = HashSet::new();
+    for mut table in tables {
+        let name = table.require(report, "name").and_then(|f| f.parsed(report, &user_name));
+        let password = table
+            .require(report, "password")
+            .and_then(|f| f.parsed(report, |text| secret(text, MAX_CREDENTIAL)));
+        if let Some(name) = &name
+            && !seen.insert(name.value.clone())
+        {
+            report.error(&name.at, table.path("name"), Problem::new("this user is listed twice"));
+        }
+        let limits = if server.is_some() { limits(&mut table, report) } else { UserLimits::default() };
+        let passed_on = match server {
+            Some("shadowsocks") => table.parsed(report, "server", value::target),
+            _ => None,
+        };
+        if let (Some(name), Some(password)) = (name, password) {
+            let server = passed_on.map(|server| server.value);
+            users.push(RawUser { name: name.value, password: password.value, server, limits });
+        }
+        table.finish(report, Some(server.unwrap_or("mixed")));
+    }
+    users
+}
+
+fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
+    let mut bytes = |key| table.parsed(report, key, value::size).map(|size| size.value);
+    let (quota, rate) = (bytes("quota"), bytes("rate"));
+    let reset_day = table.integer(report, "reset-day", 1..=28).and_then(|day| u8::try_from(day).ok());
+    if reset_day.is_some() && !table.has("quota") {
+        let problem = Problem::new("there is no quota that it could be for");
+        report.error(&table.place("reset-day"), table.path("reset-day"), problem);
+    }
+    let day = |text: &str| text.parse::<Day>().map_err(|error| Problem::new(error.to_string()));
+    let expires = table.parsed(report, "expires", day).map(|day| day.value);
+    let mut most = |key| table.integer(report, key, 1..=MOST).and_then(|most| u32::try_from(most).ok());
+    UserLimits {
+        quota,
+        reset_day,
+        expires,
+        rate,
+        connections: most("connections"),
+        addresses: most("addresses"),
+    }
+}
+
+/// Users whose keys must differ; `None` when two do not, which is reported.
+pub(super) fn told_apart(fields: &Fields<'_>, report: &mut Report<'_>, users: Vec<RawUser>) -> Option<Users> {
+    let users =
+        users.into_iter().map(|user| User { name: user.name, key: user.password, limits: user.limits });
+    match Users::new(users.collect()) {
+        Ok(users) => Some(users),
+        // Names have been looked at, and an entry that could not be read leaves a hole.
+        Err(UsersError::None | UsersError::Name(_)) => None,
+        Err(error @ UsersError::Key(_)) => {
+            report.error(&fields.place("users"), fields.path("users"), Problem::new(error.to_string()));
+            None
+        }
+    }
+}
+
+/// Pre-shared keys of users that other programs of the version refuse.
+pub(super) fn check_lens(
+    fields: &Fields<'_>,
+    report: &mut Report<'_>,
+    users: &[RawUser],
+    lens: &std::ops::RangeInclusive<usize>,
+) {
+    if let Some(user) = users.iter().find(|user| !lens.contains(&user.password.expose().len())) {
+        let problem = format!(
+            "version 6 wants passwords of {} to {} bytes, as pre-shared keys",
+            lens.start(),
+            lens.end()
+        );
+        let hint = format!("that of {} has another length", user.name);
+        report.error(&fields.place("users"), fields.path("users"), Problem::new(problem).hint(hint));
+    }
+}

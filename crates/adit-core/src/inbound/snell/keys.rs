@@ -1,0 +1,150 @@
+//! Who is on the other end: the keys of a server and of its users.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use adit_config::model::{self, SnellKeys, SnellVersions};
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::snell::udp::envelope::{self, Envelope};
+use adit_proto::snell::{
+    Accepts, Candidate, Command, DirectionKey, MAX_LONG_FRAME_LEN, Opening, Psk, Request, Server,
+};
+use adit_proto::wire::WireError;
+
+use crate::guard::Ticket;
+use crate::inbound::stranger::{Refusal, receive};
+use crate::keys::KeySupply;
+use crate::layer::Front;
+use crate::snell::accepts;
+use crate::users::{Seen, Trial};
+
+/// The keys of a server. Users are numbers in the order of the configuration.
+#[derive(Debug)]
+pub(super) enum Keys {
+    /// One for all; with users, the client id of a request says who it is.
+    Common { supply: Arc<KeySupply>, accepts: Accepts, ids: Option<HashMap<Box<[u8]>, usize>> },
+    /// One for each user.
+    Each(Arc<Trial>),
+}
+
+impl Keys {
+    pub(super) fn start(keys: &SnellKeys, versions: SnellVersions) -> io::Result<Self> {
+        let ids = |users: &model::Users| {
+            let ids = users.all().iter().enumerate();
+            ids.map(|(user, model)| (model.key.expose().as_bytes().into(), user)).collect()
+        };
+        let (psk, ids) = match keys {
+            SnellKeys::Each(users) => {
+                return Ok(Self::Each(Trial::start(users.all(), |psk| accepts(versions, psk))?));
+            }
+            SnellKeys::Named(psk, users) => (psk, Some(ids(users))),
+            SnellKeys::Common(psk) => (psk, None),
+        };
+        let psk = Psk::new(psk.expose().as_bytes());
+        Ok(Self::Common { accepts: accepts(versions, &psk), supply: KeySupply::start(psk)?, ids })
+    }
+
+    /// A fresh key for an answer to `user`.
+    pub(super) fn take(&self, user: Option<usize>) -> DirectionKey {
+        match (self, user) {
+            (Self::Common { supply, .. }, _) => supply.take(),
+            (Self::Each(trial), Some(user)) => trial.take_key(user),
+            (Self::Each(_), None) => unreachable!("whoever has opened a header has done so by a user's key"),
+        }
+    }
+
+    /// Whose request it is, `None` where it is nobody's in particular; `owner` is whose key has opened it.
+    ///
+    /// # Errors
+    /// When it names nobody.
+    pub(super) fn user_of(
+        &self,
+        request: &Request,
+        owner: Option<usize>,
+    ) -> Result<Option<usize>, WireError> {
+        match self {
+            // A ping names nobody (sing-box 1.14.1).
+            Self::Common { ids: Some(_), .. } if request.command == Command::Ping => Ok(None),
+            Self::Common { ids: Some(ids), .. } => name(ids, &request.client_id).map(Some),
+            Self::Common { ids: None, .. } => Ok(None),
+            Self::Each(_) => Ok(owner),
+        }
+    }
+
+    /// Opens an envelope from `source`, with the user whose it is. A user with a key of its own must have come from
+    /// there before, by stream.
+    ///
+    /// # Errors
+    /// When nobody's key opens it, or it names nobody.
+    pub(super) fn open_envelope(
+        &self,
+        source: IpAddr,
+        datagram: &mut [u8],
+    ) -> Result<(Envelope, Option<usize>), WireError> {
+        match self {
+            Self::Common { supply, ids, .. } => {
+                let opened = envelope::open(supply.psk(), datagram)?;
+                let user = ids.as_ref().map(|ids| name(ids, &opened.client_id)).transpose()?;
+                Ok((opened, user))
+            }
+            Self::Each(trial) => {
+                for (user, psk) in trial.known(source) {
+                    match envelope::open(&psk, datagram) {
+                        Err(WireError::Authentication { .. }) => {}
+                        opened => return Ok((opened?, Some(user))),
+                    }
+                }
+                Err(WireError::Authentication { what: "envelope of an unknown source" })
+            }
+        }
+    }
+}
+
+fn name(ids: &HashMap<Box<[u8]>, usize>, client_id: &[u8]) -> Result<usize, WireError> {
+    ids.get(client_id).copied().ok_or(WireError::Authentication { what: "client id" })
+}
+
+/// Reads until somebody's key opens the first header, which stays unread in `wire`.
+pub(super) async fn identify(
+    trial: &Trial,
+    stream: &Stream,
+    (front, wire): (&mut Front, &mut RecvBuf),
+    ticket: &Ticket,
+    peer: SocketAddr,
+) -> Result<(usize, Opening), Refusal> {
+    let mut attempt = trial.attempt(peer.ip());
+    loop {
+        let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
+        let received = receive(stream, wire, longest).await?;
+        front.handle_received(wire, received, rt::now()).map_err(Refusal::Disguise)?;
+        let first = front.with_inner(wire, |wire| {
+            let unread = wire.unread();
+            unread[..unread.len().min(Candidate::MAX_LEN)].to_vec()
+        });
+        if attempt.is_warm(first.len()) {
+            if !ticket.may_derive(rt::now()) {
+                return Err(Refusal::Throttled);
+            }
+            if let Some(found) = attempt.try_known(&first) {
+                return Ok(found);
+            }
+        }
+        match attempt.try_all(&first).await {
+            // The same silence as for a wrong key.
+            None => return Err(Refusal::Throttled),
+            Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
+            Some(Seen::Nothing(_)) if attempt.is_exhausted() => {
+                return Err(Refusal::Wire(WireError::Authentication { what: "frame header" }));
+            }
+            Some(Seen::Nothing(_)) => {}
+        }
+    }
+}
+
+/// The state machine of a connection whose clients all have one key.
+pub(super) fn server(accepts: &Accepts, supply: &KeySupply) -> Server {
+    Server::accepting(accepts.clone(), supply.psk().clone())
+}

@@ -1,0 +1,325 @@
+//! What one user has used and may use; every core adds to it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Day, UserLimits};
+
+use crate::metrics::{Counter, Traffic};
+
+/// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
+const BURST_NS: u64 = 100_000_000;
+/// And this much in any case, in bytes: a read that brings less is not worth its call.
+const MIN_BURST: u64 = 16 * 1024;
+const NANOS: u64 = 1_000_000_000;
+
+/// A direction, seen from the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the user.
+    Up,
+    /// To the user.
+    Down,
+}
+
+/// Why a user gets no further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// The bytes of the period are used up.
+    Quota,
+    /// The last day of service is over.
+    Expired,
+    /// As many connections as may be are open.
+    Connections,
+    /// As many source addresses as may be are in use.
+    Addresses,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quota => "quota used up",
+            Self::Expired => "account expired",
+            Self::Connections => "too many connections",
+            Self::Addresses => "too many source addresses",
+        })
+    }
+}
+
+/// What outlives the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+    pub(crate) requests: u64,
+    /// Bytes, both ways together, when the period began.
+    pub(crate) base: u64,
+    /// The period, as [`Day::period`] counts; 0 where there is one for ever.
+    pub(crate) period: u64,
+}
+
+/// A user's account.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) name: Box<str>,
+    pub(crate) limits: UserLimits,
+    /// Payload bytes, since there is an account.
+    pub(crate) traffic: Traffic,
+    /// Requests served, since there is an account.
+    pub(crate) requests: Counter,
+    /// Connections that are open.
+    open: AtomicU32,
+    /// Source addresses of the open connections, where they are limited.
+    sources: Mutex<HashMap<IpAddr, u32>>,
+    /// Bytes of the period, both ways together, with what is reserved.
+    spent: AtomicI64,
+    base: AtomicU64,
+    period: AtomicU64,
+    expired: AtomicBool,
+    /// When what has been taken will have been earned, per direction, in ns since `since`.
+    earned_at: [AtomicU64; 2],
+    since: Instant,
+}
+
+impl PartialEq for Account {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+/// What [`Account::grant`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// So many bytes are reserved, at least 1.
+    Bytes(usize),
+    /// The rate leaves nothing for so long.
+    Wait(Duration),
+    /// No more.
+    Over(Limit),
+}
+
+impl Account {
+    pub(crate) fn new(name: &str, limits: UserLimits, record: Record, now: Instant, unix_s: u64) -> Self {
+        let account = Self {
+            name: name.into(),
+            limits,
+            traffic: Traffic::default(),
+            requests: Counter::default(),
+            open: AtomicU32::new(0),
+            sources: Mutex::default(),
+            spent: AtomicI64::new(0),
+            base: AtomicU64::new(record.base),
+            period: AtomicU64::new(record.period),
+            expired: AtomicBool::new(false),
+            earned_at: [const { AtomicU64::new(0) }; 2],
+            since: now,
+        };
+        account.traffic.up.add(record.up);
+        account.traffic.down.add(record.down);
+        account.requests.add(record.requests);
+        let total = record.up.saturating_add(record.down);
+        account.spent.store(signed(total.saturating_sub(record.base)), Ordering::Relaxed);
+        account.tick(unix_s);
+        account
+    }
+
+    /// What is to outlive the process.
+    pub(crate) fn record(&self) -> Record {
+        Record {
+            base: self.base.load(Ordering::Relaxed),
+            period: self.period.load(Ordering::Relaxed),
+            up: self.traffic.up.value(),
+            down: self.traffic.down.value(),
+            requests: self.requests.value(),
+        }
+    }
+
+    /// Bytes of the period, both ways together.
+    pub(crate) fn used(&self) -> u64 {
+        let Record { up, down, base, .. } = self.record();
+        up.saturating_add(down).saturating_sub(base)
+    }
+
+    /// Connections that are open.
+    pub(crate) fn open(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// A second has passed: begins a period when it is time, and ends the service.
+    pub(crate) fn tick(&self, unix_s: u64) {
+        let expired = self.limits.expires.is_some_and(|day| unix_s >= day.ends_at());
+        self.expired.store(expired, Ordering::Relaxed);
+        let Some(first) = self.limits.reset_day else { return };
+        let period = Day::of(unix_s).period(first).into();
+        let before = self.period.fetch_max(period, Ordering::Relaxed);
+        // An account that had no periods goes on with what it has; a clock that is set back gives nothing away.
+        if before != 0 && period > before {
+            self.base.store(self.traffic.up.value() + self.traffic.down.value(), Ordering::Relaxed);
+            self.spent.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the user is to be cut off, whatever it does.
+    pub(crate) fn over(&self) -> Option<Limit> {
+        if self.expired.load(Ordering::Relaxed) {
+            return Some(Limit::Expired);
+        }
+        let spent = self.spent.load(Ordering::Relaxed);
+        let is_spent = self.limits.quota.is_some_and(|quota| spent >= signed(quota));
+        is_spent.then_some(Limit::Quota)
+    }
+
+    /// `connections` connections (0 or 1) from `source` begin.
+    ///
+    /// # Errors
+    /// The limit that is in the way; nothing has been counted then.
+    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
+        if let Some(limit) = self.over() {
+            return Err(limit);
+        }
+        let most = self.limits.connections.unwrap_or(u32::MAX);
+        let grow =
+            |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
+        let Some(most) = self.limits.addresses else { return Ok(()) };
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if sources.len() >= most as usize && !sources.contains_key(&source) {
+            self.open.fetch_sub(connections, Ordering::Relaxed);
+            return Err(Limit::Addresses);
+        }
+        *sources.entry(source).or_default() += 1;
+        Ok(())
+    }
+
+    /// What has begun by [`Account::enter`] is over.
+    pub(super) fn leave(&self, source: IpAddr, connections: u32) {
+        self.open.fetch_sub(connections, Ordering::Relaxed);
+        if self.limits.addresses.is_none() {
+            return;
+        }
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = sources.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                sources.remove(&source);
+            }
+        }
+    }
+
+    /// Whether a read has to ask.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limits.quota.is_some() || self.limits.rate.is_some() || self.limits.expires.is_some()
+    }
+
+    /// Reserves up to `wanted` bytes (at least 1); [`Account::settle`] comes next.
+    pub(crate) fn grant(&self, way: Way, wanted: usize, now: Instant) -> Grant {
+        if self.expired.load(Ordering::Relaxed) {
+            return Grant::Over(Limit::Expired);
+        }
+        let mut granted = wanted;
+        if let Some(quota) = self.limits.quota {
+            match self.reserve(quota, wanted) {
+                0 => return Grant::Over(Limit::Quota),
+                reserved => granted = reserved,
+            }
+        }
+        let Some(rate) = self.limits.rate else { return Grant::Bytes(granted) };
+        match self.earn(way, rate, granted, now) {
+            Ok(earned) => {
+                self.give_back(granted - earned);
+                Grant::Bytes(earned)
+            }
+            Err(wait) => {
+                self.give_back(granted);
+                Grant::Wait(wait)
+            }
+        }
+    }
+
+    /// Of what was granted, `moved` bytes have been used; more than that if they came with bytes of before.
+    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+        self.count(way, moved as u64);
+        if self.limits.quota.is_some() {
+            let change =
+                i64::try_from(moved).unwrap_or(i64::MAX) - i64::try_from(granted).unwrap_or(i64::MAX);
+            self.spent.fetch_add(change, Ordering::Relaxed);
+        }
+        let Some(rate) = self.limits.rate else { return };
+        let earned_at = &self.earned_at[way as usize];
+        if moved > granted {
+            earned_at.fetch_add(nanos(moved - granted, rate), Ordering::Relaxed);
+        } else {
+            earned_at.fetch_sub(nanos(granted - moved, rate), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts bytes, however they came.
+    fn count(&self, way: Way, bytes: u64) {
+        match way {
+            Way::Up => self.traffic.up.add(bytes),
+            Way::Down => self.traffic.down.add(bytes),
+        }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        if self.limits.quota.is_some() {
+            self.spent.fetch_sub(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes up to `wanted` bytes of what is left of the quota.
+    fn reserve(&self, quota: u64, wanted: usize) -> usize {
+        let quota = signed(quota);
+        let mut spent = self.spent.load(Ordering::Relaxed);
+        loop {
+            let left = usize::try_from(quota.saturating_sub(spent)).unwrap_or(0).min(wanted);
+            let after = spent.saturating_add(i64::try_from(left).unwrap_or(i64::MAX));
+            match self.spent.compare_exchange_weak(spent, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return left,
+                Err(other) => spent = other,
+            }
+        }
+    }
+
+    /// Takes up to `wanted` bytes of what the rate has earned; how long until there is something, if there is not.
+    fn earn(&self, way: Way, rate: u64, wanted: usize, now: Instant) -> Result<usize, Duration> {
+        let now = u64::try_from(now.saturating_duration_since(self.since).as_nanos()).unwrap_or(u64::MAX);
+        let burst = BURST_NS.max(nanos_of(MIN_BURST, rate));
+        let earned_at = &self.earned_at[way as usize];
+        let mut at = earned_at.load(Ordering::Relaxed);
+        loop {
+            let from = at.max(now);
+            let room = (now + burst).saturating_sub(from);
+            let bytes = usize::try_from(u128::from(room) * u128::from(rate) / u128::from(NANOS));
+            let bytes = bytes.unwrap_or(usize::MAX).min(wanted);
+            // A quarter of the burst at a time, so that waits are few.
+            if room < burst / 4 || bytes == 0 {
+                return Err(Duration::from_nanos(
+                    (from + burst / 4).saturating_sub(now + burst).max(burst / 8),
+                ));
+            }
+            let after = from + nanos(bytes, rate);
+            match earned_at.compare_exchange_weak(at, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(bytes),
+                Err(other) => at = other,
+            }
+        }
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The time in which `rate` earns `bytes`, in ns.
+fn nanos(bytes: usize, rate: u64) -> u64 {
+    nanos_of(bytes as u64, rate)
+}
+
+fn nanos_of(bytes: u64, rate: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(NANOS) / u128::from(rate.max(1))).unwrap_or(u64::MAX / 4)
+}

@@ -1,0 +1,120 @@
+//! A connection of a user: its place among those that may be open, and its way to the account.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use adit_net::rt;
+
+use super::account::{Account, Grant, Limit, Way};
+use crate::guard::prefix;
+
+type Pause = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A place at an account; leaving it is dropping it.
+pub(crate) struct Lease {
+    account: Arc<Account>,
+    source: IpAddr,
+    /// 1, or 0 for a flow of datagrams.
+    connections: u32,
+    /// What each direction waits for while its rate is used up.
+    pauses: [RefCell<Option<Pause>>; 2],
+}
+
+impl Lease {
+    /// A connection from `source` begins.
+    ///
+    /// # Errors
+    /// The limit that is in the way.
+    pub(crate) fn begin(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+        Self::counting(account, source, 1)
+    }
+
+    /// A flow of datagrams from `source` begins, which is no connection.
+    ///
+    /// # Errors
+    /// The limit that is in the way.
+    pub(crate) fn begin_flow(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+        Self::counting(account, source, 0)
+    }
+
+    fn counting(account: &Arc<Account>, source: IpAddr, connections: u32) -> Result<Self, Limit> {
+        let source = prefix(source);
+        account.enter(source, connections)?;
+        let pauses = [const { RefCell::new(None) }; 2];
+        Ok(Self { account: account.clone(), source, connections, pauses })
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Reserves up to `wanted` bytes for a read; ready with at least 1 once the rate has earned that.
+    pub(crate) fn poll_grant(
+        &self,
+        way: Way,
+        wanted: usize,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, Limit>> {
+        if !self.account.is_limited() {
+            return Poll::Ready(Ok(wanted));
+        }
+        let mut pause = self.pauses[way as usize].borrow_mut();
+        if let Some(waiting) = pause.as_mut() {
+            ready!(waiting.as_mut().poll(cx));
+            *pause = None;
+        }
+        loop {
+            match self.account.grant(way, wanted, now) {
+                Grant::Bytes(bytes) => return Poll::Ready(Ok(bytes)),
+                Grant::Over(limit) => return Poll::Ready(Err(limit)),
+                Grant::Wait(time) => {
+                    let waiting = pause.insert(Box::pin(rt::sleep(time)));
+                    ready!(waiting.as_mut().poll(cx));
+                    *pause = None;
+                }
+            }
+        }
+    }
+
+    /// Reserves `len` bytes for a datagram, if it may pass.
+    pub(crate) fn grant_whole(&self, way: Way, len: usize, now: Instant) -> bool {
+        if len == 0 || !self.account.is_limited() {
+            return true;
+        }
+        match self.account.grant(way, len, now) {
+            Grant::Bytes(granted) if granted == len => true,
+            Grant::Bytes(granted) => {
+                self.account.settle(way, granted, 0);
+                false
+            }
+            Grant::Wait(_) | Grant::Over(_) => false,
+        }
+    }
+
+    /// Of what was granted, `moved` bytes have been used.
+    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+        if self.account.is_limited() {
+            self.account.settle(way, granted, moved);
+        } else if moved > 0 {
+            self.account.settle(way, moved, moved);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.account.leave(self.source, self.connections);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.account.name).finish()
+    }
+}

@@ -1,0 +1,357 @@
+//! Accounts, the ledger and trials, without sockets.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Secret, SnellVersion, SnellVersions, User, UserLimits};
+use adit_net::rt::{self, Cores};
+use adit_proto::snell::{Client, Command, Psk, Request};
+use adit_proto::wire::{Layer, Rng};
+
+use super::account::{Account, Grant, Limit, Record, Way};
+use super::trial::{Seen, Trial};
+use super::{Lease, Ledger};
+use crate::rng::OsRng;
+use crate::snell::{accepts, format};
+
+const DAY: u64 = 86_400;
+
+fn ip(n: u32) -> IpAddr {
+    IpAddr::V4(n.into())
+}
+
+fn account(limits: UserLimits, now: Instant) -> Account {
+    Account::new("ann", limits, Record::default(), now, 0)
+}
+
+#[test]
+fn a_quota_gives_what_is_left_and_no_more() {
+    let now = rt::now();
+    let account = account(UserLimits { quota: Some(1000), ..UserLimits::default() }, now);
+    assert_eq!(account.grant(Way::Up, 600, now), Grant::Bytes(600));
+    assert_eq!(account.grant(Way::Down, 600, now), Grant::Bytes(400), "what is reserved is not there");
+    account.settle(Way::Up, 600, 100);
+    assert_eq!(account.grant(Way::Up, 600, now), Grant::Bytes(500));
+    account.settle(Way::Up, 500, 500);
+    account.settle(Way::Down, 400, 400);
+    assert_eq!(account.grant(Way::Down, 1, now), Grant::Over(Limit::Quota));
+    assert_eq!((account.traffic.up.value(), account.traffic.down.value(), account.used()), (600, 400, 1000));
+    assert_eq!(account.over(), Some(Limit::Quota));
+    assert!(Lease::begin(&Arc::new(account), ip(1)).is_err());
+}
+
+#[test]
+fn many_threads_share_a_quota_to_the_byte() {
+    let now = rt::now();
+    let account = account(UserLimits { quota: Some(1_000_003), ..UserLimits::default() }, now);
+    std::thread::scope(|scope| {
+        for n in 0..4_usize {
+            let account = &account;
+            scope.spawn(move || {
+                while let Grant::Bytes(granted) = account.grant(Way::Up, 100 + n, now) {
+                    account.settle(Way::Up, granted, granted.div_ceil(2));
+                }
+            });
+        }
+    });
+    assert_eq!(account.used(), 1_000_003);
+}
+
+#[test]
+fn a_period_begins_on_its_day_and_service_ends_on_its_own() {
+    let limits = UserLimits {
+        quota: Some(10),
+        reset_day: Some(2),
+        expires: "1970-03-01".parse().ok(),
+        ..UserLimits::default()
+    };
+    let now = rt::now();
+    let account = account(limits, now);
+    account.settle(Way::Up, 0, 10);
+    for (day, over) in [(0, Some(Limit::Quota)), (1, None), (31, None)] {
+        account.tick(day * DAY);
+        assert_eq!(account.over(), over, "day {day}");
+    }
+    account.settle(Way::Down, 0, 9);
+    account.tick(32 * DAY - 1);
+    assert_eq!((account.over(), account.used()), (None, 9));
+    account.settle(Way::Down, 0, 1);
+    assert_eq!(account.over(), Some(Limit::Quota));
+    account.tick(10 * DAY);
+    assert_eq!(account.over(), Some(Limit::Quota), "a clock that is set back gives nothing");
+    account.tick(32 * DAY);
+    assert_eq!((account.over(), account.used()), (None, 0));
+    account.tick(59 * DAY);
+    assert_eq!(account.over(), None);
+    account.tick(60 * DAY);
+    assert_eq!(account.over(), Some(Limit::Expired));
+    assert_eq!(account.grant(Way::Up, 1, now), Grant::Over(Limit::Expired));
+    let again = Account::new("ann", limits, account.record(), now, 33 * DAY);
+    assert_eq!((again.used(), again.record()), (0, account.record()));
+}
+
+#[test]
+fn a_rate_holds_over_time_in_each_direction() {
+    let start = rt::now();
+    let account = account(UserLimits { rate: Some(1_000_000), ..UserLimits::default() }, start);
+    let mut moved = 0;
+    for millis in 0..10_000 {
+        let now = start + Duration::from_millis(millis);
+        while let Grant::Bytes(granted) = account.grant(Way::Down, 20_000, now) {
+            // Not every read brings all that it may.
+            account.settle(Way::Down, granted, granted / 2);
+            moved += granted / 2;
+        }
+    }
+    assert!((9_900_000..=10_110_000).contains(&moved), "{moved}");
+    assert!(
+        matches!(account.grant(Way::Up, 20_000, start), Grant::Bytes(20_000)),
+        "the other way is another"
+    );
+}
+
+#[test]
+fn a_slow_rate_waits_and_then_gives() {
+    let start = rt::now();
+    let account = account(UserLimits { rate: Some(1), ..UserLimits::default() }, start);
+    let Grant::Bytes(first) = account.grant(Way::Up, 1 << 20, start) else { panic!("a burst at first") };
+    account.settle(Way::Up, first, first);
+    let Grant::Wait(wait) = account.grant(Way::Up, 1 << 20, start) else { panic!("nothing is left") };
+    assert!(matches!(account.grant(Way::Up, 1 << 20, start + wait), Grant::Bytes(1..)), "{wait:?}");
+}
+
+#[test]
+fn connections_and_addresses_are_counted_while_they_last() {
+    let limits = UserLimits { connections: Some(3), addresses: Some(2), ..UserLimits::default() };
+    let account = Arc::new(account(limits, rt::now()));
+    let first = [1, 1, 2].map(|n| Lease::begin(&account, ip(n)).unwrap());
+    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), Limit::Connections);
+    assert_eq!(account.open(), 3);
+    let [_one, two, three] = first;
+    drop(two);
+    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses);
+    assert_eq!(account.open(), 2, "a refusal holds no place");
+    drop(three);
+    let _other = Lease::begin(&account, ip(3)).unwrap();
+    let same: IpAddr = "::ffff:0.0.0.3".parse().unwrap();
+    let _same = Lease::begin(&account, same).unwrap();
+}
+
+#[test]
+fn without_limits_bytes_are_counted_and_nothing_is_asked() {
+    let account = Arc::new(account(UserLimits::default(), rt::now()));
+    let lease = Lease::begin(&account, ip(1)).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(lease.poll_grant(Way::Up, 77, rt::now(), &mut cx).is_ready());
+    lease.settle(Way::Up, 77, 5);
+    lease.settle(Way::Down, 0, 6);
+    assert_eq!((account.traffic.up.value(), account.traffic.down.value()), (5, 6));
+}
+
+fn state(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("adit-users-{}-{name}", std::process::id()));
+    drop(std::fs::remove_dir_all(&dir));
+    std::fs::create_dir(&dir).unwrap();
+    dir
+}
+
+fn open(path: &std::path::Path, names: &[&str]) -> (Arc<Ledger>, super::Accounts, Option<String>) {
+    let (ledger, warning) = Ledger::open(path).unwrap();
+    let users = names.iter().map(|name| (*name, UserLimits::default()));
+    let accounts = ledger.accounts("in", users).unwrap();
+    (ledger, accounts, warning)
+}
+
+#[test]
+fn accounts_go_on_where_they_were() {
+    let dir = state("on");
+    let path = dir.join("users.db");
+    let (ledger, accounts, warning) = open(&path, &["ann", "bob"]);
+    assert_eq!(warning, None);
+    accounts[1].settle(Way::Up, 0, 5);
+    ledger.flush();
+    assert!(Ledger::open(&path).is_err(), "it is in use");
+    // The same process makes the inbound anew, as for another configuration.
+    let again = ledger.accounts("in", [("bob", UserLimits::default())].into_iter()).unwrap();
+    assert_eq!(again[0].record(), accounts[1].record());
+    again[0].settle(Way::Down, 0, 7);
+    again[0].requests.add(1);
+    ledger.flush();
+    end(ledger);
+    let (ledger, accounts, _) = open(&path, &["new", "bob", "ann"]);
+    let record = accounts[1].record();
+    assert_eq!((record.up, record.down, record.requests), (5, 7, 1));
+    assert_eq!((accounts[0].record(), accounts[2].record()), (Record::default(), Record::default()));
+    end(ledger);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_kept_beside_a_new_one() {
+    let dir = state("damaged");
+    let path = dir.join("users.db");
+    std::fs::write(&path, [7; 10_000]).unwrap();
+    let (ledger, accounts, warning) = open(&path, &["ann"]);
+    assert!(warning.is_some_and(|text| text.contains("is damaged, and users start from zero")));
+    accounts[0].settle(Way::Up, 0, 5);
+    ledger.flush();
+    end(ledger);
+    let kept: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let kept = kept.iter().find(|path| path.to_string_lossy().contains("users.db.damaged-")).unwrap();
+    assert_eq!(std::fs::read(kept).unwrap(), [7; 10_000]);
+    let (ledger, accounts, warning) = open(&path, &["ann"]);
+    assert_eq!((accounts[0].record().up, warning), (5, None));
+    end(ledger);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Waits until the thread of a ledger has let go of its file.
+fn end(ledger: Arc<Ledger>) {
+    let weak = Arc::downgrade(&ledger);
+    drop(ledger);
+    let until = rt::now() + Duration::from_secs(20);
+    while weak.strong_count() > 0 {
+        assert!(rt::now() < until, "the thread keeps the ledger alive");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn users(count: usize) -> Vec<User> {
+    let user = |n| User {
+        name: format!("user{n}").into(),
+        key: Secret::new(format!("the key of user {n}")),
+        limits: UserLimits::default(),
+    };
+    (0..count).map(user).collect()
+}
+
+fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {
+    Trial::start(&users(count), |psk| accepts(versions, psk)).unwrap()
+}
+
+/// The first segment of a client.
+fn first(key: &str, version: SnellVersion) -> Vec<u8> {
+    let psk = Psk::new(key.as_bytes());
+    let own = psk.derive_own(&mut OsRng);
+    let mut client = Client::speaking(format(version, &psk), psk, &own, &mut OsRng);
+    client.start(&Request { command: Command::Udp, client_id: Vec::new() });
+    let mut block = vec![0; 8192];
+    let at = client.plan(rt::now()).first.head;
+    let sealed = client.seal(&mut block, at..at, rt::now()).unwrap();
+    block[sealed].to_vec()
+}
+
+fn try_all(trial: &Trial, source: u32, first: &[u8]) -> Option<Seen> {
+    Cores::block_on(async { trial.attempt(ip(source)).try_all(first).await }).unwrap()
+}
+
+#[test]
+fn everybody_is_found_among_many_and_then_known() {
+    const COUNT: usize = 300;
+    for (versions, speaks) in [
+        (SnellVersions::default(), SnellVersion::V5),
+        (SnellVersions::Auto, SnellVersion::V5),
+        (SnellVersions::Auto, SnellVersion::V6(adit_config::model::SnellMode::Default)),
+        (SnellVersions::Only(SnellVersion::V2), SnellVersion::V2),
+    ] {
+        let trial = trial(COUNT, versions);
+        for user in [0, COUNT / 2, COUNT - 1] {
+            let bytes = first(&format!("the key of user {user}"), speaks);
+            let source = u32::try_from(user).unwrap() + 1;
+            assert!(!trial.attempt(ip(source)).is_warm(bytes.len()));
+            let Some(Seen::Opened(found, _)) = try_all(&trial, source, &bytes) else {
+                panic!("{speaks:?}: {user}")
+            };
+            assert_eq!(found, user);
+            trial.note(ip(source), user);
+            let mut attempt = trial.attempt(ip(source));
+            assert!(attempt.is_warm(bytes.len()));
+            assert_eq!(attempt.try_known(&bytes).map(|(user, _)| user), Some(user));
+            assert_eq!(trial.known(ip(source))[0].0, user);
+            let other = trial.take_key(user);
+            assert_ne!(other.salt(), trial.take_key(user).salt());
+        }
+        let mut attempt = trial.attempt(ip(1));
+        assert!(attempt.try_known(&first("nobody's key at all", speaks)).is_none());
+        assert!(!attempt.is_warm(4096), "none is tried twice");
+        let weak = Arc::downgrade(&trial);
+        drop(trial);
+        let until = rt::now() + Duration::from_secs(20);
+        while weak.strong_count() > 0 {
+            assert!(rt::now() < until, "the thread keeps its trial alive");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn garbage_is_nobodys_and_its_source_comes_last() {
+    let trial = trial(50, SnellVersions::default());
+    let mut bytes = vec![0; 100];
+    OsRng.fill(&mut bytes);
+    let Some(Seen::Nothing(tried)) = try_all(&trial, 1, &bytes) else { panic!("it opens") };
+    assert_eq!(tried, 50);
+    let Some(Seen::Nothing(0)) = try_all(&trial, 2, &bytes[..38]) else { panic!("too short to be tried") };
+    // Many at once: the queue has an end, and who comes from elsewhere is still found.
+    let clients = Cores::block_on(async {
+        let attempts: Vec<_> = (0..200).map(|n| trial.attempt(ip(100 + n / 50))).collect();
+        let mut refused = 0;
+        let mut waiting: Vec<_> = Vec::new();
+        for mut attempt in attempts {
+            let bytes = bytes.clone();
+            waiting.push(Box::pin(async move { attempt.try_all(&bytes).await }));
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        waiting.retain_mut(|waiting| match waiting.as_mut().poll(&mut cx) {
+            std::task::Poll::Ready(seen) => {
+                refused += usize::from(seen.is_none());
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        let good = first("the key of user 49", SnellVersion::V5);
+        let found = trial.attempt(ip(7)).try_all(&good).await;
+        assert!(matches!(found, Some(Seen::Opened(49, _))), "{found:?}");
+        (waiting.len(), refused)
+    });
+    let (waiting, refused) = clients.unwrap();
+    assert!(waiting <= 4 * 2 + 4 && refused >= 180, "{waiting} wait, {refused} are refused");
+}
+
+/// What a trial of 10,000 keys costs, and what a known user costs beside it: prints the figures of docs/snell.md.
+#[test]
+#[ignore = "measures for some seconds"]
+fn ten_thousand_users() {
+    const COUNT: usize = 10_000;
+    let since = rt::now();
+    let trial = trial(COUNT, SnellVersions::default());
+    println!("start: {:?}", since.elapsed());
+    let psk = Psk::new(b"any key");
+    let since = rt::now();
+    for n in 0..2000_u16 {
+        let mut salt = [0; 16];
+        salt[..2].copy_from_slice(&n.to_le_bytes());
+        std::hint::black_box(psk.derive(&salt));
+    }
+    let derivation = since.elapsed() / 2000;
+    let last = first(&format!("the key of user {}", COUNT - 1), SnellVersion::V5);
+    let since = rt::now();
+    assert!(matches!(try_all(&trial, 1, &last), Some(Seen::Opened(9999, _))));
+    let cold = since.elapsed();
+    trial.note(ip(1), COUNT - 1);
+    let since = rt::now();
+    for _ in 0..2000 {
+        assert!(trial.attempt(ip(1)).try_known(&last).is_some());
+    }
+    let warm = since.elapsed() / 2000;
+    // Four parts of wall time are one of work.
+    let work = cold / 4;
+    let keys = work.as_secs_f64() / derivation.as_secs_f64();
+    println!(
+        "derivation {derivation:?}, known user {warm:?}, trial {cold:?} = {work:?} of work = {keys:.0} derivations"
+    );
+    assert!(warm < derivation * 3, "{warm:?}");
+}

@@ -1,0 +1,337 @@
+//! Whose key opens a client's first bytes, where each user has one of its own.
+//!
+//! The keys of those who have come from the same source are tried on the spot. Anybody else costs a key derivation for
+//! each user, which is done on a thread that never takes more than a quarter of a core, with a short queue in front:
+//! who finds it full meets the same silence as who has no key.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use adit_config::model::User;
+use adit_net::rt::{self, OrderSender, Orders};
+use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
+
+use super::cache::Cache;
+use crate::guard::prefix;
+use crate::rng::OsRng;
+
+/// Clients that wait for a trial, of sources that have not failed, and as many of the others. At 10,000 users a trial
+/// takes 0.6 s, so that the last of them waits for 10 s.
+const WAITING: usize = 16;
+/// And of one source.
+const WAITING_PER_SOURCE: usize = 2;
+/// Keys that are tried between two rests: half a millisecond's work.
+const CHUNK: usize = 32;
+/// A rest is so many times as long as the work before it.
+const REST: u32 = 3;
+/// Sources whose failures are remembered.
+const FAILED: usize = 4096;
+/// Keys for answers that are kept ready for a user, once it has come.
+const READY: usize = 2;
+/// Users whose keys for answers wait to be derived.
+const REFILLS: usize = 256;
+/// The thread looks whether its owner is still there this often.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Trials of all inbounds together share a quarter of a core.
+static QUARTER: Mutex<()> = Mutex::new(());
+
+/// The keys of an inbound's users.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    /// In the order of the bytes that they need; with the user's number.
+    candidates: Vec<(u32, Candidate)>,
+    /// Indices into them, by user.
+    of_user: Vec<Vec<u32>>,
+    psks: Vec<Psk>,
+    cache: Mutex<Cache>,
+    /// Keys for answers, derived ahead of need, by user.
+    ready: Vec<Mutex<Vec<DirectionKey>>>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Of sources that have not failed; they come first.
+    fresh: VecDeque<Job>,
+    doubtful: VecDeque<Job>,
+    failed: HashSet<IpAddr>,
+    refills: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+struct Job {
+    source: IpAddr,
+    first: Box<[u8]>,
+    /// What has been tried: everything before, and these.
+    from: usize,
+    skip: Vec<u32>,
+    /// Gone with the client.
+    alive: Weak<()>,
+    answer: OrderSender<Seen>,
+}
+
+/// What a trial has shown.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// The first header opens with this user's key.
+    Opened(usize, Opening),
+    /// Nothing opens; so many candidates have been tried.
+    Nothing(usize),
+}
+
+/// The trials of one client.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    trial: &'a Trial,
+    source: IpAddr,
+    /// Known users of the source that are to be tried.
+    known: Vec<u32>,
+    /// Candidates that have been tried on the spot.
+    tried: Vec<u32>,
+    /// Candidates before this one have been tried by the thread.
+    from: usize,
+    alive: Arc<()>,
+}
+
+impl Trial {
+    /// Starts the thread; it ends when the trial is dropped. `accepts` says what a client with a key may speak.
+    ///
+    /// # Errors
+    /// When the thread cannot be made.
+    pub(crate) fn start(users: &[User], accepts: impl Fn(&Psk) -> Accepts) -> io::Result<Arc<Self>> {
+        let psks: Vec<Psk> = users.iter().map(|user| Psk::new(user.key.expose().as_bytes())).collect();
+        let all = psks.iter().zip(0..).flat_map(|(psk, user)| {
+            Candidate::all(&accepts(psk), psk).into_iter().map(move |candidate| (user, candidate))
+        });
+        let mut candidates: Vec<(u32, Candidate)> = all.collect();
+        candidates.sort_by_key(|(_, candidate)| candidate.opening_len());
+        let mut of_user = vec![Vec::new(); users.len()];
+        for ((user, _), index) in candidates.iter().zip(0..) {
+            of_user[*user as usize].push(index);
+        }
+        let trial = Arc::new(Self {
+            candidates,
+            of_user,
+            ready: psks.iter().map(|_| Mutex::default()).collect(),
+            psks,
+            cache: Mutex::default(),
+            queue: Mutex::default(),
+            work: Condvar::new(),
+        });
+        let weak = Arc::downgrade(&trial);
+        std::thread::Builder::new().name("adit-trial".into()).spawn(move || work(&weak))?;
+        Ok(trial)
+    }
+
+    /// The trials of a client from `source`.
+    pub(crate) fn attempt(&self, source: IpAddr) -> Attempt<'_> {
+        let source = prefix(source);
+        let known = lock(&self.cache).find(source).to_vec();
+        Attempt { trial: self, source, known, tried: Vec::new(), from: 0, alive: Arc::new(()) }
+    }
+
+    /// The known users of `source`, most recent first, with their keys.
+    pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, Psk)> {
+        let known = lock(&self.cache).find(prefix(source)).to_vec();
+        known.into_iter().map(|user| (user as usize, self.psks[user as usize].clone())).collect()
+    }
+
+    /// `user` has shown itself at `source`.
+    pub(crate) fn note(&self, source: IpAddr, user: usize) {
+        let source = prefix(source);
+        lock(&self.cache).insert(source, number(user));
+        self.queue().failed.remove(&source);
+    }
+
+    /// A fresh key for an answer to `user`.
+    pub(crate) fn take_key(&self, user: usize) -> DirectionKey {
+        let key = lock(&self.ready[user]).pop();
+        let mut queue = self.queue();
+        if queue.refills.len() < REFILLS {
+            queue.refills.push_back(number(user));
+            self.work.notify_one();
+        }
+        drop(queue);
+        key.unwrap_or_else(|| self.psks[user].derive_own(&mut OsRng))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    /// Queues a job, if there is place.
+    fn submit(&self, job: Job) -> bool {
+        let mut queue = self.queue();
+        let Queue { fresh, doubtful, failed, .. } = &mut *queue;
+        let line = if failed.contains(&job.source) { doubtful } else { fresh };
+        line.retain(|other| other.alive.strong_count() > 0);
+        let same = line.iter().filter(|other| other.source == job.source).count();
+        if line.len() >= WAITING || same >= WAITING_PER_SOURCE {
+            return false;
+        }
+        line.push_back(job);
+        self.work.notify_one();
+        true
+    }
+
+    /// The next job, once there is one; `None` after a while without.
+    fn next_job(&self) -> Option<Job> {
+        let queue = self.queue();
+        let is_idle = |queue: &mut Queue| {
+            queue.fresh.is_empty() && queue.doubtful.is_empty() && queue.refills.is_empty()
+        };
+        let waited = self.work.wait_timeout_while(queue, CHECK, is_idle);
+        let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        queue.fresh.pop_front().or_else(|| queue.doubtful.pop_front())
+    }
+
+    /// Derives the keys for answers that are wanted.
+    fn refill(&self) {
+        loop {
+            let Some(user) = self.queue().refills.pop_front() else { return };
+            let ready = &self.ready[user as usize];
+            while lock(ready).len() < READY {
+                let key = self.psks[user as usize].derive_own(&mut OsRng);
+                lock(ready).push(key);
+            }
+        }
+    }
+
+    fn run(&self, job: &Job) {
+        let mut at = job.from;
+        loop {
+            self.refill();
+            if job.alive.strong_count() == 0 {
+                return;
+            }
+            let turn = lock(&QUARTER);
+            let since = rt::now();
+            let (next, opened) = self.try_some(job, at);
+            at = next;
+            let is_over = opened.is_some() || self.needs_more(at, job.first.len());
+            let failed = opened.is_none() && at == self.candidates.len();
+            if is_over {
+                if failed {
+                    self.failed(job.source);
+                }
+                job.answer.send(opened.unwrap_or(Seen::Nothing(at)));
+            }
+            std::thread::sleep((rt::now() - since) * REST);
+            drop(turn);
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Tries some of the candidates from `at` on; where to go on, and what has opened.
+    fn try_some(&self, job: &Job, at: usize) -> (usize, Option<Seen>) {
+        let mut at = at;
+        for _ in 0..CHUNK {
+            if self.needs_more(at, job.first.len()) {
+                break;
+            }
+            let (user, candidate) = &self.candidates[at];
+            if !job.skip.contains(&number(at))
+                && let Some(opening) = candidate.open(&job.first)
+            {
+                return (at, Some(Seen::Opened(*user as usize, opening)));
+            }
+            at += 1;
+        }
+        (at, None)
+    }
+
+    /// Whether the candidate `at` cannot be tried on `len` bytes, or is none.
+    fn needs_more(&self, at: usize, len: usize) -> bool {
+        self.candidates.get(at).is_none_or(|(_, candidate)| candidate.opening_len() > len)
+    }
+
+    fn failed(&self, source: IpAddr) {
+        let failed = &mut self.queue().failed;
+        if failed.len() >= FAILED {
+            failed.clear();
+        }
+        failed.insert(source);
+    }
+}
+
+impl Attempt<'_> {
+    /// Whether the next trial on `len` bytes is one on the spot, which costs the event loop a derivation or some.
+    pub(crate) fn is_warm(&self, len: usize) -> bool {
+        self.warm(len).next().is_some()
+    }
+
+    fn warm(&self, len: usize) -> impl Iterator<Item = u32> {
+        let all = self.known.iter().flat_map(|user| &self.trial.of_user[*user as usize]);
+        all.copied().filter(move |index| {
+            !self.tried.contains(index) && self.trial.candidates[*index as usize].1.opening_len() <= len
+        })
+    }
+
+    /// Tries the keys of those who have come from there before.
+    pub(crate) fn try_known(&mut self, first: &[u8]) -> Option<(usize, Opening)> {
+        let candidates: Vec<u32> = self.warm(first.len()).collect();
+        for index in candidates {
+            let (user, candidate) = &self.trial.candidates[index as usize];
+            if let Some(opening) = candidate.open(first) {
+                return Some((*user as usize, opening));
+            }
+            self.tried.push(index);
+        }
+        None
+    }
+
+    /// Has everybody else's key tried, as far as `first` reaches. `None` if too many wait already.
+    pub(crate) async fn try_all(&mut self, first: &[u8]) -> Option<Seen> {
+        if self.trial.needs_more(self.from, first.len()) {
+            return Some(Seen::Nothing(self.from));
+        }
+        let (answer, mut answers): (_, Orders<Seen>) = rt::orders();
+        let job = Job {
+            source: self.source,
+            first: first[..first.len().min(Candidate::MAX_LEN)].into(),
+            from: self.from,
+            skip: self.tried.clone(),
+            alive: Arc::downgrade(&self.alive),
+            answer,
+        };
+        if !self.trial.submit(job) {
+            return None;
+        }
+        let seen = answers.next().await?;
+        if let Seen::Nothing(tried) = seen {
+            self.from = tried;
+        }
+        Some(seen)
+    }
+
+    /// Whether everything has been tried.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.from == self.trial.candidates.len()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Users and candidates are counted in 32 bits.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+fn work(trial: &Weak<Trial>) {
+    while let Some(trial) = trial.upgrade() {
+        let job = trial.next_job();
+        trial.refill();
+        if let Some(job) = job {
+            trial.run(&job);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Servers with users: told apart, counted to the byte, and held to their limits.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+#![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+#![allow(dead_code, reason = "the helpers serve several tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod interop;
+mod limits;
+mod pairs;
+mod strangers;
+
+use std::net::SocketAddr;
+
+use adit_config::model::{
+    InboundProtocol, ObfsServer, OutboundProtocol, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion,
+    User, UserLimits, Users,
+};
+use adit_core::UserStatus;
+use common::{Proxy, Setup, loopback};
+
+/// Users of the first letters.
+fn users(names: &[(&str, UserLimits)]) -> Users {
+    let user = |(name, limits): &(&str, UserLimits)| User {
+        name: (*name).into(),
+        key: Secret::new(key(name)),
+        limits: *limits,
+    };
+    Users::new(names.iter().map(user).collect()).unwrap()
+}
+
+fn unlimited(names: &[&'static str]) -> Users {
+    users(&names.iter().map(|name| (*name, UserLimits::default())).collect::<Vec<_>>())
+}
+
+/// What tells a user from others.
+fn key(name: &str) -> String {
+    format!("the own key of {name}")
+}
+
+/// How a server tells users apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    /// By client ids.
+    Named,
+    /// By keys of their own.
+    Each,
+}
+
+const SCHEMES: [Scheme; 2] = [Scheme::Named, Scheme::Each];
+
+fn server(setup: &Setup, scheme: Scheme, users: Users) -> Proxy {
+    let psk = match scheme {
+        Scheme::Named => SnellKeys::Named(Secret::new(setup.psk), users),
+        Scheme::Each => SnellKeys::Each(users),
+    };
+    let server = SnellServer { psk, versions: setup.versions, obfs: ObfsServer::Off, udp: true, quic: false };
+    let config = setup.config(InboundProtocol::Snell(server), vec![loopback()], OutboundProtocol::Direct);
+    Proxy::start(&config)
+}
+
+/// A local port that leads to a server as one of its users.
+fn client(setup: &Setup, scheme: Scheme, name: &str, server: SocketAddr) -> Proxy {
+    let OutboundProtocol::Snell(client) = setup.snell_out(server) else { panic!("a Snell client") };
+    let client = match scheme {
+        Scheme::Named => SnellClient { client_id: Some(Secret::new(key(name))), ..client },
+        Scheme::Each => SnellClient { psk: Secret::new(key(name)), ..client },
+    };
+    Proxy::start(&setup.config(setup.local(), vec![loopback()], OutboundProtocol::Snell(client)))
+}
+
+fn of(version: SnellVersion) -> Setup {
+    Setup {
+        versions: adit_config::model::SnellVersions::Only(version),
+        version,
+        reuse: version.fixed_reuse().unwrap_or(true),
+        half_close: adit_config::model::HalfClose::On,
+        ..Setup::default()
+    }
+}
+
+/// What a server says of a user.
+fn status(server: &Proxy, name: &str) -> UserStatus {
+    let users = server.running().status().inbounds.remove(0).users;
+    users.into_iter().find(|user| user.name == name).unwrap()
+}

@@ -1,0 +1,93 @@
+//! Whoever is not a user sees nothing, and costs users nothing.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use adit_config::model::{Limits, SnellMode, SnellVersion, SnellVersions};
+
+use crate::common::{Pattern, Setup, Target, connect, exchange, wait_for, within};
+use crate::{SCHEMES, Scheme, client, of, server, unlimited};
+
+const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
+
+/// So long nothing at all must come.
+const SILENCE: Duration = Duration::from_secs(2);
+
+fn assert_silent(name: &str, stream: &TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    let read = (&*stream).read(&mut [0; 64]).map_err(|error| error.kind());
+    assert_eq!(read, Err(ErrorKind::WouldBlock), "{name}");
+    stream.set_nonblocking(false).unwrap();
+}
+
+#[test]
+fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
+    within(100, || {
+        let auto = Setup { versions: SnellVersions::Auto, ..of(SnellVersion::V5) };
+        let mut all = Vec::new();
+        for (setup, scheme) in [of(SnellVersion::V5), of(V6), auto]
+            .iter()
+            .flat_map(|setup| SCHEMES.map(|scheme| (setup, scheme)))
+        {
+            let server = server(setup, scheme, unlimited(&["ann", "bob"]));
+            let good = client(setup, scheme, "ann", server.addr);
+            let bad = client(setup, scheme, "mallory", server.addr);
+            let none = setup.client(server.addr);
+            let target = Target::echo();
+            let (mut streams, mut tunnels) = (Vec::new(), Vec::new());
+            for (who, proxy) in [("an unknown user", &bad), ("nobody", &none)] {
+                let mut stream = proxy.tunnel(target.addr);
+                stream.write_all(b"early").unwrap();
+                tunnels.push((format!("{setup:?} {scheme:?}: {who}"), stream));
+            }
+            for len in [1, 38, 39, 62, 63, 100, 294, 295, 1460, 70_000] {
+                let mut stream = connect(server.addr);
+                stream.write_all(&Pattern::bytes(len as u64, len)).unwrap();
+                streams.push((format!("{setup:?} {scheme:?}: {len} bytes"), stream));
+            }
+            all.push((server, [good, bad, none], target, streams, tunnels));
+        }
+        thread::sleep(SILENCE);
+        for (_server, [good, ..], target, streams, tunnels) in all {
+            for (name, stream) in streams.iter().chain(&tunnels) {
+                assert_silent(name, stream);
+            }
+            exchange(&good.tunnel(target.addr), (1, 20_000), (1, 20_000));
+            for (name, mut stream) in streams {
+                stream.shutdown(Shutdown::Write).unwrap();
+                let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+                assert_eq!(read, Ok(0), "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn known_users_are_served_while_garbage_floods_in() {
+    within(100, || {
+        let limits = Limits { unauthenticated_per_source: 4096, ..Setup::default().limits };
+        let setup = Setup { limits, reuse: false, ..of(SnellVersion::V5) };
+        let names: Vec<String> = (0..2000).map(|n| format!("user{n}")).collect();
+        let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();
+        let server = server(&setup, Scheme::Each, unlimited(&names));
+        let known = client(&setup, Scheme::Each, "user1999", server.addr);
+        let target = Target::echo();
+        exchange(&known.tunnel(target.addr), (1, 1000), (1, 1000));
+        let garbage: Vec<TcpStream> = (0..300)
+            .map(|n| {
+                let mut stream = connect(server.addr);
+                stream.write_all(&Pattern::bytes(n, 200)).unwrap();
+                stream
+            })
+            .collect();
+        for _ in 0..20 {
+            exchange(&known.tunnel(target.addr), (1, 1000), (1, 1000));
+        }
+        // Who finds the queue full is refused at once, and in silence.
+        wait_for("most are refused", || server.refused("authentication") > 200);
+        assert_silent("garbage", &garbage[299]);
+        drop(garbage);
+    });
+}
