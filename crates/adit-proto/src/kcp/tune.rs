@@ -116,6 +116,8 @@ enum Phase {
 pub struct Model {
     phase: Phase,
     max_bound: u64,
+    /// The round before was filled (see [`Round::filled`]).
+    filled: bool,
     /// What may be under way in startup at the least, in bytes: grows by what is delivered.
     startup_bound: u64,
     delivered: u64,
@@ -154,6 +156,8 @@ struct Round {
     started_us: u64,
     started_with: u64,
     limited: bool,
+    /// As much was under way as may be: with acknowledgements that come in bursts, rests follow that say nothing.
+    filled: bool,
     /// Bytes that were sent, and of these again.
     sent: u64,
     again: u64,
@@ -177,6 +181,7 @@ impl Model {
         Self {
             phase: Phase::Startup,
             max_bound,
+            filled: false,
             startup_bound: INITIAL_BOUND,
             delivered: 0,
             round: Round::default(),
@@ -245,6 +250,7 @@ impl Model {
             self.bursts.since_us = now_us;
             self.bursts.bytes = 0;
         }
+        self.round.filled |= in_flight + 2 * bytes > self.bound();
         let Some(rate) = self.pacing_rate() else { return };
         let burst_us = BURST_US.max(to_micros(to_float(MIN_BURST) / rate));
         let from = self.next_send_us.max(now_us.saturating_sub(burst_us));
@@ -268,7 +274,7 @@ impl Model {
             self.sample_rtt(ack.now_us, rtt_us.max(1));
         }
         self.sample_burst(ack);
-        if self.phase == Phase::Startup && !self.round.limited {
+        if self.phase == Phase::Startup && (self.filled || self.round.filled || !self.round.limited) {
             self.startup_bound = (self.startup_bound + ack.bytes).min(self.max_bound);
         }
         if self.limited_until > self.delivered {
@@ -368,7 +374,7 @@ impl Model {
             let rate = to_float(bytes) * 1e6 / to_float(elapsed_us);
             // Before anything is known, little that was sent says nothing: a rate made of it would keep itself up, as
             // pacing by it leaves rests in which nothing is measured.
-            if !round.limited || rate > self.rate() && !self.rates.is_empty() {
+            if !round.limited || self.filled && round.filled || rate > self.rate() && !self.rates.is_empty() {
                 self.sample_rate(now_us, rate);
             }
         }
@@ -414,6 +420,7 @@ impl Model {
     }
 
     fn begin_round(&mut self, now_us: u64) {
+        self.filled = self.round.filled;
         self.round = Round {
             ends_at: self.delivered,
             started_us: now_us,

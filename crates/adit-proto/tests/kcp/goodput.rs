@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use adit_proto::smux::{self, Version};
 use adit_testkit::netem::Loss;
 
 use super::sim::{Path, Stack, defaults, flooding, run, tuned};
@@ -15,7 +16,7 @@ type Named = (&'static str, fn() -> Stack);
 
 fn path(mbit: u64, rtt_ms: u64, loss: Loss, seconds: (u64, u64)) -> Path {
     let (from, until) = (Duration::from_secs(seconds.0), Duration::from_secs(seconds.1));
-    Path { mbit, rtt_ms, loss, queue_len: QUEUE_LEN, from, until, rival_at: None }
+    Path { mbit, rtt_ms, loss, queue_len: QUEUE_LEN, from, until, rival_at: None, client: None }
 }
 
 fn table(paths: &[(u64, u64, Loss)], seconds: (u64, u64), stacks: &[Named]) -> String {
@@ -103,5 +104,16 @@ fn leaves_room() {
     for (mbit, rtt_ms) in [(10, 100), (100, 20), (100, 100)] {
         let shares = shares(mbit, rtt_ms, (10, 40));
         assert!(shares.iter().all(|share| *share > 30.0), "{mbit} Mbit/s, {rtt_ms} ms: {shares:?}");
+    }
+}
+
+/// kcptun as it comes at the reading end: its window is short, and it acknowledges seldom.
+#[test]
+fn kcptun_reads_no_slower_than_from_itself() {
+    for loss in LOSSES {
+        let at = |client| Path { client, ..path(20, 100, loss, (2, 6)) };
+        let v1 = Stack { mux: smux::Settings { version: Version::V1, ..tuned().mux }, ..tuned() };
+        let (ours, theirs) = (run(&v1, &at(Some(defaults()))), run(&defaults(), &at(None)));
+        assert!(ours.goodput >= theirs.goodput, "{loss:?}: {ours:?} {theirs:?}");
     }
 }

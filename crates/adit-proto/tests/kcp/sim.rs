@@ -31,6 +31,8 @@ pub(crate) struct Path {
     pub(crate) until: Duration,
     /// A TCP flow that goes the same way, from this time on.
     pub(crate) rival_at: Option<Duration>,
+    /// The client's, where the ends differ.
+    pub(crate) client: Option<Stack>,
 }
 
 #[derive(Debug)]
@@ -171,7 +173,10 @@ impl World {
             loss: path.loss,
             ..Conditions::default()
         };
-        let mut ends = [End::new(Role::Client, stack, start), End::new(Role::Server, stack, start)];
+        let mut ends = [
+            End::new(Role::Client, path.client.as_ref().unwrap_or(stack), start),
+            End::new(Role::Server, stack, start),
+        ];
         let bulk = ends[0].mux.open().expect("the first stream");
         ends[0].mux.send(bulk, b"get");
         Self {
