@@ -689,9 +689,9 @@ fn users_of_a_snell_server_have_keys_and_limits() {
     let users = "users = [{ name = \"ann\", password = \"key of ann\" }, { name = \"bob\", password = \"key of bob\", \
                  quota = \"1500MB\", reset-day = 28, expires = \"2030-12-31\", rate = \"1MiB\", connections = 7, \
                  addresses = 2 }]\n";
-    let keys = |text: &str| match &load(text).inbounds[0].protocol {
-        InboundProtocol::Snell(server) => server.psk.clone(),
-        other => panic!("{other:?}"),
+    let keys = |text: &str| {
+        let InboundProtocol::Snell(server) = &load(text).inbounds[0].protocol else { panic!("{text}") };
+        server.psk.clone()
     };
     let SnellKeys::Each(each) = keys(&format!("{head}{users}")) else { panic!("a key each") };
     let limits = UserLimits {
