@@ -275,7 +275,7 @@ impl Model {
         }
         self.sample_burst(ack);
         if self.phase == Phase::Startup && (self.filled || self.round.filled || !self.round.limited) {
-            self.startup_bound = (self.startup_bound + ack.bytes).min(self.max_bound);
+            self.startup_bound = (self.startup_bound + ack.bytes).min(self.max_bound.max(MIN_BOUND));
         }
         if self.limited_until > self.delivered {
             self.round.limited = true;
@@ -731,6 +731,12 @@ mod tests {
         let mut model = Model::new(100_000);
         path.run(&mut model, 5);
         assert!(path.in_flight <= 101_000 && model.bound() <= 100_000);
+    }
+
+    #[test]
+    fn the_least_cap_leaves_a_rate() {
+        let (sent, acknowledged) = ([0, 0, 0, 0, 0], [128, 0, 0, 0, 1]);
+        fuzz_model(&[&[0, 52, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &sent, &acknowledged, &sent].concat());
     }
 
     proptest! {
