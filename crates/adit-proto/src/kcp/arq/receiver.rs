@@ -145,7 +145,7 @@ impl Receiver {
 
     /// Gives back what an idle session does not need.
     fn rest(&mut self) {
-        self.spare.truncate(SPARE / 8);
+        self.spare.truncate(SPARE / 32);
         self.gaps.shrink_to(SPARE);
         self.ready.shrink_to(SPARE);
         self.acks.shrink_to(SPARE);

@@ -354,7 +354,7 @@ impl Sender {
         self.timeout_us = u64::MAX;
         self.due.clear();
         if self.queue.is_empty() {
-            self.spare.truncate(SPARE / 8);
+            self.spare.truncate(SPARE / 32);
             self.slots.shrink_to(SPARE / 4);
             self.queue.shrink_to(SPARE);
             self.holes.shrink_to(SPARE);
