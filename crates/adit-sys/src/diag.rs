@@ -89,7 +89,12 @@ mod tests {
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(is_orphan(from, to).unwrap(), Some(false));
             drop(client);
-            assert_eq!(is_orphan(from, to).unwrap(), Some(true));
+            // A child that another test is about to start may hold the socket until it is another program.
+            let is_seen = || {
+                std::thread::sleep(Duration::from_millis(10));
+                is_orphan(from, to).unwrap() == Some(true)
+            };
+            assert!((0..2000).any(|_| is_seen()));
             drop(server);
         }
         let nobody = "127.0.0.1:1".parse().unwrap();
