@@ -43,7 +43,7 @@ fn assert_silent(streams: &[(String, TcpStream)]) {
 fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
     for (name, mut stream) in streams {
         stream.shutdown(Shutdown::Write).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
         assert_eq!(read, Ok(0), "{name}");
     }
