@@ -94,7 +94,7 @@ fn a_stranger_that_never_stops_is_not_read_for_ever() {
     within(60, || {
         let server = setup().server();
         let mut stream = connect(server.addr);
-        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(4))).unwrap();
         let block = Pattern::bytes(1, 1 << 16);
         let mut sent = 0;
         while let Ok(len) = stream.write(&block) {
