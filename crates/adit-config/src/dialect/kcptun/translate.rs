@@ -255,7 +255,7 @@ impl Translator {
             Release::Debian if !(50..=1500).contains(&given) => 1400,
             Release::Debian | Release::Last => usize::try_from(given.clamp(0, 1500)).unwrap_or(1500),
         };
-        let fec = if parity == KcpParity::Off { 0 } else { fec::HEADER_LEN };
+        let fec = if matches!(parity, KcpParity::Fixed(_)) { fec::HEADER_LEN } else { 0 };
         let headers = crypt.head_len() + crypt.tail_len() + fec + adit_proto::kcp::arq::SEGMENT_HEADER_LEN;
         if mtu < headers + LEAST_DATA {
             self.problem("mtu", format!("too short for {headers} bytes of headers"), "1350 is usual".into());
