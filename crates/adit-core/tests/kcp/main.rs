@@ -7,5 +7,6 @@
 
 mod interop;
 mod layers;
+mod lossy;
 mod pairs;
 mod support;

@@ -1,0 +1,136 @@
+//! kcptun as Debian has it, at either end of a path that loses packets: with its parity, which repairs here, and without.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Kcp, KcpClient, KcpParity};
+use adit_proto::kcp::crypt::Method;
+use adit_proto::smux::Version;
+use adit_testkit::unused_addr;
+
+use crate::support::{
+    KEY, Peer, addr, client, client_status, destination, echo, has, kcp, round_trip, server, server_status,
+};
+
+/// One way.
+const DELAY: Duration = Duration::from_millis(20);
+/// One packet in so many is lost.
+const LOSE: u64 = 33;
+/// What is repaired takes no longer to show.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Leads one client's datagrams to `server` and back, late and with losses, until the process ends.
+fn path(server: SocketAddr) -> SocketAddr {
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        socket
+    };
+    let (near, far) = (socket(), socket());
+    let addr = near.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut on_the_way: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
+        let mut client = None;
+        let mut number = 1_u64;
+        let mut buffer = [0; 2048];
+        loop {
+            for (queue, socket) in on_the_way.iter_mut().zip([&near, &far]) {
+                while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                    if from != server {
+                        client = Some(from);
+                    }
+                    number = number
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    if (number >> 33) % LOSE != 0 {
+                        queue.push_back((Instant::now() + DELAY, buffer[..len].to_vec()));
+                    }
+                    if queue.front().is_some_and(|(at, _)| *at <= Instant::now()) {
+                        break;
+                    }
+                }
+            }
+            for (queue, (socket, to)) in on_the_way.iter_mut().zip([(&far, Some(server)), (&near, client)]) {
+                while let Some(to) = to
+                    && queue.front().is_some_and(|(at, _)| *at <= Instant::now())
+                    && let Some((_, datagram)) = queue.pop_front()
+                {
+                    drop(socket.send_to(&datagram, to));
+                }
+            }
+        }
+    });
+    addr
+}
+
+/// kcptun's two kinds of receivers, and both versions of smux.
+fn shapes() -> impl Iterator<Item = (Version, bool)> {
+    [Version::V1, Version::V2].into_iter().flat_map(|version| [(version, true), (version, false)])
+}
+
+fn measured(version: Version) -> Kcp {
+    Kcp { version: Some(version), parity: KcpParity::Measured, ..kcp(Method::Aes128) }
+}
+
+fn flags(command: &mut Command, version: Version, parity: bool) {
+    command.args(["-key", KEY, "-crypt", "aes-128", "-nocomp"]);
+    command.args(["-smuxver", if version == Version::V1 { "1" } else { "2" }]);
+    if !parity {
+        command.args(["-datashard", "0", "-parityshard", "0"]);
+    }
+}
+
+/// Sends text there and back, and goes on until `repaired` says that something has been computed from parity.
+fn exercise(port: SocketAddr, parity: bool, repaired: impl Fn() -> u64) {
+    let until = Instant::now() + LIMIT;
+    round_trip(port, 300_000, false);
+    while parity && repaired() == 0 {
+        assert!(Instant::now() < until, "nothing has been repaired");
+        round_trip(port, 300_000, false);
+    }
+}
+
+#[test]
+#[ignore = "needs kcptun-client"]
+fn their_client_our_server_with_losses() {
+    if !has("kcptun-client") {
+        return;
+    }
+    let echo = echo();
+    for (version, parity) in shapes() {
+        println!("their client: {version:?}, parity {parity}");
+        let servers = server(&measured(version), echo);
+        let local = unused_addr();
+        let mut command = Command::new("kcptun-client");
+        command.args(["-l", &local.to_string(), "-r", &path(addr(&servers)).to_string()]);
+        flags(&mut command, version, parity);
+        let _peer = Peer::start(&mut command, local);
+        exercise(local, parity, || server_status(&servers).totals.recovered);
+        servers.end();
+    }
+}
+
+#[test]
+#[ignore = "needs kcptun-server"]
+fn our_client_their_server_with_losses() {
+    if !has("kcptun-server") {
+        return;
+    }
+    let echo = echo();
+    for (version, parity) in shapes() {
+        println!("our client: {version:?}, parity {parity}");
+        let listen = unused_addr();
+        let mut command = Command::new("kcptun-server");
+        command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
+        flags(&mut command, version, parity);
+        let _peer = Peer::start_udp(&mut command, listen);
+        let settings =
+            KcpClient { half_close: false, ..KcpClient::new(measured(version), destination(path(listen))) };
+        let clients = client(settings);
+        exercise(addr(&clients), parity, || client_status(&clients).totals.recovered);
+        clients.end();
+    }
+}
