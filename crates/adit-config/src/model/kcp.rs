@@ -102,7 +102,7 @@ impl Kcp {
 pub enum KcpParity {
     /// None.
     Off,
-    /// What the losses ask for, while the path has room: up to [`Shards::USUAL`].
+    /// What the losses ask for, while the path has room, to peers that send parity: in groups like theirs.
     Measured,
     /// All of each group, always.
     Fixed(Shards),

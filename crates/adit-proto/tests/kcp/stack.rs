@@ -44,12 +44,12 @@ impl Carrier {
         let mut carrier = Self {
             arq: Arq::new(7, settings, now),
             crypt: Crypt::new(setup.method, &Secret::derive(b"test-key-1")),
-            sending: setup.shards.map(|shards| {
-                if setup.follows { Sending::measured(shards, now) } else { Sending::fixed(shards) }
-            }),
+            sending: setup
+                .shards
+                .map(|shards| if setup.follows { Sending::measured(now) } else { Sending::fixed(shards) }),
             parity: 0,
             kcp_len: setup.kcp_len(),
-            decoder: Decoder::new(setup.shards),
+            decoder: Decoder::new(setup.shards.filter(|_| !setup.follows)),
             rng: FixedRng::new(seed),
             recovered: Vec::new(),
         };
@@ -60,7 +60,8 @@ impl Carrier {
     /// Room for the header of the next datagram, in front of its KCP bytes; returns its length.
     fn make_room(&mut self, now: Instant) -> usize {
         let seen = self.arq.seen();
-        let fec_head = self.sending.as_mut().map_or(0, |sending| sending.head_len(seen, now));
+        let theirs = self.decoder.shards();
+        let fec_head = self.sending.as_mut().map_or(0, |sending| sending.head_len(theirs, seen, now));
         self.arq.set_mtu(self.kcp_len - fec_head);
         fec_head
     }

@@ -423,7 +423,8 @@ impl Session {
         let (head, _) = self.shared.room();
         for _ in 0..most {
             let seen = self.arq.seen();
-            let fec = self.sending.as_mut().map_or(0, |sending| sending.head_len(seen, now));
+            let theirs = self.decoder.shards();
+            let fec = self.sending.as_mut().map_or(0, |sending| sending.head_len(theirs, seen, now));
             self.arq.set_mtu(self.shared.content_len() - fec);
             if let Some(tokens) = &mut self.tokens
                 && !tokens.refill(now)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::{Kcp, KcpParity};
 use adit_proto::kcp::arq;
 use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
-use adit_proto::kcp::fec::{Decoder, Sending, Shards};
+use adit_proto::kcp::fec::{Decoder, Sending};
 use adit_proto::smux::{self, Version};
 
 use super::metrics::KcpMetrics;
@@ -90,7 +90,7 @@ impl Shared {
     pub(super) fn sending(&self, now: Instant) -> Option<Sending> {
         match self.config.parity {
             KcpParity::Off => None,
-            KcpParity::Measured => Some(Sending::measured(Shards::USUAL, now)),
+            KcpParity::Measured => Some(Sending::measured(now)),
             KcpParity::Fixed(shards) => Some(Sending::fixed(shards)),
         }
     }

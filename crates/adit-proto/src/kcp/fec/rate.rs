@@ -70,11 +70,16 @@ impl Rate {
         }
     }
 
+    /// What has been seen until `now_us` says nothing.
+    pub(super) fn begin(&mut self, now_us: u64, seen: Seen) {
+        (self.since_us, self.before) = (now_us, seen);
+    }
+
     /// Takes what has been seen until `now_us`; returns how many parity packets groups should get from now on.
     pub(super) fn update(&mut self, now_us: u64, seen: Seen) -> usize {
         if seen.round_trip_us == 0 {
             // What timed out before it could be known when, says nothing.
-            (self.since_us, self.before) = (now_us, seen);
+            self.begin(now_us, seen);
         }
         let (sent, again) = (seen.sent - self.before.sent, seen.sent_again - self.before.sent_again);
         let elapsed_us = now_us.saturating_sub(self.since_us);

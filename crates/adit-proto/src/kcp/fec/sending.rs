@@ -6,45 +6,59 @@ use super::{Encoder, HEADER_LEN, Shards};
 /// The sending side of a session: its groups, and how much parity they get.
 #[derive(Debug)]
 pub struct Sending {
-    encoder: Encoder,
+    encoder: Option<Encoder>,
     rate: Option<(Rate, Instant)>,
 }
 
 impl Sending {
     /// All parity of each group, whatever is lost.
     pub fn fixed(shards: Shards) -> Self {
-        Self { encoder: Encoder::new(shards), rate: None }
+        Self { encoder: Some(Encoder::new(shards)), rate: None }
     }
 
-    /// As much as the losses ask for from `now` on; none before there are any.
-    pub fn measured(shards: Shards, now: Instant) -> Self {
-        let mut encoder = Encoder::new(shards);
-        encoder.set_level(0);
-        Self { encoder, rate: Some((Rate::new(shards), now)) }
+    /// As much as the losses ask for from `now` on, in groups like the peer's.
+    pub fn measured(now: Instant) -> Self {
+        Self { encoder: None, rate: Some((Rate::new(Shards::USUAL), now)) }
     }
 
     /// Length of the header that the next packet needs: [`HEADER_LEN`], or 0 as long as there is no parity. Such a packet
     /// is sent as it is.
-    pub fn head_len(&mut self, seen: Seen, now: Instant) -> usize {
+    ///
+    /// `theirs` are the groups in which the peer sends parity, once they are known. Measured parity comes in the same and
+    /// to no other peer: old ones that expect none, or other groups, take those that are not whole for smaller ones, and
+    /// compute nonsense that passes for data.
+    pub fn head_len(&mut self, theirs: Option<Shards>, seen: Seen, now: Instant) -> usize {
         if let Some((rate, epoch)) = &mut self.rate {
+            let Some(theirs) = theirs else { return 0 };
             let now_us = now.saturating_duration_since(*epoch).as_micros();
-            self.encoder.set_level(rate.update(u64::try_from(now_us).unwrap_or(u64::MAX), seen));
+            let now_us = u64::try_from(now_us).unwrap_or(u64::MAX);
+            let encoder = self.encoder.get_or_insert_with(|| {
+                let mut encoder = Encoder::new(theirs);
+                encoder.set_level(0);
+                *rate = Rate::new(theirs);
+                rate.begin(now_us, seen);
+                encoder
+            });
+            let seen = Seen { has_room: seen.has_room && encoder.shards() == theirs, ..seen };
+            encoder.set_level(rate.update(now_us, seen));
         }
-        if self.encoder.is_on() { HEADER_LEN } else { 0 }
+        if self.encoder.as_ref().is_some_and(Encoder::is_on) { HEADER_LEN } else { 0 }
     }
 
     /// Seals a packet that has room for the header: see [`Encoder::seal`].
     pub fn seal(&mut self, packet: &mut [u8], now: Instant) {
-        self.encoder.seal(packet, now);
+        if let Some(encoder) = &mut self.encoder {
+            encoder.seal(packet, now);
+        }
     }
 
     /// See [`Encoder::poll_parity`].
     pub fn poll_parity(&mut self, out: &mut Vec<u8>) -> bool {
-        self.encoder.poll_parity(out)
+        self.encoder.as_mut().is_some_and(|encoder| encoder.poll_parity(out))
     }
 
     /// Data packets of a group, and the parity packets that it gets at present.
     pub fn level(&self) -> (usize, usize) {
-        (self.encoder.shards().data(), self.encoder.level())
+        self.encoder.as_ref().map_or((0, 0), |encoder| (encoder.shards().data(), encoder.level()))
     }
 }
