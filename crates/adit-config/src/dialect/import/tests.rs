@@ -190,6 +190,7 @@ fn deployment() -> impl Strategy<Value = Deployment> {
             name: name.into(),
             server: "[2001:db8::1]:6160".parse().unwrap(),
             psk: Secret::new(psk),
+            client_id: None,
             obfs: if version.has_obfs() { obfs } else { ObfsClient::Off },
             reuse: version.fixed_reuse().unwrap_or(reuse),
             version,
