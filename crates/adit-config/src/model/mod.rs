@@ -11,7 +11,7 @@ mod url;
 mod users;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -367,8 +367,8 @@ pub enum HalfClose {
 pub struct Dial {
     /// Which address families are used.
     pub family: Family,
-    /// Interface that outgoing sockets are bound to.
-    pub interface: Option<Box<str>>,
+    /// How outgoing sockets leave this machine.
+    pub egress: Egress,
     /// Name servers; empty for the system's configuration.
     pub dns: Vec<SocketAddr>,
     /// TCP Fast Open on outgoing connections.
@@ -387,7 +387,7 @@ impl Default for Dial {
     fn default() -> Self {
         Self {
             family: Family::Any,
-            interface: None,
+            egress: Egress::default(),
             dns: Vec::new(),
             fast_open: false,
             timeout: Duration::from_secs(10),
@@ -395,6 +395,55 @@ impl Default for Dial {
             unix: None,
             pace: None,
         }
+    }
+}
+
+/// How outgoing sockets leave this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Egress {
+    /// Interface that they are bound to.
+    pub interface: Option<Box<str>>,
+    /// Address that IPv4 is sent from.
+    pub v4: Option<Ipv4Addr>,
+    /// Address that IPv6 is sent from.
+    pub v6: Option<Ipv6Addr>,
+    /// Mark by which routing rules and firewalls know them (`SO_MARK`).
+    pub mark: Option<u32>,
+}
+
+impl Egress {
+    /// Sends from `source` what is of its family; true if there was another address for that.
+    pub fn set_source(&mut self, source: IpAddr) -> bool {
+        match source {
+            IpAddr::V4(ip) => self.v4.replace(ip).is_some(),
+            IpAddr::V6(ip) => self.v6.replace(ip).is_some(),
+        }
+    }
+
+    /// What is not said here is as in `general`.
+    #[must_use]
+    pub fn or(self, general: &Self) -> Self {
+        let has_source = self.v4.is_some() || self.v6.is_some();
+        let (v4, v6) = if has_source { (self.v4, self.v6) } else { (general.v4, general.v6) };
+        Self {
+            interface: self.interface.or_else(|| general.interface.clone()),
+            v4,
+            v6,
+            mark: self.mark.or(general.mark),
+        }
+    }
+
+    /// Where what is sent to `peer` comes from, if that is not left to the system.
+    pub fn source(&self, peer: IpAddr) -> Option<IpAddr> {
+        match peer.to_canonical() {
+            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
+        }
+    }
+
+    /// The addresses that there are.
+    pub fn sources(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
     }
 }
 
@@ -419,6 +468,8 @@ pub struct SocketOptions {
     pub fast_open: bool,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
+    /// Other processes of the same user may listen there as well (`SO_REUSEPORT`).
+    pub reuse_port: bool,
     /// Connections that come as streams of sessions, in the place of TCP.
     pub carrier: Option<Box<Kcp>>,
     /// How fast the connections from one address send together; none with a carrier, which has a pace of its own.

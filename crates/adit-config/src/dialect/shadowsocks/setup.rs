@@ -120,6 +120,8 @@ pub struct Manager {
     pub plugin: Option<Plugin>,
     /// TCP Fast Open of all servers.
     pub fast_open: bool,
+    /// Other processes of the same user may listen on the ports of servers.
+    pub reuse_port: bool,
     /// Directory of the files that it leaves for its servers.
     pub directory: Option<PathBuf>,
 }
@@ -165,6 +167,7 @@ impl Manager {
             listen: self.hosts.iter().map(|host| SocketAddr::new(*host, add.port)).collect(),
             socket: SocketOptions {
                 fast_open: add.fast_open.unwrap_or(self.fast_open),
+                reuse_port: self.reuse_port,
                 ..SocketOptions::default()
             },
             outbound: 0,

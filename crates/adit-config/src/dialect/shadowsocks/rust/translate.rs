@@ -17,8 +17,9 @@ use crate::dialect::shadowsocks::setup::{
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
-    Config, Dial, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol, Plugin,
-    Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports, Udp,
+    Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
+    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
+    Udp,
 };
 use crate::source::Source;
 
@@ -127,8 +128,7 @@ impl Builder<'_> {
         if let Some(flows) = self.number(Flag::UdpAssociations).and_then(small) {
             self.wanted.udp.flows = flows;
         }
-        let interface = self.flag(Flag::BindInterface, interface);
-        self.wanted.interface = interface.or_else(|| self.wanted.interface.take());
+        self.flag_egress();
         let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
         self.wanted.process.open_files = files.filter(|files| *files > 0);
         self.wanted.process.user = self.flag(Flag::User, |text| text_of(text, 256));
@@ -232,8 +232,20 @@ impl Builder<'_> {
             timeout: self.seconds(Flag::Timeout),
             tcp_weight: 100,
             udp_weight: 100,
-            interface: None,
+            egress: Egress::default(),
         })
+    }
+
+    fn flag_egress(&mut self) {
+        let mut egress = Egress {
+            interface: self.flag(Flag::BindInterface, interface),
+            mark: self.number(Flag::Mark).and_then(file::mark),
+            ..Egress::default()
+        };
+        if let Some(source) = self.flag(Flag::BindAddr, value::bind_address) {
+            egress.set_source(source);
+        }
+        self.wanted.egress = egress.or(&self.wanted.egress);
     }
 
     fn flag_url(&mut self) -> Option<Server> {
@@ -251,7 +263,7 @@ impl Builder<'_> {
             timeout: None,
             tcp_weight: 100,
             udp_weight: 100,
-            interface: None,
+            egress: Egress::default(),
         })
     }
 
@@ -325,12 +337,12 @@ impl Builder<'_> {
     fn dial(&self, server: Option<&Server>) -> Dial {
         use crate::model::Family as Families;
 
-        let own = |server: &Server| (server.timeout, server.interface.clone());
-        let (timeout, interface) = server.map(own).unwrap_or_default();
+        let own = |server: &Server| (server.timeout, server.egress.clone());
+        let (timeout, egress) = server.map(own).unwrap_or_default();
         let default = Dial::default();
         Dial {
             family: if self.wanted.ipv6_first { Families::Any } else { Families::PreferV4 },
-            interface: interface.or_else(|| self.wanted.interface.clone()),
+            egress: egress.or(&self.wanted.egress),
             dns: self.wanted.dns.clone(),
             fast_open: self.wanted.fast_open,
             timeout: timeout
@@ -415,6 +427,7 @@ impl Builder<'_> {
             transports: self.wanted.mode,
             plugin: self.wanted.plugin.clone(),
             fast_open: self.wanted.fast_open,
+            reuse_port: false,
             directory: directory.map(|path| (*path).into()),
         }));
     }
