@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use adit_config::model::User;
 use adit_net::rt::{self, OrderSender, Orders};
+use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
 use super::cache::Cache;
@@ -382,6 +383,8 @@ fn number(index: usize) -> u32 {
 }
 
 fn work(trial: &Weak<Trial>) {
+    // Event loops come first where there is not a core for each.
+    run_behind();
     while let Some(trial) = trial.upgrade() {
         let job = trial.next_job();
         trial.refill();
