@@ -10,6 +10,7 @@ mod snell;
 mod url;
 mod users;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -45,12 +46,21 @@ pub struct Config {
     pub limits: Limits,
     /// Access control for all inbounds.
     pub acl: Option<acl::AccessList>,
+    /// The same for single inbounds, by name, in the place of [`Config::acl`].
+    pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
     pub outbounds: Vec<Outbound>,
+}
+
+impl Config {
+    /// The access control of an inbound.
+    pub fn access(&self, inbound: &Inbound) -> Option<&acl::AccessList> {
+        self.acl_of.get(&inbound.name).or(self.acl.as_ref())
+    }
 }
 
 /// Most event loops that are started without being asked for.

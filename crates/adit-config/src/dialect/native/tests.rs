@@ -3,6 +3,7 @@ use std::time::Duration;
 use adit_proto::kcp::crypt::Method as Cipher;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
@@ -788,6 +789,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             cores,
             limits,
             acl: None,
+            acl_of: BTreeMap::new(),
             udp,
             inbounds,
             outbounds,
