@@ -49,6 +49,16 @@ pub enum StartError {
         /// What the system said.
         source: ListenError,
     },
+    /// A unix socket cannot be listened on.
+    #[error("inbound {name}: cannot listen on {path}")]
+    Unix {
+        /// The inbound.
+        name: Arc<str>,
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A part of the configuration cannot be built.
     #[error("{name}")]
     Build {
@@ -162,6 +172,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             addresses[index].push(addr);
             warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
         }
+        open_unix(inbound, index, &mut sockets)?;
         warnings.extend(inbound::warnings(inbound));
     }
     warnings.extend(config.outbounds.iter().flat_map(outbound::warnings));
@@ -241,6 +252,7 @@ impl Pacers {
 #[derive(Default)]
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<(usize, std::net::TcpListener)>,
+    pub(crate) unix: Vec<(usize, listen::LocalListener)>,
     /// With what the cores of one address share.
     pub(crate) datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
     /// For the sessions of carriers.
@@ -252,6 +264,7 @@ impl Sockets {
     fn take(&mut self, index: usize) -> Self {
         Self {
             listeners: self.listeners.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+            unix: self.unix.extract_if(.., |(inbound, _)| *inbound == index).collect(),
             datagrams: self.datagrams.extract_if(.., |(inbound, ..)| *inbound == index).collect(),
             carriers: self.carriers.extract_if(.., |(inbound, _)| *inbound == index).collect(),
         }
@@ -309,6 +322,22 @@ pub(crate) fn open(
         }
     }
     Ok((addr, warnings))
+}
+
+/// Listens on the unix socket of `inbound`, if it has one.
+pub(crate) fn open_unix(
+    inbound: &model::Inbound,
+    index: usize,
+    cores: &mut [Sockets],
+) -> Result<(), StartError> {
+    let Some(path) = &inbound.socket.unix else { return Ok(()) };
+    let made = listen::listen_unix(path, cores.len());
+    let made =
+        made.map_err(|source| StartError::Unix { name: inbound.name.clone(), path: path.clone(), source })?;
+    for (core, socket) in cores.iter_mut().zip(made) {
+        core.unix.push((index, socket));
+    }
+    Ok(())
 }
 
 /// The plugin that listens in the place of `inbound`.

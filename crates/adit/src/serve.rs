@@ -91,7 +91,11 @@ impl Start {
         let direct = config.outbounds.iter().filter(|out| out.protocol == OutboundProtocol::Direct);
         Self {
             listening: listening
-                .map(|(name, addr)| (name.to_string(), protocol(&name), addr.to_string()))
+                .map(|(name, addr)| (name, addr.to_string()))
+                .chain(config.inbounds.iter().filter_map(|inbound| {
+                    Some((inbound.name.clone(), inbound.socket.unix.as_ref()?.display().to_string()))
+                }))
+                .map(|(name, addr)| (name.to_string(), protocol(&name), addr))
                 .collect(),
             dns: direct.map(|out| (out.name.to_string(), servers(&out.dial.dns))).collect(),
             egress: config

@@ -175,7 +175,7 @@ impl Default for Udp {
 pub struct Inbound {
     /// Name in logs and status.
     pub name: Arc<str>,
-    /// Addresses to listen on, at least one.
+    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
@@ -419,6 +419,9 @@ pub struct SocketOptions {
     pub fast_open: bool,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
+    /// Unix socket that connections come to as well; without a carrier. Its mode is what the umask leaves, as the
+    /// programs that listen on one have it.
+    pub unix: Option<PathBuf>,
     /// Connections that come as streams of sessions, in the place of TCP.
     pub carrier: Option<Box<Kcp>>,
     /// How fast the connections from one address send together; none with a carrier, which has a pace of its own.

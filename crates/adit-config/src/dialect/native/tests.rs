@@ -638,7 +638,13 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
             Inbound {
                 name: Arc::from(&*name),
                 listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
-                socket: SocketOptions { fast_open, interface, carrier: carrier.map(Box::new), pace },
+                socket: SocketOptions {
+                    fast_open,
+                    interface,
+                    unix: None,
+                    carrier: carrier.map(Box::new),
+                    pace,
+                },
                 outbound,
                 protocol,
             }
