@@ -493,7 +493,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
-    let carrier_context = kcp::Context::new(active.clone());
+    let carrier_context = kcp::Context::new(active.clone(), carriers.memory.clone());
     let beneath = |at: usize, outbound: &model::Outbound| {
         (carriers.client(at, outbound, count, &carrier_context), pacers.outbounds[at].clone())
     };

@@ -128,6 +128,14 @@ pub struct Limits {
     pub unauthenticated: usize,
     /// The same per source (IPv4 address, IPv6 /64).
     pub unauthenticated_per_source: usize,
+    /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
+    /// of what the system has.
+    pub carrier_memory: Option<usize>,
+}
+
+impl Limits {
+    /// Enough for a hundred sessions at rest.
+    pub const MIN_CARRIER_MEMORY: usize = 16 << 20;
 }
 
 impl Default for Limits {
@@ -137,6 +145,7 @@ impl Default for Limits {
             drain: Duration::from_secs(10),
             unauthenticated: 4096,
             unauthenticated_per_source: 256,
+            carrier_memory: None,
         }
     }
 }
