@@ -448,7 +448,7 @@ fn unbound(domain: Domain, interface: Option<&str>) -> io::Result<socket2::Socke
     Ok(socket)
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(ENOBUFS)
 }
 
@@ -458,7 +458,7 @@ fn is_refused_message(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EIO | EINVAL | EOPNOTSUPP))
 }
 
-fn is_too_big(error: &io::Error) -> bool {
+pub(super) fn is_too_big(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EMSGSIZE)
 }
 
