@@ -401,6 +401,10 @@ impl Flows {
             entry.heard_at = now;
             return true;
         }
+        if self.takes_new && self.by_peer.len() >= MAX_FLOWS {
+            // Whoever opens what it gets has answered by now.
+            self.by_peer.retain(|_, entry| entry.is_answered);
+        }
         if !self.takes_new || self.by_peer.len() >= MAX_FLOWS {
             return false;
         }

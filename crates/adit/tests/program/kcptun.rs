@@ -97,8 +97,6 @@ fn exit_statuses() {
     assert!(status == 0 && err.contains("-foo: no such flag"), "{err}");
     let (status, _, err) = run(&["-c", "none.json"]);
     assert!(status == 255 && err.contains("cannot read"), "{err}");
-    let (status, _, err) = run(&["-tcp"]);
-    assert!(status == 255 && err.contains("not in this build"), "{err}");
     let (status, _, err) = finish(dir.command(link(&dir, "kcptun-server"), &["-l", "192.0.2.1:1"]), "");
     assert!(status == 255 && err.contains("cannot listen on 192.0.2.1:1"), "{err}");
     let (status, out, _) = run(&["-v"]);

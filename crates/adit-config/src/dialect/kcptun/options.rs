@@ -83,7 +83,7 @@ const SPECS: &[Spec] = {
         spec("snmpperiod", Number, "seconds between two rows of it (default 60)"),
         spec("log", Text, "file for log lines (default: standard error)"),
         spec("quiet", Switch, "no lines about streams"),
-        spec("tcp", Switch, "packets that look like TCP: not in this build"),
+        spec("tcp", Switch, "packets that look like TCP, by raw sockets; a server takes UDP as well"),
         spec("pprof", Switch, "a profiler of Go's: has no effect"),
         Spec { json: "", ..spec("c", Text, "a JSON file, which overrides flags") },
     ]

@@ -120,7 +120,7 @@ fn a_file_overrides_flags() {
     for (text, want) in [
         (r#"{"mtu": "1350"}"#, "config.json:1:9: mtu: not a whole number"),
         (r#"{"key": 5}"#, "config.json:1:9: key: not a text"),
-        (r#"{"tcp": true}"#, "config.json: tcp: packets that look like TCP are not in this build"),
+        (r#"{"tcp": "yes"}"#, "config.json:1:9: tcp: "),
         ("[]", "config.json:1:1: no object"),
         ("", "config.json:1:1: the file is empty"),
     ] {

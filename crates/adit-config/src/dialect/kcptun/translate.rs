@@ -60,12 +60,6 @@ struct Translator {
 
 impl Translator {
     fn setup(&mut self) -> Setup {
-        if self.flags.is_on("tcp") {
-            let hint = "leave it out on both ends: datagrams go over UDP then";
-            let error =
-                Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
-            self.found.push(error.hint(hint));
-        }
         if self.flags.is_on("pprof") {
             self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
         }
@@ -170,6 +164,7 @@ impl Translator {
             stream_buffer: self
                 .given("streambuf", 1..=i64::from(i32::MAX))
                 .and_then(|n| u32::try_from(n).ok()),
+            raw_tcp: self.flags.is_on("tcp"),
             frame_len: self.number("framesize", 8192, 1..=65_535),
             keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
             rate_limit: rate.and_then(NonZeroU64::new),

@@ -11,9 +11,10 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, Sent, Socket};
+use adit_net::udp::{Datagram, Sent};
 use adit_proto::smux::{Role, StreamId};
 
+use super::link::Link;
 use super::memory::RESERVED;
 use super::session::{Failure, Session, as_u64, conversation};
 use super::shared::Shared;
@@ -108,7 +109,7 @@ pub(super) type Accept = Box<dyn Fn(&Rc<Handle>, StreamId)>;
 pub(super) struct Driver {
     shared: Arc<Shared>,
     context: Context,
-    socket: Socket,
+    link: Link,
     local: SocketAddr,
     desk: Rc<Desk>,
     sessions: HashMap<SocketAddr, Rc<Handle>>,
@@ -129,26 +130,26 @@ impl Driver {
     pub(super) fn new(
         shared: Arc<Shared>,
         context: Context,
-        socket: Socket,
+        link: Link,
         accept: Option<Accept>,
     ) -> io::Result<Self> {
         let config = &shared.config;
-        let local = socket.local_addr()?;
+        let local = link.local_addr()?;
         if accept.is_some() && local.ip().is_unspecified() {
             // Answers come from where the question went to.
-            socket.report_destination()?;
+            link.report_destination()?;
         }
         if let Some(len) = config.socket_buffer {
-            socket.set_buffers(len)?;
+            link.set_buffers(len)?;
         }
         let class = if local.is_ipv6() { config.class_v6 } else { config.class_v4 };
         if class > 0 {
-            socket.set_traffic_class(class)?;
+            link.set_traffic_class(class)?;
         }
         Ok(Self {
             shared,
             context,
-            socket,
+            link,
             local,
             desk: Rc::default(),
             sessions: HashMap::new(),
@@ -247,7 +248,7 @@ impl Driver {
         let mut scratch = scratch.borrow_mut();
         let Scratch { batch, .. } = &mut **scratch.get_or_insert_default();
         let mut lost = 0;
-        std::task::ready!(self.socket.poll_receive(cx, batch, &mut lost))?;
+        std::task::ready!(self.link.poll_receive(cx, batch, &mut lost))?;
         let now = rt::now();
         let mut bytes = 0;
         for at in 0..batch.len() {
@@ -439,7 +440,7 @@ impl Driver {
             return;
         }
         let Sent { sent, full, too_big, failed, .. } =
-            self.socket.send_from(batch, &outbox.block, &outbox.datagrams);
+            self.link.send_from(batch, &outbox.block, &outbox.datagrams);
         let metrics = &self.shared.metrics;
         metrics.out_datagrams.add(as_u64(sent));
         metrics.out_bytes.add(as_u64(outbox.block.len()));

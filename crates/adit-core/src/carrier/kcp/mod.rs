@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   relay ─ Stream ─┐
-//!   relay ─ Stream ─┼─ smux ─ [snappy] ─ KCP ─ [FEC] ─ cipher ─ batch ─ UDP socket
+//!   relay ─ Stream ─┼─ smux ─ [snappy] ─ KCP ─ [FEC] ─ cipher ─ batch ─ socket
 //!   relay ─ Stream ─┘   └───────────── one Session ────────┘     └─── one Driver ──┘
 //! ```
 //!
 //! - A [`Session`](session::Session) puts the state machines together; it has no socket, no task and no timer.
-//! - A [`Driver`](driver::Driver) is one socket on one core with its sessions: a client's has one, a server's one for
+//! - A [`Link`](link::Link) is a socket for UDP, or a raw one whose datagrams look like TCP.
+//! - A [`Driver`](driver::Driver) is one link on one core with its sessions: a client's has one, a server's one for
 //!   each client. It is one future. A turn receives one batch, lets each session that has something to do do it, and
 //!   sends, so much per session, before the others on the core run.
 //! - A stream calls its session directly, which puts itself on the driver's list of those that have something to do.
@@ -19,6 +20,7 @@
 
 mod client;
 mod driver;
+mod link;
 mod memory;
 mod metrics;
 mod outbox;
@@ -36,6 +38,7 @@ use adit_net::udp::Batch;
 use self::outbox::Outbox;
 
 pub(crate) use self::client::Client;
+pub(crate) use self::link::Link;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;
 pub(crate) use self::metrics::KcpMetrics;
