@@ -43,7 +43,7 @@ fn assert_silent(streams: &[(String, TcpStream)]) {
 fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
     for (name, mut stream) in streams {
         stream.shutdown(Shutdown::Write).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
         assert_eq!(read, Ok(0), "{name}");
     }
@@ -94,7 +94,7 @@ fn a_stranger_that_never_stops_is_not_read_for_ever() {
     within(60, || {
         let server = setup().server();
         let mut stream = connect(server.addr);
-        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(4))).unwrap();
         let block = Pattern::bytes(1, 1 << 16);
         let mut sent = 0;
         while let Ok(len) = stream.write(&block) {

@@ -664,7 +664,7 @@ fn a_client_that_leaves() {
             client.send(format!("GET http://{}/ HTTP/1.1\r\n\r\n", origin.addr));
             wait.recv_timeout(IO_DEADLINE).unwrap();
             drop(client);
-            wait.recv_timeout(Duration::from_secs(3)).expect("the target's connection ends, too");
+            wait.recv_timeout(Duration::from_secs(10)).expect("the target's connection ends, too");
         }
         // One that only has nothing more to say gets its answer.
         let (go, gone) = mpsc::channel();

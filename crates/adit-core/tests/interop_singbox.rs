@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
-#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
 mod common;
@@ -13,14 +12,11 @@ mod common;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use adit_config::model::HalfClose;
-use adit_sys::process::end_with_parent;
+use adit_testkit::peer::{Peer, sing_box};
 use adit_testkit::unused_addr;
 use common::{
     Obfs, PSK, Setup, Target, echo, exchange, expect_end, expect_pattern, expect_reset, mix, send_pattern,
@@ -29,35 +25,15 @@ use common::{
 
 const MIB: usize = 1 << 20;
 
-/// A running sing-box; killed when dropped.
+/// A running sing-box.
 struct SingBox {
     addr: SocketAddr,
-    child: Child,
-    config: PathBuf,
-}
-
-fn program() -> Option<OsString> {
-    let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
-    let found = Command::new(&program).arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(program);
-    }
-    eprintln!("skipped: no sing-box in the path, and ADIT_SING_BOX names none");
-    None
+    _peer: Peer,
 }
 
 impl SingBox {
     fn start(program: &OsString, addr: SocketAddr, config: &str) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name =
-            format!("adit-interop-{}-{}.json", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(program);
-        command.arg("run").arg("-c").arg(&path).stdin(Stdio::null());
-        let child = end_with_parent(&mut command).spawn().unwrap();
-        wait_for("sing-box listens", || TcpStream::connect(addr).is_ok());
-        Self { addr, child, config: path }
+        Self { addr, _peer: Peer::with_config(program, &["run", "-c"], config, addr) }
     }
 
     fn server(program: &OsString, obfs: Obfs) -> Self {
@@ -94,14 +70,6 @@ impl SingBox {
         let (stream, code) = socks5(self.addr, &target.ip().to_string(), target.port());
         assert_eq!(code, 0);
         stream
-    }
-}
-
-impl Drop for SingBox {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        drop(std::fs::remove_file(&self.config));
     }
 }
 
@@ -167,7 +135,7 @@ fn bulk_and_many(tunnel: impl Fn(SocketAddr) -> TcpStream + Sync) {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_client_bulk_and_many() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         for (obfs, reuse) in every_kind() {
             let server = SingBox::server(&program, obfs);
@@ -181,7 +149,7 @@ fn interop_adit_client_bulk_and_many() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_server_bulk_and_many() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         for (obfs, reuse) in every_kind() {
             let server = Setup { obfs, ..Setup::default() }.server();
@@ -194,7 +162,7 @@ fn interop_adit_server_bulk_and_many() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_client_reuses_one_connection() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         for obfs in [Obfs::Off, Obfs::Http] {
             for client_first in [false, true] {
@@ -231,7 +199,7 @@ fn interop_adit_client_reuses_one_connection() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_server_is_reused() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         let server = Setup::default().server();
         let client = SingBox::client(&program, server.addr, Obfs::Off, true);
@@ -254,7 +222,7 @@ fn interop_adit_server_is_reused() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_late_half_close_loses_no_byte() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         for (obfs, reuse) in every_kind() {
             let server = SingBox::server(&program, obfs);
@@ -275,7 +243,7 @@ fn interop_late_half_close_loses_no_byte() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_late_half_close_survives_pauses_in_the_answer() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(110, move || {
         for reuse in [false, true] {
             let server = SingBox::server(&program, Obfs::Off);
@@ -293,7 +261,7 @@ fn interop_late_half_close_survives_pauses_in_the_answer() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_half_close_at_once() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(60, move || {
         // The sing-box client half-closes, the adit server carries it on.
         let server = Setup::default().server();
@@ -317,7 +285,7 @@ fn interop_half_close_at_once() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_errors_reach_the_local_side() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(60, move || {
         for reuse in [false, true] {
             let server = SingBox::server(&program, Obfs::Off);

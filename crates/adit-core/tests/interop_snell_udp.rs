@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
-#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
 mod common;
@@ -15,63 +14,15 @@ mod common;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use adit_config::model::{ObfsClient, OutboundProtocol, Quic, Secret, SnellClient, SnellVersion};
 use adit_proto::socks;
 use adit_proto::wire::Target;
-use adit_sys::process::end_with_parent;
+use adit_testkit::peer::{Peer, program_of, sing_box};
 use adit_testkit::unused_addr;
-use common::{PSK, Proxy, Setup, connect, loopback, wait_for, within};
-
-/// A peer that runs; killed when dropped.
-struct Peer {
-    child: Child,
-    config: PathBuf,
-}
-
-impl Peer {
-    fn start(program: &OsString, args: &[&str], config: &str, listens: SocketAddr) -> Self {
-        let name = format!("adit-interop-udp-{}-{}.conf", std::process::id(), listens.ip());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(program);
-        command.args(args).arg(&path).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-        let child = end_with_parent(&mut command).spawn().unwrap();
-        let peer = Self { child, config: path };
-        wait_for("the peer listens", || TcpStream::connect(listens).is_ok());
-        peer
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        drop(std::fs::remove_file(&self.config));
-    }
-}
-
-fn sing_box() -> Option<OsString> {
-    let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
-    let found = Command::new(&program).arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(program);
-    }
-    eprintln!("skipped: no sing-box in the path, and ADIT_SING_BOX names none");
-    None
-}
-
-fn open_snell() -> Option<OsString> {
-    let program = std::env::var_os("ADIT_SNELL_SERVER");
-    if program.is_none() {
-        eprintln!("skipped: ADIT_SNELL_SERVER names no snell-server");
-    }
-    program
-}
+use common::{PSK, Proxy, Setup, connect, loopback, within};
 
 fn sing_box_server(program: &OsString) -> (Peer, SocketAddr) {
     let at = unused_addr();
@@ -82,7 +33,7 @@ fn sing_box_server(program: &OsString) -> (Peer, SocketAddr) {
         at.ip(),
         at.port()
     );
-    (Peer::start(program, &["run", "-c"], &config, at), at)
+    (Peer::with_config(program, &["run", "-c"], &config, at), at)
 }
 
 fn sing_box_client(program: &OsString, server: SocketAddr) -> (Peer, SocketAddr) {
@@ -96,13 +47,13 @@ fn sing_box_client(program: &OsString, server: SocketAddr) -> (Peer, SocketAddr)
         server.ip(),
         server.port()
     );
-    (Peer::start(program, &["run", "-c"], &config, at), at)
+    (Peer::with_config(program, &["run", "-c"], &config, at), at)
 }
 
 fn open_snell_server(program: &OsString) -> (Peer, SocketAddr) {
     let at = unused_addr();
     let config = format!("[snell-server]\nlisten = {at}\npsk = {PSK}\nudp = true\nquic = true\n");
-    (Peer::start(program, &["-c"], &config, at), at)
+    (Peer::with_config(program, &["-c"], &config, at), at)
 }
 
 fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
@@ -220,7 +171,7 @@ fn interop_sing_box_client_adit_server() {
 #[test]
 #[ignore = "needs OpenSnell"]
 fn interop_adit_client_open_snell_server() {
-    let Some(program) = open_snell() else { return };
+    let Some(program) = program_of("ADIT_SNELL_SERVER") else { return };
     within(100, move || {
         let (_peer, at) = open_snell_server(&program);
         check(adit_client(at, Quic::Off).addr, &lens());
@@ -230,7 +181,7 @@ fn interop_adit_client_open_snell_server() {
 #[test]
 #[ignore = "needs OpenSnell"]
 fn interop_quic_adit_client_open_snell_server() {
-    let Some(program) = open_snell() else { return };
+    let Some(program) = program_of("ADIT_SNELL_SERVER") else { return };
     within(100, move || {
         let (_peer, at) = open_snell_server(&program);
         let client = adit_client(at, Quic::On);

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
+use crate::bulk::{CHUNK, Sink};
 use crate::load::{Path, Streams, Way};
 use crate::measure::{Metric, Sizes, Values, enter_processor, metric, processor};
 use crate::process;
 use crate::stats::percentile;
 use crate::subject::Running;
-use crate::target::{CHUNK, Command, GOOD, Request, Target, send_bulk};
+use crate::target::{Command, GOOD, Request, Target, send_bulk};
 
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -216,9 +217,9 @@ fn transfer(path: &Path, way: Way, len: u32) -> Result<()> {
     let mut stream = path.dial(PATIENCE).context("open a transfer")?;
     if way == Way::Down {
         stream.write_all(&Request { down: len, ..Request::new(Command::Get) }.emit())?;
-        let (mut chunk, mut left) = (vec![0; CHUNK], len as usize);
+        let (mut sink, mut left) = (Sink::new(), len as usize);
         while left > 0 {
-            let n = stream.read(&mut chunk).context("download")?;
+            let n = sink.take(&stream, CHUNK).context("download")?;
             ensure!(n > 0 && n <= left, "a download ended {left} bytes early");
             left -= n;
         }

@@ -13,6 +13,7 @@
     reason = "the lab owns its sockets and clocks: it measures from outside"
 )]
 
+mod bulk;
 pub mod check;
 mod compare;
 pub mod demo;

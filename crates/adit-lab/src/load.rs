@@ -1,4 +1,4 @@
-//! The load generator: blocking threads with large buffers, so that it costs little beside the subject.
+//! The load generator: blocking threads and bytes that are not copied, so that it costs little beside the subject.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
 
+use crate::bulk::{CHUNK, Sink, Source};
 use crate::subject::Entry;
-use crate::target::{Command, REQUEST_LEN, Request, Target, bulk};
+use crate::target::{Command, REQUEST_LEN, Request, Target};
 
 /// Longest wait for a single answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -178,17 +179,18 @@ impl Streams {
             sockets: Vec::new(),
             threads: Vec::new(),
         };
+        let source = Source::get()?;
         for number in 0..count {
             let mut stream = path.dial(PATIENCE).with_context(|| format!("open stream {number}"))?;
             stream.write_all(&request.emit())?;
             streams.sockets.push(stream.try_clone()?);
             let (received, failed) = (Arc::clone(&streams.received), Arc::clone(&streams.failed));
             let work = move || {
-                let mut chunk = bulk();
+                let mut sink = Sink::new();
                 loop {
                     let moved = match way {
-                        Way::Down => stream.read(&mut chunk),
-                        Way::Up => stream.write(&chunk),
+                        Way::Down => sink.take(&stream, CHUNK),
+                        Way::Up => source.send(&stream, CHUNK),
                     };
                     match moved {
                         Ok(0) | Err(_) => break,

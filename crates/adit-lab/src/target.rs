@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,14 +23,13 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
+use crate::bulk::{CHUNK, Sink, Source};
 use crate::link::Network;
 use crate::random::Stream;
 use crate::subject::free_port;
 
 /// Bytes of a request, and of the answer to [`Command::Request`] and [`Command::Hold`].
 pub const REQUEST_LEN: usize = 200;
-/// Bytes per read and write of bulk data.
-pub const CHUNK: usize = 256 * 1024;
 /// What the target sends last in the integrity check if everything it got was right.
 pub const GOOD: u8 = b'K';
 /// The same if something was wrong.
@@ -243,13 +242,6 @@ impl Drop for Target {
     }
 }
 
-/// Bytes of bulk data, which no subject can compress.
-pub(crate) fn bulk() -> Vec<u8> {
-    let mut chunk = vec![0; CHUNK];
-    Stream::new(1).fill(&mut chunk);
-    chunk
-}
-
 /// Listens with a queue that a burst of connections does not overflow: the standard library's holds 128, and what
 /// does not fit looks to its peer like a connection that never answers.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
@@ -294,15 +286,15 @@ fn connection(mut stream: TcpStream, number: u64, shared: &Shared) -> io::Result
     }
     match request.command {
         Command::Download => {
-            let chunk = bulk();
+            let source = Source::get()?;
             loop {
-                stream.write_all(&chunk)?;
+                source.send(&stream, CHUNK)?;
             }
         }
         Command::Upload => {
-            let mut chunk = vec![0; CHUNK];
+            let mut sink = Sink::new();
             loop {
-                let n = stream.read(&mut chunk)?;
+                let n = sink.take(&stream, CHUNK)?;
                 if n == 0 {
                     return Ok(());
                 }
@@ -344,10 +336,9 @@ fn transfer(mut stream: TcpStream, request: &Request) -> io::Result<()> {
     if request.command == Command::Get {
         send_bulk(&stream, request.down)?;
     } else {
-        let mut chunk = vec![0; CHUNK];
-        let mut left = request.up as usize;
+        let (mut sink, mut left) = (Sink::new(), request.up as usize);
         while left > 0 {
-            let n = stream.read(&mut chunk[..left.min(CHUNK)])?;
+            let n = sink.take(&stream, left)?;
             if n == 0 {
                 return Ok(());
             }
@@ -359,14 +350,11 @@ fn transfer(mut stream: TcpStream, request: &Request) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends `len` bytes of bulk data, which are made once: time to the first byte must not hold that.
-pub(crate) fn send_bulk(mut to: &TcpStream, len: u32) -> io::Result<()> {
-    static BULK: LazyLock<Vec<u8>> = LazyLock::new(bulk);
-    let mut left = len as usize;
+/// Sends `len` bytes of bulk data.
+pub(crate) fn send_bulk(to: &TcpStream, len: u32) -> io::Result<()> {
+    let (source, mut left) = (Source::get()?, len as usize);
     while left > 0 {
-        let piece = left.min(CHUNK);
-        to.write_all(&BULK[..piece])?;
-        left -= piece;
+        left -= source.send(to, left)?;
     }
     Ok(())
 }

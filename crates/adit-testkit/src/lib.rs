@@ -1,6 +1,6 @@
 //! What tests of several crates share: vectors ([`load`], [`hex`]), a random source that repeats itself
-//! ([`FixedRng`]), a start of time ([`epoch`]), drivers for stream layers ([`layers`]) and a link for
-//! datagrams ([`netem`]).
+//! ([`FixedRng`]), a start of time ([`epoch`]), drivers for stream layers ([`layers`]), a link for
+//! datagrams ([`netem`]), other programs ([`peer`]) and what is logged ([`Lines`]).
 //!
 //! Unit tests of `adit-proto` cannot use the parts that name its types, since they would meet a second copy of
 //! them; tests that need those live in `crates/adit-proto/tests`.
@@ -8,18 +8,22 @@
 #![forbid(unsafe_code)]
 
 pub mod layers;
+pub mod peer;
 
+mod lines;
 mod rng;
 mod vectors;
 
 pub use adit_netem as netem;
+pub use lines::Lines;
 pub use rng::{FixedRng, ScriptedRng};
 pub use vectors::{hex, load, pattern, text};
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Some instant to begin a test with; tests count on from it instead of looking at the clock.
 #[expect(clippy::disallowed_methods, reason = "the standard library offers no other way to an Instant")]
@@ -51,5 +55,17 @@ pub fn in_time(test: impl Fn()) {
             Err(panic) if left == 0 => resume_unwind(panic),
             Err(_) => {}
         }
+    }
+}
+
+/// Waits until `condition` holds, for up to half a minute.
+///
+/// # Panics
+/// If it does not, with `what` was waited for.
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = epoch() + Duration::from_secs(30);
+    while !condition() {
+        assert!(epoch() < until, "still not true: {what}");
+        thread::sleep(Duration::from_millis(2));
     }
 }

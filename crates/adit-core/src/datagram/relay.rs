@@ -5,6 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -411,24 +412,12 @@ impl Relay {
         scratch: &mut Scratch,
     ) -> Result<(), Drop> {
         let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        if matches!(flow.far, FarFlow::Stream(_)) {
+            return self.forward_in_stream(id, target, payload, scratch);
+        }
         let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
         let way = (flow.waker.as_ref(), flow.is_past);
-        let codec = match &mut flow.far {
-            FarFlow::Socket(_, codec) => codec,
-            FarFlow::Stream(link) => {
-                if self.access.as_ref().is_some_and(|access| !access.may_reach(target)) {
-                    return Err(Drop::Rule);
-                }
-                let bytes = &scratch.batch.block[payload.range.clone()];
-                link.push(target, bytes, self.now, self.at)?;
-                if let Some(waker) = &flow.waker {
-                    link.flush_if_long(&mut Context::from_waker(waker), self.now);
-                }
-                flow.is_dns &= target.port == DNS;
-                self.queued_in_stream(id, bytes.len());
-                return Ok(());
-            }
-        };
+        let FarFlow::Socket(_, codec) = &mut flow.far else { return Err(Drop::Gone) };
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
             _ => match find(&flow.way.far, self.access.as_deref(), way, target, self.now)? {
@@ -615,18 +604,36 @@ impl Relay {
         if is_copy {
             batch.return_spare(sealed.end);
         }
-        let (key, start, len) = (id.index(), sealed.start, sealed.len());
-        let (to, from) = (flow.near, flow.near_local);
+        self.queue_near(id, sealed, payload.range.len(), datagram.class, scratch)
+    }
+
+    /// Queues what is `sealed` for a flow's client, of which `len` bytes are payload.
+    fn queue_near(
+        &mut self,
+        id: FlowId,
+        sealed: Range<usize>,
+        len: usize,
+        class: u8,
+        scratch: &mut Scratch,
+    ) -> Result<(), Drop> {
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let to = flow.near;
         let is_sealed = self.near.is_tunnel();
-        if is_sealed && self.marks.is_too_long(len, to) {
-            flow.log_too_big(&self.name, to, len, &self.marks);
+        if is_sealed && self.marks.is_too_long(sealed.len(), to) {
+            flow.log_too_big(&self.name, to, sealed.len(), &self.marks);
             return Err(Drop::TooBig);
         }
-        flow.pass(users::Way::Down, payload.range.len(), self.at)?;
-        let class = self.marks.class(datagram.class, is_sealed);
-        scratch.outgoing.push(Outgoing { key, to, from, class, start, len });
+        flow.pass(users::Way::Down, len, self.at)?;
+        scratch.outgoing.push(Outgoing {
+            key: id.index(),
+            to,
+            from: flow.near_local,
+            class: self.marks.class(class, is_sealed),
+            start: sealed.start,
+            len: sealed.len(),
+        });
         self.tally.down += 1;
-        self.tally.down_bytes += payload.range.len() as u64;
+        self.tally.down_bytes += len as u64;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
@@ -15,6 +15,7 @@ use adit_config::model::{
 };
 use adit_core::{OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
+pub(crate) use adit_testkit::wait_for;
 
 pub(crate) const PSK: &str = "loopback-psk-0123456789";
 /// No read or write of a test's client or target takes longer.
@@ -34,15 +35,6 @@ pub(crate) fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
     }
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
-    }
-}
-
-/// Waits until `condition` holds.
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + IO_LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "still not true: {what}");
-        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -67,7 +67,7 @@ fn their_client_our_server() {
         let mut command = Command::new("kcptun-client");
         command.args(["-l", &local.to_string(), "-r", &addr(&servers).to_string()]);
         flags(&mut command, &kcp);
-        let _peer = Peer::start(&mut command, local, "tcp");
+        let _peer = Peer::start(&mut command, local);
         exercise(local, &kcp, "their client");
         servers.end();
     }
@@ -85,7 +85,7 @@ fn our_client_their_server() {
         let mut command = Command::new("kcptun-server");
         command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
         flags(&mut command, &kcp);
-        let _peer = Peer::start(&mut command, listen, "udp");
+        let _peer = Peer::start_udp(&mut command, listen);
         let settings = KcpClient { half_close: false, ..KcpClient::new(kcp.clone(), destination(listen)) };
         let clients = client(settings);
         exercise(addr(&clients), &kcp, "our client");
@@ -107,7 +107,7 @@ fn an_answer_survives_the_end_of_its_question() {
     let mut command = Command::new("kcptun-server");
     command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
     flags(&mut command, &kcp);
-    let _peer = Peer::start(&mut command, listen, "udp");
+    let _peer = Peer::start_udp(&mut command, listen);
     let settings = KcpClient { half_close: false, ..KcpClient::new(kcp, destination(listen)) };
     let clients = client(settings);
     // The echo never sees an end, so that only the bytes are compared; the end is passed on when ours has gone.

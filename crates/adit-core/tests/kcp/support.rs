@@ -2,10 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_config::model::{
     Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, Limits, Outbound, OutboundProtocol, Secret,
@@ -14,9 +13,8 @@ use adit_config::model::{
 use adit_core::{KcpStatus, Running, start};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::wire::Target;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+pub(crate) use adit_testkit::peer::{Peer, has};
+pub(crate) use adit_testkit::{Lines, wait_for};
 
 /// No read or write of a test takes longer.
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(30);
@@ -92,14 +90,6 @@ pub(crate) fn client_status(running: &Running) -> KcpStatus {
     running.status().outbounds[0].carrier.clone().unwrap()
 }
 
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + IO_LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "still not true: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
@@ -161,96 +151,4 @@ pub(crate) fn round_trip(port: SocketAddr, len: usize, ends: bool) {
     if ends {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an orderly end");
     }
-}
-
-/// What is logged from a moment on, by all tests together.
-pub(crate) struct Lines(usize);
-
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-impl Lines {
-    pub(crate) fn from_here() -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Recorder).unwrap());
-        Self(LINES.lock().unwrap().len())
-    }
-
-    /// Waits until one holds `part`.
-    pub(crate) fn wait_for(&self, part: &str) {
-        wait_for(part, || LINES.lock().unwrap()[self.0..].iter().any(|line| line.contains(part)));
-    }
-}
-
-/// Keeps the lines from level info up.
-struct Recorder;
-
-impl Subscriber for Recorder {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::INFO
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        LINES.lock().unwrap().push(message.0);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// Another program, killed when dropped.
-pub(crate) struct Peer(Child);
-
-impl Peer {
-    /// Starts `command` and waits until it listens on `addr`, as the table of its protocol tells.
-    pub(crate) fn start(command: &mut Command, addr: SocketAddr, table: &str) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let peer = Self(child);
-        wait_for(&format!("{command:?} listens"), || listens(addr, table));
-        peer
-    }
-}
-
-fn listens(addr: SocketAddr, table: &str) -> bool {
-    let port = format!(":{:04X}", addr.port());
-    ["", "6"].iter().any(|family| {
-        let text = std::fs::read_to_string(format!("/proc/net/{table}{family}")).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut fields = line.split_ascii_whitespace().skip(1);
-            let (local, _, state) = (fields.next(), fields.next(), fields.next());
-            local.is_some_and(|local| local.ends_with(&port)) && (table == "udp" || state == Some("0A"))
-        })
-    })
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// Whether a program is there; says so if not.
-pub(crate) fn has(program: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).any(|dir| dir.join(program).is_file());
-    if !found {
-        println!("SKIPPED: {program} is not installed");
-    }
-    found
 }

@@ -55,7 +55,8 @@ fn an_answer_is_taken_once() {
         let ask = || {
             let mut stream = connect(addrs(&clients)[0]);
             stream.write_all(b"question").unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
+            // The client may have refused the answer by now.
+            stream.shutdown(Shutdown::Write).ok();
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).ok();
             answer

@@ -2,17 +2,17 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
 use adit_proto::shadowsocks::Method;
+use adit_testkit::peer::{Peer, sing_box};
 use adit_testkit::unused_addr;
 
 use crate::support::{
-    LOOPBACK, Peer, Service, addrs, client, connect, datagram_echo, datagrams_come_back, destination, key,
-    method, password, round_trip, round_trip_without_end, run_clients, run_datagram_clients, run_servers,
-    server, status, wait_refused,
+    LOOPBACK, Service, addrs, client, connect, datagram_echo, datagrams_come_back, destination, key, method,
+    password, round_trip, round_trip_without_end, run_clients, run_datagram_clients, run_servers, server,
+    status, wait_refused,
 };
 
 /// A relay that passes the clients of one user on.
@@ -80,48 +80,27 @@ fn who_names_no_server_is_a_stranger() {
     }
 }
 
-/// sing-box with one inbound and one outbound, in a file that goes with it.
-struct SingBox {
-    _peer: Peer,
-    file: std::path::PathBuf,
+/// sing-box with one inbound and one outbound; `None` where there is none.
+fn sing(at: SocketAddr, inbound: &str, outbound: &str) -> Option<Peer> {
+    let program = sing_box()?;
+    let listen = format!("\"listen\":\"{}\",\"listen_port\":{}", at.ip(), at.port());
+    let text = format!("{{\"inbounds\":[{{{listen},{inbound}}}],\"outbounds\":[{{{outbound}}}]}}");
+    Some(Peer::with_config(&program, &["run", "-c"], &text, at))
 }
 
-impl SingBox {
-    /// `None` where there is no sing-box.
-    fn start(at: SocketAddr, inbound: &str, outbound: &str) -> Option<Self> {
-        let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
-        if Command::new(&program).arg("version").output().is_err() {
-            println!("SKIPPED: no sing-box in the path, and ADIT_SING_BOX names none");
-            return None;
-        }
-        let listen = format!("\"listen\":\"{}\",\"listen_port\":{}", at.ip(), at.port());
-        let text = format!("{{\"inbounds\":[{{{listen},{inbound}}}],\"outbounds\":[{{{outbound}}}]}}");
-        let file = std::env::temp_dir().join(format!("adit-sing-{}-{}.json", std::process::id(), at.ip()));
-        std::fs::write(&file, text).unwrap();
-        let peer = Peer::start(Command::new(program).arg("run").arg("-c").arg(&file), at);
-        Some(Self { _peer: peer, file })
-    }
-}
-
-impl Drop for SingBox {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.file));
-    }
-}
-
-fn sing_server(at: SocketAddr, m: Method, own: &str, rest: &str) -> Option<SingBox> {
+fn sing_server(at: SocketAddr, m: Method, own: &str, rest: &str) -> Option<Peer> {
     let inbound = format!("\"type\":\"shadowsocks\",\"method\":\"{m}\",\"password\":\"{own}\",{rest}");
-    SingBox::start(at, &inbound, "\"type\":\"direct\"")
+    sing(at, &inbound, "\"type\":\"direct\"")
 }
 
-fn sing_client(at: SocketAddr, to: SocketAddr, server: SocketAddr, m: Method, text: &str) -> Option<SingBox> {
+fn sing_client(at: SocketAddr, to: SocketAddr, server: SocketAddr, m: Method, text: &str) -> Option<Peer> {
     let inbound =
         format!("\"type\":\"direct\",\"override_address\":\"{}\",\"override_port\":{}", to.ip(), to.port());
     let (ip, port) = (server.ip(), server.port());
     let outbound = format!(
         "\"type\":\"shadowsocks\",\"server\":\"{ip}\",\"server_port\":{port},\"method\":\"{m}\",\"password\":\"{text}\""
     );
-    SingBox::start(at, &inbound, &outbound)
+    sing(at, &inbound, &outbound)
 }
 
 #[test]

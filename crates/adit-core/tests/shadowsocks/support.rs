@@ -2,9 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,8 @@ use adit_config::model::{
 use adit_core::{InboundStatus, Running, StartError, start};
 use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::Target;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+pub(crate) use adit_testkit::peer::{Peer, has};
+pub(crate) use adit_testkit::{Lines, wait_for};
 
 /// No read or write of a test takes longer.
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(20);
@@ -169,14 +167,6 @@ pub(crate) fn wait_refused(running: &Running, cause: &str, count: u64) {
     wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
 }
 
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + IO_LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "still not true: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     // Without a limit: the call that has one reports a reset that comes right behind the handshake.
     let stream = TcpStream::connect(addr).unwrap();
@@ -277,96 +267,4 @@ pub(crate) fn round_trip_without_end(port: SocketAddr, len: usize) {
     stream.read_exact(&mut back).unwrap_or_else(|error| panic!("{len} bytes through {port}: {error}"));
     write.join().unwrap().unwrap();
     assert!(back == data, "{len} bytes through {port} came back changed");
-}
-
-/// What is logged from a moment on, by all tests together.
-pub(crate) struct Lines(usize);
-
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-impl Lines {
-    pub(crate) fn from_here() -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Recorder).unwrap());
-        Self(LINES.lock().unwrap().len())
-    }
-
-    /// Waits until one holds `part`.
-    pub(crate) fn wait_for(&self, part: &str) {
-        wait_for(part, || LINES.lock().unwrap()[self.0..].iter().any(|line| line.contains(part)));
-    }
-}
-
-/// Keeps the lines from level info up.
-struct Recorder;
-
-impl Subscriber for Recorder {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::INFO
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        LINES.lock().unwrap().push(message.0);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// Another program, killed when dropped.
-pub(crate) struct Peer(Child);
-
-impl Peer {
-    /// Starts `command` and waits until it listens on `addr`.
-    pub(crate) fn start(command: &mut Command, addr: SocketAddr) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let peer = Self(child);
-        wait_for(&format!("{command:?} listens"), || listens(addr));
-        peer
-    }
-}
-
-/// Asked of the system, so that nobody has to accept a connection for it.
-fn listens(addr: SocketAddr) -> bool {
-    let SocketAddr::V4(addr) = addr else { panic!("tests listen on IPv4: {addr}") };
-    let own = format!("{:08X}:{:04X}", u32::from_le_bytes(addr.ip().octets()), addr.port());
-    let any = format!("00000000:{:04X}", addr.port());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    table.lines().any(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        fields.next().is_some_and(|local| local == own || local == any) && fields.nth(1) == Some("0A")
-    })
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// Whether a program is there; says so if not.
-pub(crate) fn has(program: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).any(|dir| dir.join(program).is_file());
-    if !found {
-        println!("SKIPPED: {program} is not installed");
-    }
-    found
 }

@@ -5,14 +5,11 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use adit_config::model::SnellVersion;
-use adit_sys::process::end_with_parent;
+use adit_testkit::peer::{Peer, sing_box};
 use adit_testkit::unused_addr;
 
 use crate::common::{
@@ -22,21 +19,10 @@ use crate::{RAW, UNSHAPED, V6, auto, only};
 
 const MIB: usize = 1 << 20;
 
-/// A running sing-box; killed when dropped.
+/// A running sing-box.
 struct SingBox {
     addr: SocketAddr,
-    child: Child,
-    config: PathBuf,
-}
-
-fn program() -> Option<OsString> {
-    let program = std::env::var_os("ADIT_SING_BOX").unwrap_or_else(|| "sing-box".into());
-    let found = Command::new(&program).arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(program);
-    }
-    eprintln!("skipped: no sing-box in the path, and ADIT_SING_BOX names none");
-    None
+    _peer: Peer,
 }
 
 /// What its configuration says of a version; `as_client` since it is called 4 there and 5 in servers.
@@ -49,15 +35,7 @@ fn fields(version: SnellVersion, as_client: bool) -> String {
 
 impl SingBox {
     fn start(program: &OsString, addr: SocketAddr, config: &str) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("adit-versions-{}-{count}.json", std::process::id()));
-        std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(program);
-        command.arg("run").arg("-c").arg(&path).stdin(Stdio::null());
-        let child = end_with_parent(&mut command).spawn().unwrap();
-        wait_for("sing-box listens", || TcpStream::connect(addr).is_ok());
-        Self { addr, child, config: path }
+        Self { addr, _peer: Peer::with_config(program, &["run", "-c"], config, addr) }
     }
 
     fn server(program: &OsString, version: SnellVersion) -> Self {
@@ -92,14 +70,6 @@ impl SingBox {
         let (stream, code) = socks5(self.addr, &target.ip().to_string(), target.port());
         assert_eq!(code, 0);
         stream
-    }
-}
-
-impl Drop for SingBox {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        drop(std::fs::remove_file(&self.config));
     }
 }
 
@@ -147,7 +117,7 @@ fn bulk_and_many(tunnel: impl Fn(SocketAddr) -> TcpStream + Sync) {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_client() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(200, move || {
         for (version, reuse) in every_kind() {
             eprintln!("{version:?}, reuse {reuse}");
@@ -162,7 +132,7 @@ fn interop_adit_client() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_server() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(200, move || {
         for (version, reuse) in every_kind() {
             eprintln!("{version:?}, reuse {reuse}");
@@ -177,7 +147,7 @@ fn interop_adit_server() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_server_tells_versions_apart() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(200, move || {
         let server = auto(V6).server();
         for (version, reuse) in every_kind().into_iter().filter(|(version, _)| *version != RAW) {
@@ -193,7 +163,7 @@ fn interop_adit_server_tells_versions_apart() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_reuse() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(200, move || {
         let target = Target::new(|mut stream| {
             let mut request = [0; 4];
@@ -230,7 +200,7 @@ fn interop_reuse() {
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_late_answers_and_errors() {
-    let Some(program) = program() else { return };
+    let Some(program) = sing_box() else { return };
     within(200, move || {
         for (version, reuse) in every_kind() {
             let server = SingBox::server(&program, version);

@@ -5,50 +5,17 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use adit_config::model::SnellVersion;
-use adit_sys::process::end_with_parent;
+use adit_testkit::peer::{Peer, program_of};
 use adit_testkit::unused_addr;
 
 use crate::common::{PSK, Target, expect_pattern, mix, send_pattern, socks5, wait_for, within};
 use crate::only;
 
-/// A running program; killed when dropped.
-struct Old {
-    addr: SocketAddr,
-    child: Child,
-    config: PathBuf,
-}
-
-fn program(variable: &str) -> Option<OsString> {
-    let program = std::env::var_os(variable);
-    if program.is_none() {
-        eprintln!("skipped: {variable} names no program");
-    }
-    program
-}
-
-impl Old {
-    fn start(program: &OsString, addr: SocketAddr, config: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("adit-old-{}-{}.conf", std::process::id(), addr.ip()));
-        std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(program);
-        command.arg("-c").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = end_with_parent(&mut command).spawn().unwrap();
-        wait_for("it listens", || TcpStream::connect(addr).is_ok());
-        Self { addr, child, config: path }
-    }
-}
-
-impl Drop for Old {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        drop(std::fs::remove_file(&self.config));
-    }
+fn start(program: &OsString, addr: SocketAddr, config: &str) -> Peer {
+    Peer::with_config(program, &["-c"], config, addr)
 }
 
 /// A target that sends back as many bytes as it has been told to expect.
@@ -84,12 +51,12 @@ fn many(tunnel: impl Fn(SocketAddr) -> TcpStream + Sync) {
 #[test]
 #[ignore = "needs icpz/open-snell"]
 fn interop_old_server() {
-    let Some(program) = program("ADIT_OLD_SNELL_SERVER") else { return };
+    let Some(program) = program_of("ADIT_OLD_SNELL_SERVER") else { return };
     within(100, move || {
         let addr = unused_addr();
-        let server = Old::start(&program, addr, &format!("[snell-server]\nlisten = {addr}\npsk = {PSK}\n"));
+        let _server = start(&program, addr, &format!("[snell-server]\nlisten = {addr}\npsk = {PSK}\n"));
         for version in [SnellVersion::V1, SnellVersion::V2, SnellVersion::V3] {
-            let client = only(version).client(server.addr);
+            let client = only(version).client(addr);
             many(|target| client.tunnel(target));
             wait_for("nothing is left", || client.open() == 0);
             eprintln!("{version:?}: {:?}", client.out());
@@ -100,7 +67,7 @@ fn interop_old_server() {
 #[test]
 #[ignore = "needs icpz/open-snell"]
 fn interop_old_client() {
-    let Some(program) = program("ADIT_OLD_SNELL_CLIENT") else { return };
+    let Some(program) = program_of("ADIT_OLD_SNELL_CLIENT") else { return };
     within(100, move || {
         for (version, number) in [(SnellVersion::V1, 1), (SnellVersion::V2, 2)] {
             let server = only(version).server();
@@ -109,9 +76,9 @@ fn interop_old_client() {
                 "[snell-client]\nlisten = {addr}\nserver = {}\npsk = {PSK}\nversion = {number}\n",
                 server.addr
             );
-            let client = Old::start(&program, addr, &config);
+            let _client = start(&program, addr, &config);
             many(|target| {
-                let (stream, code) = socks5(client.addr, &target.ip().to_string(), target.port());
+                let (stream, code) = socks5(addr, &target.ip().to_string(), target.port());
                 assert_eq!(code, 0);
                 stream
             });

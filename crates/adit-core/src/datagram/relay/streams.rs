@@ -4,18 +4,18 @@ use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::task::{Context, Poll};
 
-use adit_net::udp::Outgoing;
 use adit_proto::snell::udp;
 use adit_proto::wire::Target;
 
-use super::super::Scratch;
 use super::super::drops::Drop;
 use super::super::far::{FarFlow, Route};
 use super::super::near::Key;
-use super::{BATCHES, Relay};
+use super::super::{Payload, Scratch};
+use super::{BATCHES, DNS, Relay};
 use crate::flow::FlowId;
 use crate::io::Received;
 use crate::record::EndReason;
+use crate::users::Way;
 
 impl Relay {
     /// Whose flow a datagram belongs to where QUIC has flows of its own; `payload` lies in the block.
@@ -46,7 +46,7 @@ impl Relay {
     }
 
     /// A payload of so many bytes waits in the frames of a flow's stream.
-    pub(super) fn queued_in_stream(&mut self, id: FlowId, len: usize) {
+    fn queued_in_stream(&mut self, id: FlowId, len: usize) {
         if self.streams.last() != Some(&id) {
             self.streams.push(id);
         }
@@ -55,6 +55,38 @@ impl Relay {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let is_demoted = std::mem::take(&mut flow.is_demoted);
         self.touch(id, is_demoted);
+    }
+
+    /// Puts a client's datagram into the stream of its flow.
+    pub(super) fn forward_in_stream(
+        &mut self,
+        id: FlowId,
+        target: Option<&Target>,
+        payload: &Payload,
+        scratch: &Scratch,
+    ) -> Result<(), Drop> {
+        let target = target.or_else(|| self.near.fixed_target()).ok_or(Drop::Gone)?;
+        if self.access.as_ref().is_some_and(|access| !access.may_reach(target)) {
+            return Err(Drop::Rule);
+        }
+        let flow = self.flows.get_mut(id).ok_or(Drop::Gone)?;
+        let FarFlow::Stream(link) = &mut flow.far else { return Err(Drop::Gone) };
+        let bytes = &scratch.batch.block[payload.range.clone()];
+        let user = flow.user.as_deref();
+        if user.is_some_and(|user| !user.grant_whole(Way::Up, bytes.len(), self.at)) {
+            return Err(Drop::Limited);
+        }
+        let pushed = link.push(target, bytes, self.now, self.at);
+        if let Some(user) = user {
+            user.settle(Way::Up, bytes.len(), if pushed.is_ok() { bytes.len() } else { 0 });
+        }
+        pushed?;
+        if let Some(waker) = &flow.waker {
+            link.flush_if_long(&mut Context::from_waker(waker), self.now);
+        }
+        flow.is_dns &= target.port == DNS;
+        self.queued_in_stream(id, bytes.len());
+        Ok(())
     }
 
     /// Sends the frames that the streams of this turn have got.
@@ -140,19 +172,8 @@ impl Relay {
         batch.block[range.clone()].copy_from_slice(payload);
         let sealed = self.near.seal(session, &mut batch.block, range, source, self.unix_s)?;
         batch.return_spare(sealed.end);
-        let (key, start, len) = (id.index(), sealed.start, sealed.len());
-        let (to, from) = (flow.near, flow.near_local);
-        let is_sealed = self.near.is_tunnel();
-        if is_sealed && self.marks.is_too_long(len, to) {
-            flow.log_too_big(&self.name, to, len, &self.marks);
-            return Err(Drop::TooBig);
-        }
         // A stream carries no marks of congestion.
-        let class = self.marks.class(0, is_sealed);
-        scratch.outgoing.push(Outgoing { key, to, from, class, start, len });
-        self.tally.down += 1;
-        self.tally.down_bytes += payload.len() as u64;
-        Ok(())
+        self.queue_near(id, sealed, payload.len(), 0, scratch)
     }
 }
 

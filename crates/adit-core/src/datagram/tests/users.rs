@@ -75,6 +75,18 @@ fn envelopes_say_whose_flow_it_is() {
 
 #[test]
 fn users_of_shadowsocks_are_counted_and_held_to_their_quota() {
+    check_quota(OutboundProtocol::Direct);
+}
+
+#[test]
+fn users_whose_datagrams_go_on_in_streams_are_too() {
+    let (next, at) = run(InboundProtocol::Snell(snell_server(ObfsServer::Off)), OutboundProtocol::Direct, 1);
+    check_quota(OutboundProtocol::Snell(snell_client(at, ObfsClient::Off)));
+    next.end();
+}
+
+/// A user of a Shadowsocks server that reaches its targets over `outbound`.
+fn check_quota(outbound: OutboundProtocol) {
     const OWN: &str = "AQECAwQFBgcICQoLDA0ODw==";
     const METHOD: &str = "2022-blake3-aes-128-gcm";
     let limits = UserLimits { quota: Some(2000), ..UserLimits::default() };
@@ -82,7 +94,7 @@ fn users_of_shadowsocks_are_counted_and_held_to_their_quota() {
     let users = vec![("ann".into(), Secret::new(OWN))];
     let key = ShadowsocksServerKey::with_users(key(METHOD), users).unwrap().with_limits(vec![limits]);
     let server = InboundProtocol::Shadowsocks(ShadowsocksServer { key, ..server });
-    let (far, server_at) = run(server, OutboundProtocol::Direct, 1);
+    let (far, server_at) = run(server, outbound, 1);
     let text = format!("{}:{OWN}", super::key(METHOD).text().expose());
     let OutboundProtocol::Shadowsocks(client) = client(METHOD, server_at) else { panic!("a client") };
     let key = ShadowsocksKey::new(METHOD.parse().unwrap(), Secret::new(text), KeyForm::Password).unwrap();
