@@ -218,7 +218,7 @@ impl Site {
             guard: self.guard.clone(),
             active: self.active.clone(),
             datagrams: far.map(|far| inbound::Datagrams { far, scratch: self.scratch.clone() }),
-            access: Access::new(&self.config, &inbound.protocol, self.past.as_ref()),
+            access: Access::new(&self.config, inbound, self.past.as_ref()),
             pacer,
         }
     }

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, Family};
+use adit_config::model::{Dial, Egress, Family};
 use adit_proto::wire::{Host, Target};
 use thiserror::Error;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::debug;
 
-use crate::options::{Warning, bind_interface, check_fast_open_client, check_interface, tune};
+use crate::egress;
+use crate::options::{Warning, check_fast_open_client, tune};
 use crate::race::Race;
 use crate::resolve::{Answers, ResolveError, Resolver, is_allowed, is_preferred};
 
@@ -154,7 +155,7 @@ impl DialError {
 #[derive(Debug)]
 pub struct Dialer {
     family: Family,
-    interface: Option<Box<str>>,
+    egress: Egress,
     fast_open: bool,
     timeout: Duration,
     resolver: Rc<Resolver>,
@@ -168,16 +169,15 @@ impl Dialer {
 
     /// A dialer that shares a resolver; [`Dial::dns`] does not count.
     pub fn with_resolver(dial: &Dial, resolver: Rc<Resolver>) -> Self {
-        let Dial { family, interface, dns: _, fast_open, timeout, carrier: _, unix: _, pace: _ } = dial;
-        let interface = interface.clone();
-        Self { family: *family, interface, fast_open: *fast_open, timeout: *timeout, resolver }
+        let Dial { family, egress, dns: _, fast_open, timeout, carrier: _, unix: _, pace: _ } = dial;
+        let egress = egress.clone();
+        Self { family: *family, egress, fast_open: *fast_open, timeout: *timeout, resolver }
     }
 
     /// What was asked for and is not to be had; to be shown to a person, once.
     pub fn warnings(&self) -> Vec<Warning> {
-        let interface = self.interface.as_deref().and_then(check_interface);
         let fast_open = if self.fast_open { check_fast_open_client() } else { None };
-        interface.into_iter().chain(fast_open).collect()
+        egress::warnings(&self.egress).into_iter().chain(fast_open).collect()
     }
 
     /// The resolver, for what does not go over TCP.
@@ -284,9 +284,8 @@ impl Dialer {
     fn socket(&self, addr: SocketAddr) -> io::Result<TcpSocket> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         tune(&socket)?;
-        if let Some(interface) = &self.interface {
-            bind_interface(&socket, interface)?;
-        }
+        egress::apply(&socket, &self.egress)?;
+        egress::bind(&socket, &self.egress, addr.ip())?;
         if self.fast_open
             && let Err(error) = adit_sys::tcp::set_fast_open_connect(&socket, true)
         {

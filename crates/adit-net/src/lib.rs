@@ -21,6 +21,7 @@ pub mod syslog;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
+mod egress;
 mod holder;
 mod race;
 

@@ -47,8 +47,9 @@ impl Default for ListenOptions {
 
 impl From<&SocketOptions> for ListenOptions {
     fn from(options: &SocketOptions) -> Self {
-        let SocketOptions { fast_open, interface, unix: _, carrier: _, pace: _ } = options;
-        Self { fast_open: *fast_open, interface: interface.clone(), ..Self::default() }
+        let SocketOptions { fast_open, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
+        let (fast_open, reuse_port) = (*fast_open, *reuse_port);
+        Self { fast_open, reuse_port, interface: interface.clone(), ..Self::default() }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Options that every relayed connection gets, and what is said when an asked-for option is not to be had.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use adit_sys::tcp::{FastOpenSupport, fast_open_support};
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 
 /// Idle time before the first keep-alive probe, and the time between probes. The replaced programs are written in Go,
@@ -37,6 +38,12 @@ pub enum Warning {
     /// The interface to send through does not exist, or may not be used. It may come later.
     #[error("nothing can be reached for now, interface {0}: {1}")]
     Interface(Box<str>, io::ErrorKind),
+    /// The address to send from is not one of this machine's. It may become one.
+    #[error("nothing can be reached for now, bind-address {0}: {1} (hint: `ip address` shows what there is)")]
+    Source(IpAddr, io::ErrorKind),
+    /// Marks are kept for those with the right to administer the network.
+    #[error("nothing can be reached for now, fwmark {0}: {1} (hint: it takes the capability CAP_NET_ADMIN)")]
+    Mark(u32, io::ErrorKind),
     /// The kernel has no congestion control of that name, or keeps it for the superuser.
     #[error(
         "brutal is not to be had ({0}), so connections are paced at its rate and give way to loss (hint: load the kernel module tcp-brutal)"
@@ -64,13 +71,6 @@ pub fn tune(stream: &impl AsFd) -> io::Result<()> {
 /// What the system reports.
 pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
-}
-
-/// Whether connections could go through an interface now.
-pub(crate) fn check_interface(interface: &str) -> Option<Warning> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
-    let error = bind_interface(&socket, interface).err()?;
-    Some(Warning::Interface(interface.into(), error.kind()))
 }
 
 /// Binds a socket to an interface by name.
@@ -107,6 +107,8 @@ fn client_warning(support: Option<FastOpenSupport>) -> Option<Warning> {
 
 #[cfg(test)]
 mod tests {
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     #[test]

@@ -50,6 +50,18 @@ pub fn fast_open_connect(socket: impl AsFd) -> io::Result<bool> {
     unsupported(socket)
 }
 
+/// Leaves the choice of a port to `connect` when this socket is bound to an address and port 0: connections to different
+/// peers may then share one.
+///
+/// # Errors
+/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32.to_ne_bytes());
+    #[cfg(not(target_os = "linux"))]
+    unsupported(socket)
+}
+
 /// What the system allows of TCP Fast Open, whatever a socket asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastOpenSupport {

@@ -108,7 +108,9 @@ impl Start {
             egress: config
                 .outbounds
                 .iter()
-                .filter_map(|out| Some((out.name.to_string(), out.dial.interface.as_deref()?.to_owned())))
+                .filter_map(|out| {
+                    Some((out.name.to_string(), out.dial.egress.interface.as_deref()?.to_owned()))
+                })
                 .collect(),
             warnings: running.warnings().to_vec(),
         }

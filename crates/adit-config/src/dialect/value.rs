@@ -73,6 +73,25 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, Problem> {
     })
 }
 
+/// An address of this machine's own, to send from.
+pub(super) fn bind_address(text: &str) -> Result<IpAddr, Problem> {
+    let address = unbracketed(text.trim()).parse::<IpAddr>().map(|ip| ip.to_canonical()).ok();
+    address.filter(|ip| !ip.is_unspecified() && !ip.is_multicast()).ok_or_else(|| {
+        Problem::new(format!("no address of a machine: {}", excerpt(text)))
+            .hint("write one that this machine has, for instance 192.0.2.1")
+    })
+}
+
+/// A mark of the firewall or the routing rules, in decimal or, behind `0x`, in hexadecimal; 0 is none.
+pub(super) fn mark(text: &str) -> Result<Option<u32>, Problem> {
+    let text = text.trim();
+    let mark = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    mark.map(|mark| (mark != 0).then_some(mark)).map_err(|_| Problem::new("no number from 0 to 4294967295"))
+}
+
 /// `host:port`, where port 0 is none.
 pub(super) fn target(text: &str) -> Result<Target, Problem> {
     let hint = "write a host and a port, for instance example.com:443 or [2001:db8::1]:443";

@@ -10,8 +10,9 @@ mod snell;
 mod url;
 mod users;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,12 +46,21 @@ pub struct Config {
     pub limits: Limits,
     /// Access control for all inbounds.
     pub acl: Option<acl::AccessList>,
+    /// The same for single inbounds, by name, in the place of [`Config::acl`].
+    pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
     pub outbounds: Vec<Outbound>,
+}
+
+impl Config {
+    /// The access control of an inbound.
+    pub fn access(&self, inbound: &Inbound) -> Option<&acl::AccessList> {
+        self.acl_of.get(&inbound.name).or(self.acl.as_ref())
+    }
 }
 
 /// Most event loops that are started without being asked for.
@@ -376,8 +386,8 @@ pub enum HalfClose {
 pub struct Dial {
     /// Which address families are used.
     pub family: Family,
-    /// Interface that outgoing sockets are bound to.
-    pub interface: Option<Box<str>>,
+    /// How outgoing sockets leave this machine.
+    pub egress: Egress,
     /// Name servers; empty for the system's configuration.
     pub dns: Vec<SocketAddr>,
     /// TCP Fast Open on outgoing connections.
@@ -396,7 +406,7 @@ impl Default for Dial {
     fn default() -> Self {
         Self {
             family: Family::Any,
-            interface: None,
+            egress: Egress::default(),
             dns: Vec::new(),
             fast_open: false,
             timeout: Duration::from_secs(10),
@@ -404,6 +414,55 @@ impl Default for Dial {
             unix: None,
             pace: None,
         }
+    }
+}
+
+/// How outgoing sockets leave this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Egress {
+    /// Interface that they are bound to.
+    pub interface: Option<Box<str>>,
+    /// Address that IPv4 is sent from.
+    pub v4: Option<Ipv4Addr>,
+    /// Address that IPv6 is sent from.
+    pub v6: Option<Ipv6Addr>,
+    /// Mark by which routing rules and firewalls know them (`SO_MARK`).
+    pub mark: Option<u32>,
+}
+
+impl Egress {
+    /// Sends from `source` what is of its family; true if there was another address for that.
+    pub fn set_source(&mut self, source: IpAddr) -> bool {
+        match source {
+            IpAddr::V4(ip) => self.v4.replace(ip).is_some(),
+            IpAddr::V6(ip) => self.v6.replace(ip).is_some(),
+        }
+    }
+
+    /// What is not said here is as in `general`.
+    #[must_use]
+    pub fn or(self, general: &Self) -> Self {
+        let has_source = self.v4.is_some() || self.v6.is_some();
+        let (v4, v6) = if has_source { (self.v4, self.v6) } else { (general.v4, general.v6) };
+        Self {
+            interface: self.interface.or_else(|| general.interface.clone()),
+            v4,
+            v6,
+            mark: self.mark.or(general.mark),
+        }
+    }
+
+    /// Where what is sent to `peer` comes from, if that is not left to the system.
+    pub fn source(&self, peer: IpAddr) -> Option<IpAddr> {
+        match peer.to_canonical() {
+            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
+        }
+    }
+
+    /// The addresses that there are.
+    pub fn sources(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
     }
 }
 
@@ -431,6 +490,8 @@ pub struct SocketOptions {
     /// Unix socket that connections come to as well; without a carrier. Its mode is what the umask leaves, as the
     /// programs that listen on one have it.
     pub unix: Option<PathBuf>,
+    /// Other processes of the same user may listen there as well (`SO_REUSEPORT`).
+    pub reuse_port: bool,
     /// Connections that come as streams of sessions, in the place of TCP.
     pub carrier: Option<Box<Kcp>>,
     /// How fast the connections from one address send together; none with a carrier, which has a pace of its own.

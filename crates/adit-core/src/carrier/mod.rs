@@ -67,7 +67,7 @@ impl Carriers {
     ) -> Option<kcp::Client> {
         let shared = self.outbounds[at].clone()?;
         let config = outbound.dial.carrier.as_ref()?;
-        let interface = outbound.dial.interface.clone();
-        Some(kcp::Client::new(shared, config, interface, cores, context.clone()))
+        let egress = outbound.dial.egress.clone();
+        Some(kcp::Client::new(shared, config, egress, cores, context.clone()))
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, OutboundProtocol, Quic, ShadowsocksClient, Udp};
+use adit_config::model::{self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, Udp};
 use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
 use adit_net::udp::{Fragmentation, Socket};
@@ -23,7 +23,7 @@ use crate::rng::OsRng;
 /// How the datagrams of one outbound leave, on one core.
 pub(crate) struct Far {
     names: Names,
-    interface: Option<Box<str>>,
+    egress: Egress,
     udp: Udp,
     kind: Kind,
 }
@@ -105,7 +105,7 @@ impl Far {
     /// The way out over a group.
     pub(crate) fn group(group: Rc<Group>, udp: &Udp) -> Self {
         let names = Names::new(Resolver::new(&[]), model::Family::Any);
-        Self { names, interface: None, udp: udp.clone(), kind: Kind::Group(group) }
+        Self { names, egress: Egress::default(), udp: udp.clone(), kind: Kind::Group(group) }
     }
 
     /// What a new flow goes over; `None` if there is nothing at this time.
@@ -167,7 +167,7 @@ impl Far {
 
     fn with(outbound: &model::Outbound, udp: &Udp, kind: Kind) -> Self {
         let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
-        Self { names, interface: outbound.dial.interface.clone(), udp: udp.clone(), kind }
+        Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone(), kind }
     }
 
     /// Flows that one listener may have on one core.
@@ -211,7 +211,7 @@ impl Far {
         match &self.kind {
             // Datagrams of the application's own size: what it sees is what it would see without us.
             Kind::Direct | Kind::Group(_) => {
-                let socket = Socket::open(self.interface.as_deref())?;
+                let socket = Socket::open(&self.egress)?;
                 set_options(&socket, &self.udp, false)?;
                 Ok(FarFlow::Socket(socket, None))
             }
@@ -231,10 +231,9 @@ impl Far {
 
     /// A socket towards the server.
     fn socket(&self, target: &Target, now: Tick) -> io::Result<Socket> {
-        let interface = self.interface.as_deref();
         let socket = match self.find(target, None, now) {
-            Known::Addr(server) => Socket::connect(server, interface)?,
-            Known::Pending | Known::Nothing => Socket::open(interface)?,
+            Known::Addr(server) => Socket::connect(server, &self.egress)?,
+            Known::Pending | Known::Nothing => Socket::open(&self.egress)?,
         };
         set_options(&socket, &self.udp, true)?;
         Ok(socket)

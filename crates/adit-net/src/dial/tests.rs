@@ -9,6 +9,11 @@ use crate::listen::{ListenOptions, Listeners, listen_many};
 use crate::options::KEEP_ALIVE;
 use crate::testing::{A, AAAA, NameServer, Reply, in_time};
 
+fn on(interface: &str) -> Dial {
+    let egress = Egress { interface: Some(interface.into()), ..Egress::default() };
+    Dial { egress, ..plan(Family::Any) }
+}
+
 fn plan(family: Family) -> Dial {
     Dial { family, timeout: Duration::from_secs(5), ..Dial::default() }
 }
@@ -259,15 +264,24 @@ fn the_most_telling_error_is_kept() {
 #[tokio::test(flavor = "local")]
 async fn sockets_are_bound_to_the_interface() {
     let listener = listener("127.0.0.1:0");
-    let dial = Dial { interface: Some("lo".into()), ..plan(Family::Any) };
+    let dial = on("lo");
     let stream = dialer(&dial, None).dial(&listener.addr.into()).await.unwrap();
     assert_eq!(SockRef::from(&stream).device().unwrap().as_deref(), Some(&b"lo"[..]));
 
-    let dial = Dial { interface: Some("no-such-if0".into()), ..plan(Family::Any) };
+    let dial = on("no-such-if0");
     let warnings = Dialer::new(&dial).warnings();
     assert!(matches!(&*warnings, [Warning::Interface(name, _)] if **name == *"no-such-if0"), "{warnings:?}");
     let error = dialer(&dial, None).dial(&listener.addr.into()).await.unwrap_err();
     assert!(matches!(error, DialError::Socket { .. }) && error.errno().is_some(), "{error:?}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn sockets_are_bound_to_the_address() {
+    let listener = listener("127.0.0.1:0");
+    let own = Egress { v4: Some([127, 9, 9, 9].into()), ..Egress::default() };
+    let stream =
+        dialer(&Dial { egress: own, ..plan(Family::Any) }, None).dial(&listener.addr.into()).await.unwrap();
+    assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from([127, 9, 9, 9]));
 }
 
 #[cfg(target_os = "linux")]

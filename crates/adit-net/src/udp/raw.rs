@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use adit_config::model::Egress;
 use adit_proto::rawtcp::{Flow, HEADER_LEN, Segment, parse_v4};
 use adit_sys::udp::{self as sys, Head};
 use adit_sys::{raw, udp::Meta};
@@ -24,8 +25,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::batch::{Batch, MESSAGES};
 use super::group::Outgoing;
 use super::socket::{Sent, is_full, is_too_big};
+use crate::egress::apply;
 use crate::listen::{ListenError, ListenOptions, listen_many};
-use crate::options::bind_interface;
 
 /// Connections that one socket knows the numbers of, at most.
 const MAX_FLOWS: usize = 8192;
@@ -120,8 +121,9 @@ pub fn listen_raw(
         locals.push(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), made.addr.port()));
     }
     let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let egress = Egress { interface: options.interface.clone(), ..Egress::default() };
     let open = |index, local: SocketAddr| {
-        let socket = open(local, options.interface.as_deref(), (index, count))?;
+        let socket = open(local, &egress, (index, count))?;
         Ok(RawListener { socket, local, kernel: kernel.clone() })
     };
     let all = (0..count).map(|index| locals.iter().map(|local| open(index, *local)).collect());
@@ -129,7 +131,7 @@ pub fn listen_raw(
 }
 
 /// A raw socket that sees what comes to `local`, or the part of it that is this core's.
-fn open(local: SocketAddr, interface: Option<&str>, part: (u32, u32)) -> io::Result<socket2::Socket> {
+fn open(local: SocketAddr, egress: &Egress, part: (u32, u32)) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(Domain::for_address(local), Type::RAW, Some(Protocol::TCP))?;
     raw::keep_port(&socket, local.is_ipv6(), local.port(), part)?;
     socket.set_nonblocking(true)?;
@@ -139,9 +141,7 @@ fn open(local: SocketAddr, interface: Option<&str>, part: (u32, u32)) -> io::Res
         // IPv4 comes with its header.
         sys::report_destination(&socket, true)?;
     }
-    if let Some(interface) = interface {
-        bind_interface(&socket, interface)?;
-    }
+    apply(&socket, egress)?;
     if !local.ip().is_unspecified() {
         socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
     }
@@ -162,22 +162,20 @@ impl RawSocket {
     ///
     /// # Errors
     /// As connect(2), and what keeps raw sockets from being used.
-    pub async fn connect(peer: SocketAddr, interface: Option<&str>) -> io::Result<Self> {
+    pub async fn connect(peer: SocketAddr, egress: &Egress) -> io::Result<Self> {
         let kernel = socket2::Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))?;
         kernel.set_nonblocking(true)?;
         // Closing it is to be one reset, and not an end that is repeated because nobody acknowledges it.
         kernel.set_linger(Some(Duration::ZERO))?;
         raw::connect_only(&kernel)?;
-        if let Some(interface) = interface {
-            bind_interface(&kernel, interface)?;
-        }
-        let any: IpAddr = match peer {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        apply(&kernel, egress)?;
+        let from: IpAddr = match peer {
+            SocketAddr::V4(_) => egress.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into(),
+            SocketAddr::V6(_) => egress.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into(),
         };
-        kernel.bind(&SocketAddr::new(any, 0).into())?;
+        kernel.bind(&SocketAddr::new(from, 0).into())?;
         let bound = kernel.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
-        let socket = open(bound, interface, (0, 1)).map_err(explain)?;
+        let socket = open(bound, egress, (0, 1)).map_err(explain)?;
         let connect = TcpSocket::from_std_stream(kernel.into()).connect(peer);
         let stream = tokio::time::timeout(HANDSHAKE, connect).await.map_err(|_| ErrorKind::TimedOut)??;
         raw::silence(&stream)?;

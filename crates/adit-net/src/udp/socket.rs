@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
+use adit_config::model::Egress;
 use adit_sys::udp::{self as sys, Fragmentation, Head, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::io::Interest;
@@ -13,6 +14,7 @@ use super::batch::{Batch, MERGED_MESSAGES, MESSAGES};
 use super::gro::Gro;
 use super::group::{Outgoing, group_len};
 use super::trial;
+use crate::egress;
 
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;
@@ -58,6 +60,8 @@ pub struct Socket {
     fd: AsyncFd<StdSocket>,
     is_v6: bool,
     is_connected: bool,
+    /// Where datagrams come from that say nothing of it, for each family.
+    source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     ability: Cell<Ability>,
     /// Largest segment of a message that is to be cut; 0 below [`Ability::Segments`].
     max_segment: Cell<usize>,
@@ -91,6 +95,7 @@ impl Socket {
             fd,
             is_v6,
             is_connected,
+            source: (None, None),
             ability: Cell::new(ability),
             max_segment: Cell::new(max_segment),
             gro: Cell::new(gro),
@@ -102,29 +107,30 @@ impl Socket {
     ///
     /// # Errors
     /// What the system reports.
-    pub fn open(interface: Option<&str>) -> io::Result<Self> {
-        let v6 = unbound(Domain::IPV6, interface).and_then(|socket| {
+    pub fn open(egress: &Egress) -> io::Result<Self> {
+        let v6 = unbound(Domain::IPV6, egress).and_then(|socket| {
             socket.set_only_v6(false)?;
             socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into())?;
             Ok(socket)
         });
         let socket = v6.or_else(|_| {
-            let socket = unbound(Domain::IPV4, interface)?;
+            let socket = unbound(Domain::IPV4, egress)?;
             socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into())?;
             Ok::<_, io::Error>(socket)
         })?;
         let is_v6 = socket.domain()? == Domain::IPV6;
         // Errors name their destination, so that one of them ends no other flow.
         sys::queue_errors(&socket, is_v6)?;
-        Self::from_std(socket.into())
+        Ok(Self { source: (egress.v4, egress.v6), ..Self::from_std(socket.into())? })
     }
 
     /// A socket that sends to `peer` and receives from it alone.
     ///
     /// # Errors
     /// What the system reports.
-    pub fn connect(peer: SocketAddr, interface: Option<&str>) -> io::Result<Self> {
-        let socket = unbound(Domain::for_address(peer), interface)?;
+    pub fn connect(peer: SocketAddr, egress: &Egress) -> io::Result<Self> {
+        let socket = unbound(Domain::for_address(peer), egress)?;
+        egress::bind(&socket, egress, peer.ip())?;
         socket.connect(&peer.into())?;
         Self::from_std(socket.into())
     }
@@ -347,6 +353,14 @@ impl Socket {
         report
     }
 
+    /// The address that a datagram is to come from, if it is not the system's choice.
+    fn source(&self, datagram: &Outgoing) -> Option<IpAddr> {
+        datagram.from.or_else(|| match datagram.to.ip().to_canonical() {
+            IpAddr::V4(_) => self.source.0.map(IpAddr::V4),
+            IpAddr::V6(_) => self.source.1.map(IpAddr::V6),
+        })
+    }
+
     fn send_messages(
         &self,
         sender: &mut Sender,
@@ -361,7 +375,7 @@ impl Socket {
             rest = behind;
             let head = Head {
                 to: if self.is_connected { None } else { Some(self.in_family(first.to)) },
-                from: first.from.map(|ip| self.in_family(SocketAddr::new(ip, 0)).ip()),
+                from: self.source(first).map(|ip| self.in_family(SocketAddr::new(ip, 0)).ip()),
                 class: first.class,
                 segment: if group.len() > 1 { u16::try_from(first.len).ok() } else { None },
             };
@@ -376,7 +390,7 @@ impl Socket {
 
     /// Bytes of payload that the path to `peer` takes in one datagram, as far as the system knows.
     pub fn largest_payload(peer: SocketAddr) -> Option<usize> {
-        let socket = unbound(Domain::for_address(peer), None).ok()?;
+        let socket = unbound(Domain::for_address(peer), &Egress::default()).ok()?;
         socket.connect(&peer.into()).ok()?;
         let headers = if peer.is_ipv6() { 48 } else { 28 };
         sys::path_mtu(&socket, peer.is_ipv6()).ok()?.checked_sub(headers)
@@ -438,13 +452,11 @@ pub(crate) fn raise_buffers(socket: &impl AsFd, receive: usize) -> io::Result<us
     sys::set_receive_buffer(socket, receive)
 }
 
-fn unbound(domain: Domain, interface: Option<&str>) -> io::Result<socket2::Socket> {
+fn unbound(domain: Domain, egress: &Egress) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     raise_buffers(&SockRef::from(&socket).as_fd(), FLOW_BUFFER)?;
-    if let Some(interface) = interface {
-        crate::options::bind_interface(&socket, interface)?;
-    }
+    egress::apply(&socket, egress)?;
     Ok(socket)
 }
 

@@ -2,6 +2,7 @@ use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
 use std::time::Duration;
 
+use adit_config::model::Egress;
 use adit_sys::udp as sys;
 
 use super::*;
@@ -80,7 +81,7 @@ async fn boundaries_survive_every_way_of_sending_and_receiving() {
     let lens = sizes();
     for ability in [Ability::Segments, Ability::Batches, Ability::Single] {
         let mut batch = Batch::new();
-        let sender = Socket::open(None).unwrap();
+        let sender = Socket::open(&Egress::default()).unwrap();
         sender.limit_ability(ability);
         let (sink, to) = plain();
         let all = outgoing(&mut batch, to, &lens);
@@ -109,7 +110,7 @@ fn socket_fd(socket: &Socket) -> StdSocket {
 async fn bulk_of_a_segmenting_sender_is_merged_and_of_a_plain_one_is_not() {
     let (socket, to) = listener();
     let mut batch = Batch::new();
-    let sender = Socket::connect(to, None).unwrap();
+    let sender = Socket::connect(to, &Egress::default()).unwrap();
     let send = |batch: &mut Batch| {
         let all = outgoing(batch, to, &[1200; 40]);
         assert_eq!(sender.send(batch, &all).sent, 40);
@@ -131,11 +132,26 @@ async fn bulk_of_a_segmenting_sender_is_merged_and_of_a_plain_one_is_not() {
 }
 
 #[tokio::test(flavor = "local")]
+async fn datagrams_come_from_the_address_that_was_asked_for() {
+    let own = Ipv4Addr::new(127, 9, 9, 9);
+    let egress = Egress { v4: Some(own), ..Egress::default() };
+    let (sink, to) = plain();
+    let mut batch = Batch::new();
+    for socket in [Socket::open(&egress).unwrap(), Socket::connect(to, &egress).unwrap()] {
+        let all = outgoing(&mut batch, to, &[10, 10, 7]);
+        assert_eq!(socket.send(&mut batch, &all).sent, 3);
+        for _ in 0..3 {
+            assert_eq!(sink.recv_from(&mut [0; 64]).unwrap().1.ip(), own);
+        }
+    }
+}
+
+#[tokio::test(flavor = "local")]
 async fn both_families_through_one_socket() {
     let Ok(sink6) = StdSocket::bind("[::1]:0") else { return eprintln!("SKIPPED: no IPv6") };
     let (sink4, to4) = plain();
     let mut batch = Batch::new();
-    let socket = Socket::open(None).unwrap();
+    let socket = Socket::open(&Egress::default()).unwrap();
     for to in [to4, sink6.local_addr().unwrap()] {
         let all = outgoing(&mut batch, to, &[10, 10, 7]);
         assert_eq!(socket.send(&mut batch, &all).sent, 3);
@@ -156,7 +172,7 @@ async fn an_unreachable_destination_is_named_and_harms_no_other() {
     };
     let (sink, alive) = plain();
     let mut batch = Batch::new();
-    let socket = Socket::open(None).unwrap();
+    let socket = Socket::open(&Egress::default()).unwrap();
     let all = outgoing(&mut batch, dead, &[1]);
     assert_eq!(socket.send(&mut batch, &all).unreachable, None);
     let all = outgoing(&mut batch, alive, &[2, 2, 3]);
@@ -170,7 +186,7 @@ async fn an_unreachable_destination_is_named_and_harms_no_other() {
 async fn a_destination_that_cannot_be_is_dropped_alone() {
     let (sink, alive) = plain();
     let mut batch = Batch::new();
-    let socket = Socket::open(None).unwrap();
+    let socket = Socket::open(&Egress::default()).unwrap();
     let mut all = outgoing(&mut batch, alive, &[5, 5, 5, 5, 5, 5]);
     all[2].to.set_port(0);
     all[3].to.set_port(0);
@@ -184,7 +200,7 @@ async fn a_destination_that_cannot_be_is_dropped_alone() {
 async fn what_is_too_large_is_reported_with_what_would_fit() {
     let (sink, to) = plain();
     let mut batch = Batch::new();
-    let socket = Socket::connect(to, None).unwrap();
+    let socket = Socket::connect(to, &Egress::default()).unwrap();
     socket.set_fragmentation(Fragmentation::Forbid).unwrap();
     let all = outgoing(&mut batch, to, &[65_508, 5]);
     let sent = socket.send(&mut batch, &all);
@@ -198,7 +214,7 @@ async fn the_kernels_drops_are_counted_once() {
     let (socket, to) = listener();
     sys::set_receive_buffer(socket_fd(&socket), 4096).unwrap();
     let mut batch = Batch::new();
-    let sender = Socket::connect(to, None).unwrap();
+    let sender = Socket::connect(to, &Egress::default()).unwrap();
     sender.limit_ability(Ability::Batches);
     let (mut lost, mut got) = (0, 0);
     for _ in 0..3 {
@@ -228,7 +244,7 @@ fn a_kernel_that_refuses_batches_is_served_one_by_one() {
             let lens = sizes();
             let (socket, to) = listener();
             let mut batch = Batch::new();
-            let sender = Socket::open(None).unwrap();
+            let sender = Socket::open(&Egress::default()).unwrap();
             let all = outgoing(&mut batch, to, &lens);
             assert_eq!(sender.send(&mut batch, &all).sent, lens.len());
             assert_eq!(received(&socket, &mut batch, lens.len()).await, expected(&lens));
@@ -244,7 +260,7 @@ async fn a_route_that_refuses_segments_gets_none_and_loses_nothing() {
     let lens = sizes();
     let mut batch = Batch::new();
     let (sink, to) = plain();
-    let sender = Socket::connect(to, None).unwrap();
+    let sender = Socket::connect(to, &Egress::default()).unwrap();
     sys::refuse_segments(socket_fd(&sender)).unwrap();
     let all = outgoing(&mut batch, to, &lens);
     assert_eq!(sender.send(&mut batch, &all).sent, lens.len());
@@ -337,7 +353,7 @@ fn role_sink() {
 async fn role_sender() {
     let to = SINK.parse().unwrap();
     let mut batch = Batch::new();
-    let sender = Socket::open(None).unwrap();
+    let sender = Socket::open(&Egress::default()).unwrap();
     let lens = sizes();
     let Some(fits) = Socket::largest_payload(to) else { return eprintln!("SKIPPED: not in a namespace") };
     assert!(fits == 1472 || fits == 1252, "{fits}");
@@ -346,7 +362,7 @@ async fn role_sender() {
     assert_eq!((sent.sent, sent), (lens.len(), Sent { sent: lens.len(), ..Sent::default() }));
     assert_eq!(sender.ability(), Ability::Segments, "sizes above the path's are no reason to give up");
     // Where fragments are forbidden the large ones are refused, the others leave.
-    let strict = Socket::connect(to, None).unwrap();
+    let strict = Socket::connect(to, &Egress::default()).unwrap();
     strict.set_fragmentation(Fragmentation::Forbid).unwrap();
     let large = lens.iter().filter(|len| **len > fits).count();
     let sent = strict.send(&mut batch, &all);

@@ -226,6 +226,7 @@ mod tests {
             transports: Transports::Both,
             plugin: None,
             fast_open: false,
+            reuse_port: false,
             directory: None,
         };
         let servers = Servers::new(manager, running.ports());

@@ -9,8 +9,8 @@ use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::{self, Profile, setup};
 use crate::dialect::value::{self, Problem};
 use crate::model::{
-    ClientCover, Dial, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Quic, SNELL_MODES, Secret,
-    ShadowsocksClient, SnellClient, SnellVersion, Transports,
+    ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Quic, SNELL_MODES,
+    Secret, ShadowsocksClient, SnellClient, SnellVersion, Transports,
 };
 
 /// The names of keys; empty for what a form does not have.
@@ -21,6 +21,9 @@ struct Words {
     udp: &'static str,
     fast_open: &'static str,
     interface: &'static str,
+    mark: &'static str,
+    /// Addresses to send from.
+    sources: &'static [&'static str],
     method: &'static str,
     obfs: &'static str,
     obfs_host: &'static str,
@@ -35,6 +38,8 @@ const SURGE: Words = Words {
     udp: "udp-relay",
     fast_open: "tfo",
     interface: "interface",
+    mark: "",
+    sources: &[],
     method: "encrypt-method",
     obfs: "obfs",
     obfs_host: "obfs-host",
@@ -48,6 +53,8 @@ const MIHOMO: Words = Words {
     udp: "udp",
     fast_open: "tfo",
     interface: "interface-name",
+    mark: "routing-mark",
+    sources: &[],
     method: "cipher",
     obfs: "mode",
     obfs_host: "host",
@@ -61,6 +68,8 @@ const SING_BOX: Words = Words {
     udp: "",
     fast_open: "tcp_fast_open",
     interface: "bind_interface",
+    mark: "routing_mark",
+    sources: &["inet4_bind_address", "inet6_bind_address"],
     method: "method",
     obfs: "obfs_mode",
     obfs_host: "obfs_host",
@@ -74,6 +83,8 @@ const LINK: Words = Words {
     udp: "udp",
     fast_open: "tfo",
     interface: "",
+    mark: "",
+    sources: &[],
     method: "",
     obfs: "obfs",
     obfs_host: "obfs-host",
@@ -346,6 +357,20 @@ fn cover(
     }
 }
 
+fn egress(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Egress {
+    let mut egress = Egress {
+        interface: entry.parsed(report, words.interface, value::interface),
+        mark: entry.parsed(report, words.mark, value::mark).flatten(),
+        ..Egress::default()
+    };
+    for word in words.sources {
+        if let Some(source) = entry.parsed(report, word, value::bind_address) {
+            egress.set_source(source);
+        }
+    }
+    egress
+}
+
 fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Dial {
     const SURGE: &[(&str, Family)] = &[
         ("dual", Family::Any),
@@ -368,7 +393,7 @@ fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut En
     };
     Dial {
         family: family.unwrap_or_default(),
-        interface: entry.parsed(report, words.interface, value::interface),
+        egress: egress(report, words, entry),
         fast_open: entry.flag(report, words.fast_open).unwrap_or(false),
         ..Dial::default()
     }

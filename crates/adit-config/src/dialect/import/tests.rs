@@ -80,9 +80,20 @@ fn what_is_left_out_means_what_it_means_there() {
         "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"version\":4,\"psk\":\"k\",\"userkey\":\"ann\"}",
     );
     assert_eq!(sing_box.client_id.map(|id| id.expose().to_owned()).as_deref(), Some("ann"));
+    let (_, dial, _) = one(
+        "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"version\":4,\"psk\":\"k\",\"routing_mark\":\"0x20\",\"inet6_bind_address\":\"2001:db8::1\"}",
+    );
+    let sources: Vec<_> = dial.egress.sources().map(|ip| ip.to_string()).collect();
+    assert_eq!((dial.egress.mark, sources), (Some(32), vec!["2001:db8::1".to_owned()]));
+    let (_, dial, _) =
+        one("- {name: n, type: snell, server: a, port: 1, psk: k, version: 4, routing-mark: 6666}");
+    assert_eq!(dial.egress.mark, Some(6666));
     let (_, dial, two) =
         one("n = snell, a, 1, psk=k, version=2, ip-version=prefer-v4, interface=eth1, test-url=http://x/");
-    assert_eq!((two.reuse, dial.family, dial.interface.as_deref()), (true, Family::PreferV4, Some("eth1")));
+    assert_eq!(
+        (two.reuse, dial.family, dial.egress.interface.as_deref()),
+        (true, Family::PreferV4, Some("eth1"))
+    );
     for (word, quic) in [("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)] {
         assert_eq!(one(&format!("n = snell, a, 1, psk=k, version=5, block-quic={word}")).2.quic, quic);
     }

@@ -8,7 +8,9 @@ use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::MAX_CREDENTIAL;
 use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
-use crate::model::{Dial, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient};
+use crate::model::{
+    Dial, Egress, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient,
+};
 
 /// An outbound as it is written.
 pub(super) struct RawOutbound {
@@ -86,7 +88,7 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
     let dns = fields.list(report, "dns", MAX_DNS, value::name_server).unwrap_or_default();
     Dial {
         family: family(fields, report),
-        interface: egress(fields, report),
+        egress: egress(fields, report),
         dns: dns.into_iter().map(|server| server.value).collect(),
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         timeout: timeout(fields, report),
@@ -111,14 +113,24 @@ fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
     }
 }
 
-fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
+fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Egress {
     if fields.has("interface") && fields.has("egress-interface") {
         let problem = Problem::new("another name of interface, which is given too");
         report.error(&fields.place("egress-interface"), fields.path("egress-interface"), problem);
     }
     let own = fields.parsed(report, "interface", interface);
     let alias = fields.parsed(report, "egress-interface", interface);
-    own.or(alias).map(|name| name.value)
+    let mut egress = Egress { interface: own.or(alias).map(|name| name.value), ..Egress::default() };
+    for source in fields.list(report, "bind-address", 2, value::bind_address).unwrap_or_default() {
+        if egress.set_source(source.value) {
+            let problem =
+                Problem::new("two addresses of one family").hint("one for IPv4 and one for IPv6 at most");
+            report.error(&source.at, fields.path("bind-address"), problem);
+        }
+    }
+    let most = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    egress.mark = fields.integer(report, "fwmark", 1..=most).and_then(|mark| mark.try_into().ok());
+    egress
 }
 
 fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {

@@ -3,11 +3,12 @@ use std::time::Duration;
 use adit_proto::kcp::crypt::Method as Cipher;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Day, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local,
+    ClientCover, Day, Egress, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local,
     LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
     ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
     SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, User, UserLimits, Users,
@@ -102,7 +103,7 @@ fn values() {
     let text = format!(
         "cores = 2\n[log]\nlevel = \"trace\"\nformat = \"json\"\ntime = false\n[limits]\nidle = \"off\"\n{SNELL_OUT}\
          name = \"out\"\nobfs = \"tls\"\nreuse = true\nhalf-close = \"on\"\nversion = 4\nipv6 = false\n\
-         egress-interface = \"eth0\"\ndns = \"1.1.1.1\"\ntimeout = \"1m\"\n{SNELL_IN}obfs = \"http\"\noutbound = \"out\"\n"
+         egress-interface = \"eth0\"\nbind-address = [\"192.0.2.1\", \"2001:db8::1\"]\nfwmark = 7\ndns = \"1.1.1.1\"\ntimeout = \"1m\"\n{SNELL_IN}obfs = \"http\"\noutbound = \"out\"\n"
     );
     let config = load(&text);
     assert_eq!((config.cores, config.log.level, config.limits.idle), (Some(2), Level::Trace, None));
@@ -111,7 +112,12 @@ fn values() {
     assert_eq!(client.obfs, ObfsClient::Tls("a.example".into()));
     assert_eq!((client.reuse, client.half_close), (true, HalfClose::On));
     assert_eq!(outbound.dial.family, Family::V4Only);
-    assert_eq!(outbound.dial.interface.as_deref(), Some("eth0"));
+    let egress = &outbound.dial.egress;
+    assert_eq!((egress.interface.as_deref(), egress.mark), (Some("eth0"), Some(7)));
+    assert_eq!(
+        (egress.v4.unwrap().to_string(), egress.v6.unwrap().to_string()),
+        ("192.0.2.1".into(), "2001:db8::1".into())
+    );
     assert_eq!(outbound.dial.dns[0].to_string(), "1.1.1.1:53");
     assert_eq!(outbound.dial.timeout, Duration::from_secs(60));
 }
@@ -403,14 +409,25 @@ fn udp_strategy() -> impl Strategy<Value = Udp> {
     )
 }
 
+fn egress_strategy() -> impl Strategy<Value = Egress> {
+    let v4 = proptest::option::of((1_u32..0xe000_0000).prop_map(std::net::Ipv4Addr::from));
+    let v6 = proptest::option::of((1_u128 << 124..1 << 126).prop_map(std::net::Ipv6Addr::from));
+    (interface_name(), v4, v6, proptest::option::of(1_u32..)).prop_map(|(interface, v4, v6, mark)| Egress {
+        interface,
+        v4,
+        v6,
+        mark,
+    })
+}
+
 fn dial_strategy() -> impl Strategy<Value = Dial> {
     let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
     let carrier = proptest::option::of((kcp_strategy(), target(), 1_usize..1024));
-    (family, interface_name(), dns, any::<bool>(), 1_u64..10_000_000, carrier).prop_map(
-        |(family, interface, dns, fast_open, timeout, carrier)| Dial {
+    (family, egress_strategy(), dns, any::<bool>(), 1_u64..10_000_000, carrier).prop_map(
+        |(family, egress, dns, fast_open, timeout, carrier)| Dial {
             family,
-            interface,
+            egress,
             dns: dns.into_iter().map(SocketAddr::from).collect(),
             fast_open,
             timeout: Duration::from_millis(timeout),
@@ -634,9 +651,9 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());
-    let socket = (any::<bool>(), interface_name(), carrier, pace_strategy());
+    let socket = (any::<(bool, bool)>(), interface_name(), carrier, pace_strategy());
     (plain(20), listen, socket, any::<usize>(), protocol).prop_map(
-        |(name, listen, (fast_open, interface, carrier, pace), outbound, protocol)| {
+        |(name, listen, ((fast_open, reuse_port), interface, carrier, pace), outbound, protocol)| {
             let serves = matches!(protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_));
             let pace = pace.filter(|_| serves && carrier.is_none());
             Inbound {
@@ -646,6 +663,7 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                     fast_open,
                     interface,
                     unix: None,
+                    reuse_port,
                     carrier: carrier.map(Box::new),
                     pace,
                 },
@@ -776,6 +794,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             cores,
             limits,
             acl: None,
+            acl_of: BTreeMap::new(),
             udp,
             inbounds,
             outbounds,

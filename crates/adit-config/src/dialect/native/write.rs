@@ -304,6 +304,7 @@ impl Writer {
         if let Some(interface) = &socket.interface {
             self.text("interface", interface);
         }
+        self.switch("reuse-port", socket.reuse_port);
         self.pace(socket.pace);
     }
 
@@ -381,8 +382,14 @@ impl Writer {
         if dial.family != Family::Any {
             self.choice("family", FAMILIES, &dial.family);
         }
-        if let Some(interface) = &dial.interface {
+        if let Some(interface) = &dial.egress.interface {
             self.text("interface", interface);
+        }
+        if dial.egress.sources().next().is_some() {
+            self.texts("bind-address", dial.egress.sources().map(|source| source.to_string()));
+        }
+        if let Some(mark) = dial.egress.mark {
+            self.raw("fwmark", mark);
         }
         if !dial.dns.is_empty() {
             self.texts("dns", dial.dns.iter().map(ToString::to_string));

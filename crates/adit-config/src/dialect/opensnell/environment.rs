@@ -139,7 +139,7 @@ mod tests {
         let InboundProtocol::Snell(server) = &inbound.protocol else { panic!("not snell") };
         assert_eq!((inbound.listen.len(), server.psk.common().unwrap().expose()), (2, "a#b;`c"));
         assert_eq!((server.obfs, server.udp, server.quic), (ObfsServer::Http, false, false));
-        assert_eq!((inbound.socket.fast_open, dial.interface.as_deref()), (true, Some("eth9")));
+        assert_eq!((inbound.socket.fast_open, dial.egress.interface.as_deref()), (true, Some("eth9")));
         assert_eq!((dial.dns.len(), dial.family), (1, crate::model::Family::V4Only));
         assert_eq!(inbound.socket.pace.unwrap().mbps, 10);
     }

@@ -59,7 +59,7 @@ fn server_values() {
     assert!(inbound.socket.fast_open);
     assert_eq!(snell.obfs, ObfsServer::Tls);
     let dial = &loaded.config.outbounds[0].dial;
-    assert_eq!((dial.family, dial.interface.as_deref()), (Family::V4Only, Some("eth0")));
+    assert_eq!((dial.family, dial.egress.interface.as_deref()), (Family::V4Only, Some("eth0")));
     assert_eq!(dial.dns, ["1.1.1.1:53".parse().unwrap(), "[::1]:54".parse().unwrap()]);
     assert!(dial.fast_open);
 }

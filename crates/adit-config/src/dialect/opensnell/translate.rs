@@ -13,8 +13,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
 use crate::model::{
-    Config, Dial, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols, Log,
-    ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer,
+    Config, Dial, Egress, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols,
+    Log, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer,
     SocketOptions,
 };
 use crate::source::Source;
@@ -75,7 +75,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
     let fast_open = keys.flag("tfo", false);
     let dial = Dial {
         family: keys.family(),
-        interface: interface.clone(),
+        egress: Egress { interface: interface.clone(), ..Egress::default() },
         dns: keys.list("dns", MAX_DNS, value::name_server),
         fast_open,
         timeout: SERVER_TIMEOUT,

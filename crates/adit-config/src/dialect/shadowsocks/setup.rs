@@ -1,5 +1,6 @@
 //! What both programs' command lines and files come to, and the steps of translation that they share.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Setup {
     pub process: Process,
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
+    /// The same for single inbounds, by name, in its place.
+    pub acl_of: BTreeMap<Arc<str>, PathBuf>,
     /// Managers.
     pub control: Control,
     /// Lists of servers that are fetched (SIP008) and join the outbounds of the configuration.
@@ -120,6 +123,8 @@ pub struct Manager {
     pub plugin: Option<Plugin>,
     /// TCP Fast Open of all servers.
     pub fast_open: bool,
+    /// Other processes of the same user may listen on the ports of servers.
+    pub reuse_port: bool,
     /// Directory of the files that it leaves for its servers.
     pub directory: Option<PathBuf>,
 }
@@ -165,6 +170,7 @@ impl Manager {
             listen: self.hosts.iter().map(|host| SocketAddr::new(*host, add.port)).collect(),
             socket: SocketOptions {
                 fast_open: add.fast_open.unwrap_or(self.fast_open),
+                reuse_port: self.reuse_port,
                 ..SocketOptions::default()
             },
             outbound: 0,

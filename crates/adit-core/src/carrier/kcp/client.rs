@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_config::model::KcpClient;
+use adit_config::model::{Egress, KcpClient};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::rt::{self, Carried, Stream};
 use adit_net::udp::{Fragmentation, RawSocket, Socket};
@@ -22,7 +22,7 @@ use crate::rng::OsRng;
 pub(crate) struct Client {
     shared: Arc<Shared>,
     config: KcpClient,
-    interface: Option<Box<str>>,
+    egress: Egress,
     context: Context,
     slots: RefCell<Vec<Slot>>,
     /// Streams opened so far: they take the slots in turns.
@@ -41,13 +41,13 @@ impl Client {
     pub(crate) fn new(
         shared: Arc<Shared>,
         config: &KcpClient,
-        interface: Option<Box<str>>,
+        egress: Egress,
         cores: usize,
         context: Context,
     ) -> Self {
         let slots = vec![Slot::default(); config.sessions.div_ceil(cores.max(1)).max(1)];
         let config = config.clone();
-        Self { shared, config, interface, context, slots: RefCell::new(slots), count: Cell::new(0) }
+        Self { shared, config, egress, context, slots: RefCell::new(slots), count: Cell::new(0) }
     }
 
     /// Whether the end of the local side's data is passed on at once.
@@ -142,7 +142,7 @@ impl Client {
     fn connect(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
         let mut failure = None;
         for &addr in addrs {
-            let made = Socket::connect(addr, self.interface.as_deref()).and_then(|socket| {
+            let made = Socket::connect(addr, &self.egress).and_then(|socket| {
                 socket.set_fragmentation(Fragmentation::Allow)?;
                 Ok(socket)
             });
@@ -158,7 +158,7 @@ impl Client {
     async fn connect_raw(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
         let mut failure = None;
         for &addr in addrs {
-            match RawSocket::connect(addr, self.interface.as_deref()).await {
+            match RawSocket::connect(addr, &self.egress).await {
                 Ok(socket) => return Ok((Link::Tcp(socket), addr)),
                 Err(source) => failure = Some(DialError::Connect { addr, source }),
             }

@@ -27,6 +27,8 @@ pub(super) enum Key {
     Server,
     ServerPort,
     LocalAddress,
+    /// `local_ipv4_address` and `local_ipv6_address`, which servers send from.
+    SourceAddress,
     LocalPort,
     Password,
     Base64,
@@ -50,8 +52,6 @@ pub(super) enum Key {
     Ipv6First,
     Syslog,
     Tproxy,
-    /// Source address of outgoing connections, and marks on packets.
-    Ignored,
 }
 
 /// Kinds of values in the file.
@@ -71,8 +71,8 @@ const KEYS: &[(&str, Key, Kind)] = &[
     ("server", Key::Server, Kind::Hosts),
     ("server_port", Key::ServerPort, Kind::Text),
     ("local_address", Key::LocalAddress, Kind::Text),
-    ("local_ipv4_address", Key::Ignored, Kind::Text),
-    ("local_ipv6_address", Key::Ignored, Kind::Text),
+    ("local_ipv4_address", Key::SourceAddress, Kind::Text),
+    ("local_ipv6_address", Key::SourceAddress, Kind::Text),
     ("local_port", Key::LocalPort, Kind::Text),
     ("password", Key::Password, Kind::Text),
     ("key", Key::Base64, Kind::Text),

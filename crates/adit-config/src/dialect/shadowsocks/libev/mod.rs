@@ -9,6 +9,8 @@
 //! | `server` | `-s` | `0.0.0.0`; required of clients | what a server listens on, or the servers of a client; up to 10, with or without a port |
 //! | `server_port` | `-p` | required | their port |
 //! | `local_address`, `local_port` | `-b`, `-l` | `127.0.0.1`, required | what a client listens on |
+//! | `local_address`, `local_ipv4_address`, `local_ipv6_address` | `-b` | by routing | what a server sends from |
+//! | `reuse_port` | `--reuse-port` | off | other processes may listen there as well |
 //! | `password`, `key` | `-k` `--password`, `--key` | one of them is required | the key; `key` counts more |
 //! | `method` | `-m` | `chacha20-ietf-poly1305` | the method |
 //! | `mode` | `-u`, `-U` | `tcp_only` | what is carried |

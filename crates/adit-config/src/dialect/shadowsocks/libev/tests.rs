@@ -123,9 +123,10 @@ fn flags_count_more_than_the_file() {
 
 #[test]
 fn a_server_of_flags_alone() {
-    let line = "-p 1 -k x -U -f /run/p -a nobody -n 1024 -d 1.1.1.1,::1 -i eth0 --acl a.acl --manager-address /run/m --mtu 1400";
+    let line = "--reuse-port -p 1 -k x -U -f /run/p -a nobody -n 1024 -d 1.1.1.1,::1 -i eth0 --acl a.acl --manager-address /run/m --mtu 1400";
     let setup = good(Program::Server, line, None);
     assert_eq!(listen(&setup), ["0.0.0.0:1"]);
+    assert!(setup.config.inbounds[0].socket.reuse_port);
     assert_eq!(server(&setup).transports, Transports::Udp);
     let process = &setup.process;
     assert_eq!((process.daemonize, process.pid_file.as_deref()), (true, Some(Path::new("/run/p"))));
@@ -134,7 +135,11 @@ fn a_server_of_flags_alone() {
     assert_eq!(setup.control, Control::Report(ManagerAddress::Unix("/run/m".into())));
     assert_eq!(setup.config.udp.mtu, Some(1400));
     let dial = &setup.config.outbounds[0].dial;
-    assert_eq!((dial.interface.as_deref(), dial.dns.len()), (Some("eth0"), 2));
+    assert_eq!((dial.egress.interface.as_deref(), dial.dns.len()), (Some("eth0"), 2));
+    let file = "{\"local_address\":\"192.0.2.1\",\"local_ipv4_address\":\"192.0.2.2\",\"local_ipv6_address\":\"2001:db8::2\"}";
+    let setup = good(Program::Server, "-p 1 -k x", Some(file));
+    let sources: Vec<_> = setup.config.outbounds[0].dial.egress.sources().map(|ip| ip.to_string()).collect();
+    assert_eq!(sources, ["192.0.2.2", "2001:db8::2"]);
     let line = "-s 127.0.0.1:5 -s ::1 -p 6 -m aes-128-gcm --key AAAAAAAAAAAAAAAAAAAAAA";
     let setup = good(Program::Server, line, None);
     assert_eq!(listen(&setup), ["127.0.0.1:5", "[::1]:6"]);
@@ -199,12 +204,18 @@ fn warnings_name_key_and_line() {
         ("\"mode\":\"zz\"", "t.json:2:8: warning: mode: unknown mode: zz, so tcp_only is used\n"),
         ("\"password\":\"y\"", "2:1: warning: password: given twice; the last one counts\n"),
         ("\"method\":\"rc4-md5\"", "warning: method: rc4-md5 lets everybody on the way"),
-        ("\"reuse_port\":true", "warning: reuse_port: not in this build yet"),
         ("\"mptcp\":true", "warning: mptcp: not in this build yet"),
         ("\"dscp\":{\"80\":\"EF\"}", "warning: dscp: not in this build yet"),
-        ("\"local_address\":\"::1\"", "warning: local_address: not in this build yet"),
+        (
+            "\"local_address\":\"::1\"",
+            "warning: local_address: sends from ::1, so nothing but this machine is reached\n",
+        ),
+        (
+            "\"local_address\":\"lan\"",
+            "warning: local_address: no address to send from, so it has no effect\n",
+        ),
         ("\"timeout\":\"5s\"", "warning: timeout: no whole number of seconds, so 60 is used\n"),
-        ("\"reuse_port\":false,\"auth\":false,\"plugin\":null,\"no_delay\":true,\"workdir\":\"x\",", ""),
+        ("\"reuse_port\":true,\"auth\":false,\"plugin\":null,\"no_delay\":true,\"workdir\":\"x\",", ""),
     ] {
         let text = format!("{{\"server_port\":1,\"password\":\"hunter2\",\n{keys}}}");
         let setup = good(Program::Server, "", Some(&text));

@@ -1,5 +1,6 @@
 //! From flags and file to the model.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::dialect::shadowsocks::setup::{
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
 use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
 use crate::model::{
-    Check, Config, Dial, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log, Outbound,
-    OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SocketOptions, Transports, Udp,
+    Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log,
+    Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports, Udp,
 };
 
 /// Longest name of a user, in bytes.
@@ -48,6 +49,7 @@ pub(super) fn translate(
         config: Config::default(),
         process: merged.process(),
         acl: merged.path(Key::Acl),
+        acl_of: BTreeMap::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
@@ -141,18 +143,10 @@ impl Merged<'_> {
     }
 
     fn warn_of_what_is_to_come(&mut self) {
-        for key in [Key::ReusePort, Key::Mptcp] {
-            if self.switch(key)
-                && let Some(given) = self.given(key)
-            {
-                given.warning(&mut self.found, Problem::new(NOT_YET));
-            }
-        }
-        let source = if self.program == Program::Server { Some(Key::LocalAddress) } else { None };
-        for key in [Key::Ignored].into_iter().chain(source) {
-            if let Some(given) = self.given(key) {
-                given.warning(&mut self.found, Problem::new(NOT_YET));
-            }
+        if self.switch(Key::Mptcp)
+            && let Some(given) = self.given(Key::Mptcp)
+        {
+            given.warning(&mut self.found, Problem::new(NOT_YET));
         }
     }
 
@@ -208,17 +202,43 @@ impl Merged<'_> {
     fn dial(&mut self, timeout: u64) -> Dial {
         use crate::model::Family as Families;
 
-        let interface = self.flags.interface.clone();
         let dns = if self.program.is_client() { None } else { self.given(Key::NameServer) };
         let dns = dns.and_then(|given| given.parsed(&mut self.found, name_servers));
         Dial {
             family: if self.switch(Key::Ipv6First) { Families::Any } else { Families::PreferV4 },
-            interface: interface.and_then(|given| given.parsed(&mut self.found, value::interface)),
+            egress: self.egress(),
             dns: dns.unwrap_or_default(),
             fast_open: self.program.is_client() && self.switch(Key::FastOpen),
             timeout: Duration::from_secs(timeout.min(TEN_S)),
             ..Dial::default()
         }
+    }
+
+    fn egress(&mut self) -> Egress {
+        let interface = self.flags.interface.clone();
+        let interface = interface.and_then(|given| given.parsed(&mut self.found, value::interface));
+        let mut egress = Egress { interface, ..Egress::default() };
+        if self.program != Program::Server {
+            return egress;
+        }
+        let own = self.values.values.iter().filter(|(key, _)| *key == Key::SourceAddress);
+        let own: Vec<Given> = own.map(|(_, given)| given.clone()).collect();
+        for given in self.given(Key::LocalAddress).into_iter().chain(own) {
+            let Ok(source) = value::bind_address(given.text()) else {
+                given.warning(&mut self.found, Problem::new("no address to send from, so it has no effect"));
+                continue;
+            };
+            egress.set_source(source);
+            if source.is_loopback() {
+                let problem =
+                    Problem::new(format!("sends from {source}, so nothing but this machine is reached"));
+                given.warning(
+                    &mut self.found,
+                    problem.hint("leave it out: it is a client's address to listen on"),
+                );
+            }
+        }
+        egress
     }
 
     /// Every `-s`, or what the file says.
@@ -297,7 +317,11 @@ impl Merged<'_> {
             setup.config.inbounds.push(Inbound {
                 name: "server".into(),
                 listen,
-                socket: SocketOptions { fast_open: self.switch(Key::FastOpen), ..SocketOptions::default() },
+                socket: SocketOptions {
+                    fast_open: self.switch(Key::FastOpen),
+                    reuse_port: self.switch(Key::ReusePort),
+                    ..SocketOptions::default()
+                },
                 outbound: 0,
                 protocol: InboundProtocol::Shadowsocks(server),
             });
@@ -323,6 +347,7 @@ impl Merged<'_> {
             transports: self.transports(),
             plugin: self.plugin(),
             fast_open: self.switch(Key::FastOpen),
+            reuse_port: self.switch(Key::ReusePort),
             directory: self.path(Key::Directory),
         };
         let mut seen = std::collections::HashSet::new();
@@ -357,7 +382,7 @@ impl Merged<'_> {
             None => setup::local(LocalProtocols::Mixed),
         };
         let Some(listen) = listen else { return };
-        let socket = SocketOptions::default();
+        let socket = SocketOptions { reuse_port: self.switch(Key::ReusePort), ..SocketOptions::default() };
         let name: Arc<str> = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
         setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound: 0, protocol });
     }

@@ -14,7 +14,7 @@ use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
 use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, Process};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
-use crate::model::{Check, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports, Udp};
+use crate::model::{Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports, Udp};
 use crate::source::Source;
 
 const MAX_SERVERS: usize = 256;
@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) timeout: Option<Duration>,
     pub(super) udp: Udp,
     pub(super) process: Process,
-    pub(super) interface: Option<Box<str>>,
+    pub(super) egress: Egress,
     pub(super) dns: Vec<SocketAddr>,
     pub(super) ipv6_first: bool,
     pub(super) fast_open: bool,
@@ -101,7 +101,8 @@ pub(super) struct Server {
     pub(super) timeout: Option<Duration>,
     pub(super) tcp_weight: u8,
     pub(super) udp_weight: u8,
-    pub(super) interface: Option<Box<str>>,
+    pub(super) egress: Egress,
+    pub(super) acl: Option<PathBuf>,
 }
 
 /// One local port.
@@ -113,6 +114,7 @@ pub(super) struct Local {
     pub(super) mode: Option<Transports>,
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
+    pub(super) acl: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -209,13 +211,12 @@ impl Reader<'_, '_, '_> {
                 field.warning(report, Problem::new(NOT_YET));
             }
         }
-        for key in ["keep_alive", "dns_cache_size", "outbound_fwmark", "outbound_bind_addr"] {
+        for key in ["keep_alive", "dns_cache_size"] {
             if let Some(field) = fields.take(key) {
                 field.warning(report, Problem::new(NOT_YET));
             }
         }
-        wanted.interface =
-            fields.take("outbound_bind_interface").and_then(|field| field.parsed(report, interface));
+        wanted.egress = egress(report, fields);
         self.refuse(fields, "outbound_proxy", "not in this build, so connections would go out without it");
         let report = &mut *self.report;
         let acl = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
@@ -360,7 +361,8 @@ impl Reader<'_, '_, '_> {
             timeout: None,
             tcp_weight: 100,
             udp_weight: 100,
-            interface: None,
+            egress: Egress::default(),
+            acl: None,
         })
     }
 
@@ -388,23 +390,17 @@ impl Reader<'_, '_, '_> {
         let timeout = self.seconds(&mut fields, "timeout");
         let (tcp_weight, udp_weight) =
             (self.weight(&mut fields, "tcp_weight"), self.weight(&mut fields, "udp_weight"));
-        let interface =
-            fields.take("outbound_bind_interface").and_then(|field| field.parsed(self.report, interface));
-        for key in ["outbound_fwmark", "outbound_bind_addr", "outbound_udp_allow_fragmentation"] {
-            if let Some(field) = fields.take(key).filter(|field| field.value.node != Node::Bool(false)) {
-                field.warning(self.report, Problem::new(NOT_YET));
-            }
+        let egress = egress(self.report, &mut fields);
+        let fragment = fields.take("outbound_udp_allow_fragmentation");
+        if let Some(field) = fragment.filter(|field| field.value.node != Node::Bool(false)) {
+            field.warning(self.report, Problem::new(NOT_YET));
         }
         self.refuse(
             &mut fields,
             "outbound_proxy",
             "not in this build, so connections would go out without it",
         );
-        self.refuse(
-            &mut fields,
-            "acl",
-            "one list for one server is not in this build; acl at the top holds for all",
-        );
+        let acl = acl(self.report, &mut fields);
         self.end(fields);
         if disabled {
             return None;
@@ -422,7 +418,8 @@ impl Reader<'_, '_, '_> {
             timeout,
             tcp_weight,
             udp_weight,
-            interface,
+            egress,
+            acl,
         })
     }
 
@@ -437,7 +434,7 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new() })
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new(), acl: None })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -467,11 +464,7 @@ impl Reader<'_, '_, '_> {
             let field = fields.take(key).filter(|_| !disabled);
             users.extend(field.map(|field| self.auth(&field)).unwrap_or_default());
         }
-        self.refuse(
-            &mut fields,
-            "acl",
-            "one list for one port is not in this build; acl at the top holds for all",
-        );
+        let acl = acl(self.report, &mut fields);
         self.end(fields);
         if disabled {
             return None;
@@ -485,6 +478,7 @@ impl Reader<'_, '_, '_> {
                 mode,
                 forward: None,
                 users,
+                acl,
             });
         }
         if port_field.is_none() {
@@ -501,6 +495,7 @@ impl Reader<'_, '_, '_> {
             mode,
             forward: forward_host.zip(forward_port),
             users,
+            acl,
         })
     }
 
@@ -743,6 +738,32 @@ fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
             Vec::new()
         }
     }
+}
+
+/// The file of an access control list.
+fn acl(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<PathBuf> {
+    let path = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
+    path.map(|path| PathBuf::from(&*path))
+}
+
+/// `outbound_bind_interface`, `outbound_bind_addr` and `outbound_fwmark`.
+fn egress(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Egress {
+    let mut egress = Egress {
+        interface: fields.take("outbound_bind_interface").and_then(|field| field.parsed(report, interface)),
+        mark: fields.number(report, "outbound_fwmark", 0..=u64::from(u32::MAX)).and_then(mark),
+        ..Egress::default()
+    };
+    if let Some(field) = fields.take("outbound_bind_addr")
+        && let Some(source) = field.parsed(report, value::bind_address)
+    {
+        egress.set_source(source);
+    }
+    egress
+}
+
+/// 0 is none.
+pub(super) fn mark(number: u64) -> Option<u32> {
+    u32::try_from(number).ok().filter(|mark| *mark != 0)
 }
 
 /// `None` for what is not in this build: name servers that are asked over TLS, HTTPS, QUIC or a socket.

@@ -77,6 +77,8 @@ pub(super) enum Flag {
     UdpTimeout,
     UdpAssociations,
     BindInterface,
+    BindAddr,
+    Mark,
     Ipv6First,
     Verbose,
     LogWithoutTime,
@@ -142,8 +144,8 @@ known! {
     ALL value(Later, None, &["inbound-recv-buffer-size"]) "BYTES  no effect yet";
     ALL value(Later, None, &["outbound-send-buffer-size"]) "BYTES  no effect yet";
     ALL value(Later, None, &["outbound-recv-buffer-size"]) "BYTES  no effect yet";
-    SERVERS value(Later, Some('b'), &["outbound-bind-addr", "bind-addr"]) "ADDRESS  no effect yet";
-    LOCAL value(Later, None, &["outbound-bind-addr", "bind-addr"]) "ADDRESS  no effect yet";
+    SERVERS value(BindAddr, Some('b'), &["outbound-bind-addr", "bind-addr"]) "ADDRESS  sends from this address";
+    LOCAL value(BindAddr, None, &["outbound-bind-addr", "bind-addr"]) "ADDRESS  sends from this address";
     ALL value(BindInterface, None, &["outbound-bind-interface"]) "NAME  interface of outgoing connections";
     SERVER value(Later, None, &["outbound-proxy"]) "URL  not in this build";
     ALL switch(Ipv6First, Some('6'), &[]) "IPv6 before IPv4";
@@ -154,7 +156,7 @@ known! {
     ALL switch(LogWithoutTime, None, &["log-without-time"]) "leaves the time out of the log";
     ALL value(Later, None, &["log-config"]) "FILE  no effect";
     ALL value(OpenFiles, Some('n'), &["nofile"]) "NUMBER  most open files";
-    ALL value(Later, None, &["outbound-fwmark"]) "MARK  no effect yet";
+    ALL value(Mark, None, &["outbound-fwmark"]) "MARK  marks what is sent (SO_MARK)";
     LOCAL value(Later, None, &["udp-bind-addr"]) "ADDRESS:PORT  no effect yet";
     LOCAL value(Later, None, &["udp-associate-addr"]) "ADDRESS:PORT  no effect yet";
     LOCAL value(Later, None, &["tcp-redir"]) "TYPE  protocol redir, not in this build";

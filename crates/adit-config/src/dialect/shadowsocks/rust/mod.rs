@@ -7,11 +7,12 @@
 //! | key | becomes |
 //! |---|---|
 //! | `server`, `server_port`, `method`, `password`, `plugin`, `plugin_opts`, `plugin_args`, `plugin_mode` | a server |
-//! | `servers` (`shadowsocks`) | more of them, each with `mode`, `users`, `remarks` (`name`), `tcp_weight`, `udp_weight`, `disabled`, `outbound_bind_interface` |
+//! | `servers` (`shadowsocks`) | more of them, each with `mode`, `users`, `remarks` (`name`), `tcp_weight`, `udp_weight`, `disabled`, `outbound_bind_interface`, `outbound_bind_addr`, `outbound_fwmark` |
 //! | `local_address`, `local_port`, `protocol` | a local port |
 //! | `locals` | more of them, each with `mode`, `forward_address`, `forward_port`, `disabled`, `socks5_auth_config_path`, `http_auth_config_path` |
 //! | `mode` | what is carried where nothing else is said: `tcp_only` |
 //! | `timeout`, `udp_timeout`, `udp_max_associations`, `udp_mtu` | time to connect, and how datagrams are relayed |
+//! | `outbound_bind_interface`, `outbound_bind_addr`, `outbound_fwmark` | where what is sent comes from, and its mark |
 //! | `balancer` | how servers are compared |
 //! | `dns`, `ipv6_first`, `fast_open`, `nofile`, `acl`, `security`, `log`, `runtime` | the like |
 //! | `manager_address`, `manager_port` | where a manager listens, or a server reports to |

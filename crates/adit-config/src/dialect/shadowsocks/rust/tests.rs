@@ -115,23 +115,24 @@ fn the_extended_example() {
 fn a_file_with_everything() {
     const FILE: &str = "// JSON5\n{\n  mode: 'tcp_and_udp', timeout: 7, udp_timeout: 60, udp_max_associations: 5, udp_mtu: 1400,\n\
         nofile: 10, ipv6_first: true, fast_open: true, no_delay: true, acl: 'a.acl', version: 1,\n\
-        outbound_bind_interface: 'eth0', dns: 'udp://1.1.1.1:54,8.8.8.8',\n\
+        outbound_bind_interface: 'eth0', outbound_bind_addr: '192.0.2.1', outbound_fwmark: 0x20, dns: 'udp://1.1.1.1:54,8.8.8.8',\n\
         balancer: {max_server_rtt: 3, check_interval: 20, check_best_interval: 5},\n\
         security: {replay_attack: {policy: 'detect'}}, log: {level: 2, format: {without_time: true}},\n\
         runtime: {mode: 'single_thread'},\n\
         online_config: {config_url: 'https://x.example/token', update_interval: 60, allowed_plugins: ['p']},\n\
         locals: [{local_port: 1080, socks5_auth_config_path: 'socks.json'},\n\
-          {local_port: 8080, protocol: 'http', http_auth_config_path: 'http.json', mode: 'tcp_only'},\n\
+          {local_port: 8080, protocol: 'http', acl: 'b.acl', http_auth_config_path: 'http.json', mode: 'tcp_only'},\n\
           {local_port: 9, disabled: true}],\n\
         shadowsocks: [{address: 'a.example', port: 0x20FB, method: 'none', remarks: 'one', tcp_weight: 0.5, udp_weight: 0},\n\
           {server: '::1', server_port: 2, method: 'AES-128-GCM', password: '${MINE}', name: 'one', mode: 'tcp_only',\n\
-           plugin: 'obfs-local', plugin_opts: 'obfs=tls;obfs-host=b.example', id: 'x', timeout: 9},\n\
+           plugin: 'obfs-local', plugin_opts: 'obfs=tls;obfs-host=b.example', id: 'x', timeout: 9, outbound_bind_addr: '2001:db8::1', outbound_fwmark: 0},\n\
           {server: 'c', server_port: 3, method: 'aes-128-gcm', password: 'p', plugin: 'v2ray', plugin_args: ['-x'], plugin_mode: 'tcp_and_udp'},\n\
           {server: 'd', server_port: 4, method: 'aes-128-gcm', password: 'p', disabled: true, plugin: ''}],\n}";
     let setup = good(Program::Local, "", Some(FILE));
     assert!(setup.diagnostics.to_string().contains("warning: shadowsocks[0].method: none encrypts nothing"));
     assert_eq!(setup.diagnostics.len(), 1, "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["[::1]:1080", "[::1]:8080"]);
+    assert_eq!(setup.acl_of[&setup.config.inbounds[1].name], Path::new("b.acl"));
     let InboundProtocol::Local(local) = &setup.config.inbounds[0].protocol else { panic!() };
     assert_eq!((local.accepts, &*local.users[0].0), (LocalProtocols::Mixed, "ann"));
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
@@ -151,7 +152,15 @@ fn a_file_with_everything() {
     assert_eq!((plugin.args.len(), plugin.transports), (1, Transports::Both));
     let dial = &setup.config.outbounds[2].dial;
     assert_eq!((dial.timeout.as_secs(), dial.dns.len(), dial.fast_open), (9, 2, true));
-    assert_eq!((dial.family, dial.interface.as_deref()), (Family::Any, Some("eth0")));
+    let egress = &dial.egress;
+    assert_eq!(
+        (dial.family, egress.interface.as_deref(), egress.mark),
+        (Family::Any, Some("eth0"), Some(32))
+    );
+    let source = |at: usize| {
+        setup.config.outbounds[at].dial.egress.sources().map(|ip| ip.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((source(1), source(2)), (vec!["192.0.2.1".to_owned()], vec!["2001:db8::1".to_owned()]));
     let config = &setup.config;
     assert_eq!((config.log.level, config.log.time, config.cores), (Level::Trace, false, Some(1)));
     assert_eq!(setup.config.udp.flows, 5);
@@ -270,9 +279,9 @@ fn findings() {
         (
             Program::Local,
             "",
-            "{S, locals: [{local_port: 1, acl: 'x'}]}",
-            Exit::Config,
-            "locals[0].acl: one list for one port",
+            "{servers: [{S, acl: 'x'}], local_port: 1}",
+            Exit::Flag,
+            "warning: servers[0].acl: a client's lists belong to its local ports, so it has no effect",
         ),
         (
             Program::Local,

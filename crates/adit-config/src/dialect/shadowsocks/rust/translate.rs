@@ -1,6 +1,8 @@
 //! From what is asked for to the model.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::shadowsocks::Method;
@@ -17,8 +19,9 @@ use crate::dialect::shadowsocks::setup::{
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
-    Config, Dial, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol, Plugin,
-    Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports, Udp,
+    Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
+    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
+    Udp,
 };
 use crate::source::Source;
 
@@ -127,8 +130,7 @@ impl Builder<'_> {
         if let Some(flows) = self.number(Flag::UdpAssociations).and_then(small) {
             self.wanted.udp.flows = flows;
         }
-        let interface = self.flag(Flag::BindInterface, interface);
-        self.wanted.interface = interface.or_else(|| self.wanted.interface.take());
+        self.flag_egress();
         let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
         self.wanted.process.open_files = files.filter(|files| *files > 0);
         self.wanted.process.user = self.flag(Flag::User, |text| text_of(text, 256));
@@ -232,8 +234,21 @@ impl Builder<'_> {
             timeout: self.seconds(Flag::Timeout),
             tcp_weight: 100,
             udp_weight: 100,
-            interface: None,
+            egress: Egress::default(),
+            acl: None,
         })
+    }
+
+    fn flag_egress(&mut self) {
+        let mut egress = Egress {
+            interface: self.flag(Flag::BindInterface, interface),
+            mark: self.number(Flag::Mark).and_then(file::mark),
+            ..Egress::default()
+        };
+        if let Some(source) = self.flag(Flag::BindAddr, value::bind_address) {
+            egress.set_source(source);
+        }
+        self.wanted.egress = egress.or(&self.wanted.egress);
     }
 
     fn flag_url(&mut self) -> Option<Server> {
@@ -251,7 +266,8 @@ impl Builder<'_> {
             timeout: None,
             tcp_weight: 100,
             udp_weight: 100,
-            interface: None,
+            egress: Egress::default(),
+            acl: None,
         })
     }
 
@@ -266,6 +282,7 @@ impl Builder<'_> {
             mode: Some(self.flag_mode().unwrap_or_default()),
             forward: self.flag(Flag::ForwardAddr, split),
             users: Vec::new(),
+            acl: None,
         })
     }
 
@@ -284,6 +301,7 @@ impl Builder<'_> {
             },
             process: wanted.process.clone(),
             acl: wanted.acl.clone(),
+            acl_of: BTreeMap::new(),
             control: Control::None,
             online: wanted.online.clone().into_iter().collect(),
             diagnostics: Diagnostics::new(),
@@ -325,12 +343,12 @@ impl Builder<'_> {
     fn dial(&self, server: Option<&Server>) -> Dial {
         use crate::model::Family as Families;
 
-        let own = |server: &Server| (server.timeout, server.interface.clone());
-        let (timeout, interface) = server.map(own).unwrap_or_default();
+        let own = |server: &Server| (server.timeout, server.egress.clone());
+        let (timeout, egress) = server.map(own).unwrap_or_default();
         let default = Dial::default();
         Dial {
             family: if self.wanted.ipv6_first { Families::Any } else { Families::PreferV4 },
-            interface: interface.or_else(|| self.wanted.interface.clone()),
+            egress: egress.or(&self.wanted.egress),
             dns: self.wanted.dns.clone(),
             fast_open: self.wanted.fast_open,
             timeout: timeout
@@ -353,7 +371,7 @@ impl Builder<'_> {
                 outbounds.push(Outbound { name, dial, protocol: OutboundProtocol::Direct });
                 outbounds.len() - 1
             });
-            let Server { origin, host, port, key, users, plugin, mode, .. } = server;
+            let Server { origin, host, port, key, users, plugin, mode, acl, .. } = server;
             let listen = match setup::listen_host(&host) {
                 Ok(ip) => SocketAddr::new(ip, port),
                 Err(problem) => {
@@ -370,9 +388,11 @@ impl Builder<'_> {
                 continue;
             }
             taken.push(listen);
+            let name: Arc<str> = if many { format!("server-{}", i + 1).into() } else { "server".into() };
+            setup.acl_of.extend(acl.map(|acl| (name.clone(), acl)));
             match ShadowsocksServerKey::with_users(key, users) {
                 Ok(key) => setup.config.inbounds.push(Inbound {
-                    name: if many { format!("server-{}", i + 1).into() } else { "server".into() },
+                    name,
                     listen: vec![listen],
                     socket: SocketOptions { fast_open: self.wanted.fast_open, ..SocketOptions::default() },
                     outbound,
@@ -415,6 +435,7 @@ impl Builder<'_> {
             transports: self.wanted.mode,
             plugin: self.wanted.plugin.clone(),
             fast_open: self.wanted.fast_open,
+            reuse_port: false,
             directory: directory.map(|path| (*path).into()),
         }));
     }
@@ -424,7 +445,9 @@ impl Builder<'_> {
         let mut taken: Vec<SocketAddr> = Vec::new();
         for local in locals {
             let mode = local.mode.unwrap_or(self.wanted.mode);
+            let acl = local.acl.clone();
             let Some(inbound) = self.local(local, &mut taken) else { continue };
+            setup.acl_of.extend(acl.map(|acl| (inbound.name.clone(), acl)));
             setup.config.inbounds.push(inbound);
             carried = Some(match carried {
                 Some(other) if other != mode => Transports::Both,
@@ -459,8 +482,13 @@ impl Builder<'_> {
 
     fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
         let dial = self.dial(Some(&server));
-        let Server { origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, .. } =
-            server;
+        let Server {
+            origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, acl, ..
+        } = server;
+        if acl.is_some() {
+            let problem = Problem::new("a client's lists belong to its local ports, so it has no effect");
+            origin.warning(&mut self.report, "acl", problem);
+        }
         let host = match Host::parse(host.as_bytes()) {
             Ok(Host::Ip(ip)) if ip.is_unspecified() => {
                 let problem = Problem::new("an address to listen on, not one to connect to");
