@@ -40,8 +40,8 @@ pub struct Kcp {
     pub send_window: Option<u16>,
     /// Segments that may wait for gaps or the reader; `None` leaves it to measurement.
     pub recv_window: Option<u16>,
-    /// Parity that is sent along; `None` for none.
-    pub shards: Option<Shards>,
+    /// Parity that is sent along.
+    pub parity: KcpParity,
     /// Bytes that may wait for all readers of a session; `None` for [`Kcp::memory`].
     pub receive_buffer: Option<usize>,
     /// Window of each stream in bytes; `None` lets it grow as far as it is what limits the stream.
@@ -83,7 +83,7 @@ impl Kcp {
             mtu: KCP_MTU,
             send_window: None,
             recv_window: None,
-            shards: None,
+            parity: KcpParity::Measured,
             receive_buffer: None,
             stream_buffer: None,
             raw_tcp: false,
@@ -98,6 +98,17 @@ impl Kcp {
             memory: KCP_MEMORY,
         }
     }
+}
+
+/// How many packets of parity a sender adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KcpParity {
+    /// None.
+    Off,
+    /// What the losses ask for, while the path has room: up to [`Shards::USUAL`].
+    Measured,
+    /// All of each group, always.
+    Fixed(Shards),
 }
 
 /// When segments are sent again, and what bounds those under way.

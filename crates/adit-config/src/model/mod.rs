@@ -21,7 +21,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
-pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace};
+pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::pace::Pace;
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,

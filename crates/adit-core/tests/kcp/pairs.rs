@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Kcp, KcpClient, KcpPace};
+use adit_config::model::{Kcp, KcpClient, KcpPace, KcpParity};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
@@ -40,8 +40,9 @@ fn every_crypt() {
 fn every_shape_of_the_stack() {
     for version in [None, Some(Version::V1), Some(Version::V2)] {
         for compression in [false, true] {
-            for shards in [None, Shards::new(10, 3), Shards::new(1, 1)] {
-                let kcp = Kcp { version, compression, shards, ..kcp(Method::Aes128) };
+            let fixed = [(10, 3), (1, 1)].map(|(k, m)| KcpParity::Fixed(Shards::new(k, m).unwrap()));
+            for parity in [KcpParity::Off, KcpParity::Measured].into_iter().chain(fixed) {
+                let kcp = Kcp { version, compression, parity, ..kcp(Method::Aes128) };
                 exercise(&kcp, &[5, 300_000]);
             }
         }

@@ -9,7 +9,7 @@ use super::{
     Counters, Invocation, Program, Release, Setup, Side, dump, expand, flags, header, load, row, usage,
 };
 use crate::diagnostic::Diagnostics;
-use crate::model::{Kcp, KcpClient, KcpPace};
+use crate::model::{Kcp, KcpClient, KcpPace, KcpParity};
 
 const CLIENT: Program = Program { side: Side::Client, release: Release::Debian };
 const SERVER: Program = Program { side: Side::Server, release: Release::Debian };
@@ -36,7 +36,7 @@ fn defaults() {
         (ours.kcp.version, ours.kcp.compression, ours.kcp.crypt),
         (Some(Version::V1), true, Method::Aes256)
     );
-    assert_eq!((ours.kcp.mtu, ours.kcp.shards, ours.kcp.send_window), (1350, None, None));
+    assert_eq!((ours.kcp.mtu, ours.kcp.parity, ours.kcp.send_window), (1350, KcpParity::Measured, None));
     let fast = KcpPace { nodelay: false, interval: Duration::from_millis(30), resend: 2, congestion: false };
     assert_eq!((ours.kcp.pace, ours.kcp.key.expose()), (fast, "it's a secrect"));
     let theirs = server(&[]);
@@ -98,7 +98,9 @@ fn flags_reach_the_model() {
     );
     assert_eq!((ours.expire, ours.linger), (Some(Duration::from_secs(60)), Duration::from_secs(5)));
     let kcp = ours.kcp;
-    assert_eq!((kcp.send_window, kcp.recv_window, kcp.shards), (Some(65_535), Some(7), Shards::new(4, 2)));
+    assert_eq!((kcp.send_window, kcp.recv_window), (Some(65_535), Some(7)));
+    assert_eq!(kcp.parity, KcpParity::Fixed(Shards::new(4, 2).unwrap()));
+    assert_eq!(server(&["--datashard", "0"]).parity, KcpParity::Off);
     assert_eq!((kcp.class_v4, kcp.class_v6, kcp.compression, kcp.ack_no_delay), (184, 46, false, true));
     assert_eq!((kcp.receive_buffer, kcp.stream_buffer, kcp.pads), (Some(1_000_000), Some(65_536), Some(9)));
     assert_eq!(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_proto::kcp::arq::{Admission, Arq, Arrival, Limit};
 use adit_proto::kcp::crypt::Qpp;
-use adit_proto::kcp::fec::{self, Decoder, Encoder, Received};
+use adit_proto::kcp::fec::{self, Decoder, Received, Sending};
 use adit_proto::smux::{Event, Mux, Role, StreamId, Version};
 use adit_proto::snappy;
 use adit_proto::wire::WireError;
@@ -55,7 +55,7 @@ pub(super) struct Session {
     /// The address of ours that the peer sends to, where there are several.
     pub(super) from: Option<IpAddr>,
     pub(super) arq: Arq,
-    encoder: Option<Encoder>,
+    sending: Option<Sending>,
     decoder: Decoder,
     recovered: Vec<u8>,
     squeeze: Option<Box<Squeeze>>,
@@ -139,8 +139,8 @@ impl Session {
             peer,
             from: None,
             arq: shared.arq(conv, now),
-            encoder: shared.config.shards.map(Encoder::new),
-            decoder: Decoder::new(shared.config.shards),
+            sending: shared.sending(now),
+            decoder: shared.decoder(),
             recovered: Vec::new(),
             squeeze: shared.config.compression.then(Box::default),
             mux,
@@ -487,6 +487,9 @@ impl Session {
         }
         let (head, _) = self.shared.room();
         for _ in 0..most {
+            let seen = self.arq.seen();
+            let fec = self.sending.as_mut().map_or(0, |sending| sending.head_len(seen, now));
+            self.arq.set_mtu(self.shared.content_len() - fec);
             if let Some(tokens) = &mut self.tokens
                 && !tokens.refill(now)
             {
@@ -495,33 +498,40 @@ impl Session {
             }
             self.write();
             let start = out.block.len();
-            out.block.resize(start + head, 0);
+            out.block.resize(start + head + fec, 0);
             if !self.arq.poll_transmit(now, &mut out.block) {
                 out.block.truncate(start);
                 self.dispatch(now);
                 return false;
             }
-            self.finish(start, now, out);
+            self.finish(start, fec, now, out);
         }
         self.dispatch(now);
         true
     }
 
-    /// Makes a datagram of what `out` ends with from `start` on, and of the parity that is due.
-    fn finish(&mut self, start: usize, now: Instant, out: &mut Outbox) {
-        let (crypt_head, tail) =
-            (self.shared.crypt.method().head_len(), self.shared.crypt.method().tail_len());
-        let mut spent = out.block.len() - start;
-        if let Some(encoder) = &mut self.encoder {
-            encoder.seal(&mut out.block[start + crypt_head..], now);
+    /// Makes a datagram of what `out` ends with from `start` on, with a header of `fec` bytes for parity, and of the
+    /// parity that is due.
+    fn finish(&mut self, start: usize, fec: usize, now: Instant, out: &mut Outbox) {
+        let (head, tail) = self.shared.room();
+        let content = start + head;
+        let is_long = out.block.len() - content > self.shared.content_len();
+        if is_long {
+            // It was cut before there was parity, and goes without.
+            out.block.drain(content..content + fec);
         }
+        let mut sending = self.sending.as_mut().filter(|_| fec > 0 && !is_long);
+        if let Some(sending) = &mut sending {
+            sending.seal(&mut out.block[content..], now);
+        }
+        let mut spent = out.block.len() - start;
         let ends = (self.peer, self.from);
         seal(&self.shared, start, tail, ends, out);
-        if let Some(encoder) = &mut self.encoder {
+        if let Some(sending) = &mut sending {
             loop {
                 let start = out.block.len();
-                out.block.resize(start + crypt_head, 0);
-                if !encoder.poll_parity(&mut out.block) {
+                out.block.resize(start + head, 0);
+                if !sending.poll_parity(&mut out.block) {
                     out.block.truncate(start);
                     break;
                 }
@@ -605,7 +615,7 @@ impl Session {
             stream_window: self.mux.as_ref().map_or(0, Mux::widest_window),
             sent: stats.sent,
             sent_again: stats.sent_again,
-            parity: self.encoder.as_ref().map(|e| (e.shards().data(), e.shards().parity())),
+            parity: self.sending.as_ref().map(Sending::level).filter(|(_, parity)| *parity > 0),
             held: self.held(),
             limit: self.limit().into(),
         }

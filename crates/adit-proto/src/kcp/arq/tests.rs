@@ -300,6 +300,47 @@ fn idle_sessions_hold_little() {
     assert!(pair.ends.iter().all(|end| end.held() == 0));
 }
 
+/// Segments that were cut for longer datagrams arrive too.
+#[test]
+fn datagrams_that_become_shorter() {
+    let mut pair = Pair::new(&settings(), lossy(Loss::Random(0.1)));
+    let text = bytes(30_000);
+    let mut sent = pair.ends[0].send(&text);
+    pair.ends[0].set_mtu(300);
+    while pair.received[1].len() < text.len() {
+        sent += pair.ends[0].send(&text[sent..]);
+        let mut datagram = Vec::new();
+        while pair.ends[0].poll_transmit(pair.now, &mut datagram) {
+            let is_single = Segment::parse(&datagram).unwrap().1.is_empty();
+            assert!(datagram.len() <= 300 || is_single && datagram.len() <= 500);
+            pair.links[0].send(std::mem::take(&mut datagram), pair.now);
+        }
+        assert!(pair.step());
+        pair.read();
+    }
+    assert!(pair.received[1] == text);
+}
+
+#[test]
+fn a_full_window_is_what_limits() {
+    let mut pair = Pair::new(&Settings { tuning: Some(1 << 20), ..settings() }, lossy(Loss::None));
+    assert_eq!(pair.ends[0].limit(), Limit::Source);
+    let text = bytes(2_000_000);
+    let mut sent = 0;
+    for _ in 0..2000 {
+        sent += pair.ends[0].send(&text[sent..]);
+        assert!(pair.step());
+        pair.read();
+        let (under_way, window) = pair.ends[0].under_way();
+        if under_way == window && window == 128 {
+            let limit = pair.ends[0].limit();
+            assert!(matches!(limit, Limit::SendWindow | Limit::RemoteWindow), "{limit:?}");
+            return;
+        }
+    }
+    panic!("the window was never full");
+}
+
 proptest! {
     #[test]
     fn any_bytes(data: Vec<u8>) {
