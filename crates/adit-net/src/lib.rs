@@ -28,6 +28,7 @@ mod race;
 #[cfg(test)]
 mod testing;
 
+pub use adit_sys::process::run_behind;
 pub use adit_sys::store;
 pub use adit_sys::user::User;
 

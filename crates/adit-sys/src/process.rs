@@ -127,6 +127,17 @@ pub fn run_first() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) })
 }
 
+/// Lets the calling thread run behind the others where they compete for a core (ten steps of niceness): it gets a tenth of
+/// what one of them gets. Linux only; elsewhere niceness is the whole process's, and nothing happens.
+pub fn run_behind() {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: takes no pointers. On Linux it concerns the calling thread alone, and going back needs a right that
+        // going forth does not.
+        unsafe { libc::nice(10) };
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn ask_for_death_signal(parent: libc::pid_t) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes one integer, passed as the unsigned long that the kernel reads.
@@ -172,6 +183,23 @@ mod tests {
         assert_eq!(old, lower);
         assert!(new >= soft);
         assert_eq!(raise_fd_limit().unwrap(), (new, new));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn one_thread_alone_runs_behind() {
+        let niceness = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (_, fields) = stat.rsplit_once(')').unwrap();
+            fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
+        };
+        let before = niceness();
+        let behind = std::thread::spawn(move || {
+            run_behind();
+            niceness()
+        });
+        assert_eq!(behind.join().unwrap(), (before + 10).min(19));
+        assert_eq!(niceness(), before);
     }
 
     #[test]

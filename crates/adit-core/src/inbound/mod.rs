@@ -269,7 +269,7 @@ impl Inbound {
     ) {
         let near = match protocol {
             model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
-                Some((relay, hops)) => Near::relay(relay, hops),
+                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
                 None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
             },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
