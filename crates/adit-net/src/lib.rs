@@ -43,6 +43,11 @@ pub fn forget_start() {
     adit_sys::code::forget_code();
 }
 
+/// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].
+pub fn system_memory() -> Option<usize> {
+    adit_sys::process::memory()
+}
+
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
 ///
 /// # Errors

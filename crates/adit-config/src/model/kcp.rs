@@ -40,12 +40,14 @@ pub struct Kcp {
     pub send_window: Option<u16>,
     /// Segments that may wait for gaps or the reader; `None` leaves it to measurement.
     pub recv_window: Option<u16>,
-    /// Parity that is sent along; `None` for none.
-    pub shards: Option<Shards>,
+    /// Parity that is sent along.
+    pub parity: KcpParity,
     /// Bytes that may wait for all readers of a session; `None` for [`Kcp::memory`].
     pub receive_buffer: Option<usize>,
     /// Window of each stream in bytes; `None` lets it grow as far as it is what limits the stream.
     pub stream_buffer: Option<u32>,
+    /// Datagrams look like segments of TCP; a server takes those of UDP as well. It takes the right to raw sockets.
+    pub raw_tcp: bool,
     /// Longest payload of a frame in bytes, at least 1.
     pub frame_len: usize,
     /// Between two signs of life; never zero.
@@ -81,9 +83,10 @@ impl Kcp {
             mtu: KCP_MTU,
             send_window: None,
             recv_window: None,
-            shards: None,
+            parity: KcpParity::Measured,
             receive_buffer: None,
             stream_buffer: None,
+            raw_tcp: false,
             frame_len: 8192,
             keep_alive: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
@@ -95,6 +98,17 @@ impl Kcp {
             memory: KCP_MEMORY,
         }
     }
+}
+
+/// How many packets of parity a sender adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KcpParity {
+    /// None.
+    Off,
+    /// What the losses ask for, while the path has room: up to [`Shards::USUAL`].
+    Measured,
+    /// All of each group, always.
+    Fixed(Shards),
 }
 
 /// When segments are sent again, and what bounds those under way.

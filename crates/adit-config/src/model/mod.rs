@@ -21,7 +21,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
-pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace};
+pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::pace::Pace;
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -138,6 +138,14 @@ pub struct Limits {
     pub unauthenticated: usize,
     /// The same per source (IPv4 address, IPv6 /64).
     pub unauthenticated_per_source: usize,
+    /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
+    /// of what the system has.
+    pub carrier_memory: Option<usize>,
+}
+
+impl Limits {
+    /// Enough for a hundred sessions at rest.
+    pub const MIN_CARRIER_MEMORY: usize = 16 << 20;
 }
 
 impl Default for Limits {
@@ -147,6 +155,7 @@ impl Default for Limits {
             drain: Duration::from_secs(10),
             unauthenticated: 4096,
             unauthenticated_per_source: 256,
+            carrier_memory: None,
         }
     }
 }
@@ -185,7 +194,7 @@ impl Default for Udp {
 pub struct Inbound {
     /// Name in logs and status.
     pub name: Arc<str>,
-    /// Addresses to listen on, at least one.
+    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
@@ -478,6 +487,9 @@ pub struct SocketOptions {
     pub fast_open: bool,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
+    /// Unix socket that connections come to as well; without a carrier. Its mode is what the umask leaves, as the
+    /// programs that listen on one have it.
+    pub unix: Option<PathBuf>,
     /// Other processes of the same user may listen there as well (`SO_REUSEPORT`).
     pub reuse_port: bool,
     /// Connections that come as streams of sessions, in the place of TCP.

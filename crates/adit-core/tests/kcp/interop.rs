@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use adit_config::model::{Kcp, KcpClient};
+use adit_config::model::{Kcp, KcpClient, KcpParity};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
@@ -23,10 +23,10 @@ fn crypts() -> impl Iterator<Item = Method> {
 fn shapes(crypt: Method) -> Vec<Kcp> {
     let all = [Version::V1, Version::V2].into_iter().flat_map(move |version| {
         [false, true].into_iter().flat_map(move |compression| {
-            [None, Shards::new(10, 3)].into_iter().map(move |shards| Kcp {
+            [KcpParity::Off, KcpParity::Fixed(Shards::USUAL)].into_iter().map(move |parity| Kcp {
                 version: Some(version),
                 compression,
-                shards,
+                parity,
                 close_wait: Some(Duration::from_secs(30)),
                 ..kcp(crypt)
             })
@@ -37,7 +37,10 @@ fn shapes(crypt: Method) -> Vec<Kcp> {
 }
 
 fn flags(command: &mut Command, kcp: &Kcp) {
-    let (data, parity) = kcp.shards.map_or((0, 0), |shards| (shards.data(), shards.parity()));
+    let (data, parity) = match kcp.parity {
+        KcpParity::Fixed(shards) => (shards.data(), shards.parity()),
+        KcpParity::Off | KcpParity::Measured => (0, 0),
+    };
     command.args(["-key", KEY, "-crypt", kcp.crypt.name()]);
     command.args(["-datashard", &data.to_string(), "-parityshard", &parity.to_string()]);
     command.args(["-smuxver", if kcp.version == Some(Version::V1) { "1" } else { "2" }]);
@@ -47,7 +50,7 @@ fn flags(command: &mut Command, kcp: &Kcp) {
 }
 
 fn exercise(port: SocketAddr, kcp: &Kcp, which: &str) {
-    println!("{which}: {} {:?} {:?} {}", kcp.crypt.name(), kcp.version, kcp.shards, kcp.compression);
+    println!("{which}: {} {:?} {:?} {}", kcp.crypt.name(), kcp.version, kcp.parity, kcp.compression);
     for len in SIZES {
         round_trip(port, len, false);
     }

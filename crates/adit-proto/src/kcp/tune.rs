@@ -30,6 +30,8 @@ const STARTUP_SPREAD: f64 = 2.0;
 const DRAIN_GAIN: f64 = 0.5;
 /// Pacing of the rounds of a cycle. A quarter more, as BBR does, overflows queues that are short against the path.
 const CYCLE: [f64; 8] = [1.15, 0.85, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Pacing while the path has room: what a peer acknowledges at once lets as much follow, soon enough not to wait.
+const ROOM_GAIN: f64 = 1.25;
 /// Bound while cruising: room for what is lost and for a little jitter, and half of a queue of one round trip.
 const CRUISE_BOUND: f64 = 1.5;
 /// Losses beyond this share are not made good by sending faster.
@@ -46,6 +48,10 @@ const QUEUEING_SAMPLES: u32 = 8;
 const GROWTH: f64 = 1.25;
 /// Rounds without growth that end startup.
 const STANDSTILL: u32 = 3;
+/// Rounds in a row that something else has limited, from which on the path has room.
+const ROOMY: u32 = 3;
+/// The part of such a round in which more might have been sent, at the least.
+const UNUSED: u64 = 16;
 /// Rounds over which the rate is the highest.
 const RATE_ROUNDS: usize = 10;
 /// Age of a rate, in shortest round trips and in microseconds, beyond which it does not count even if rounds have been
@@ -130,6 +136,8 @@ pub struct Model {
     cuts: u32,
     /// Round trips in a row that had to wait in a queue.
     long_rtts: u32,
+    /// Rounds in a row that something else than the path has limited.
+    roomy: u32,
     /// Rounds in a row that were the fastest yet.
     climbs: u32,
     min_rtt: Option<(u64, u64)>,
@@ -161,6 +169,8 @@ struct Round {
     /// Bytes that were sent, and of these again.
     sent: u64,
     again: u64,
+    /// Time in which more might have been sent.
+    unused_us: u64,
     /// Begins after a rest and ends with the first byte: its length says nothing.
     fresh: bool,
     min_rtt_us: Option<u64>,
@@ -190,6 +200,7 @@ impl Model {
             standstill: 0,
             cuts: 0,
             long_rtts: 0,
+            roomy: 0,
             climbs: 0,
             min_rtt: None,
             bursts: Bursts::default(),
@@ -213,6 +224,16 @@ impl Model {
     pub fn estimate(&self) -> PathEstimate {
         let min_rtt_us = self.min_rtt.map_or(0, |(rtt, _)| rtt);
         PathEstimate { min_rtt_us, rate: self.rate(), loss: self.loss() }
+    }
+
+    /// Whether the path could carry more: something else has limited the latest rounds, and no queue stood.
+    pub fn has_room(&self) -> bool {
+        self.roomy >= ROOMY
+    }
+
+    /// What else limits is less narrow than it was: how much the path could carry is to be seen anew.
+    pub fn handle_relief(&mut self) {
+        self.roomy = 0;
     }
 
     /// Bytes that may be under way.
@@ -250,10 +271,16 @@ impl Model {
             self.bursts.since_us = now_us;
             self.bursts.bytes = 0;
         }
-        self.round.filled |= in_flight + 2 * bytes > self.bound();
+        if in_flight + 2 * bytes > self.bound() {
+            self.round.filled = true;
+            self.roomy = 0;
+        }
         let Some(rate) = self.pacing_rate() else { return };
         let burst_us = BURST_US.max(to_micros(to_float(MIN_BURST) / rate));
         let from = self.next_send_us.max(now_us.saturating_sub(burst_us));
+        if self.next_send_us > 0 {
+            self.round.unused_us += from - self.next_send_us;
+        }
         if self.next_send_us < from && in_flight < self.bound() / 2 && self.next_send_us > 0 {
             // Nothing but this end's own lateness kept it from sending: the rate is not the path's.
             self.handle_idle(in_flight);
@@ -299,6 +326,7 @@ impl Model {
         }
         let gain = match self.phase {
             Phase::Startup | Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise(..) if self.has_room() => ROOM_GAIN,
             Phase::Cruise(at, _) => CYCLE[at],
             Phase::Probe(_) => 1.0,
         };
@@ -378,6 +406,16 @@ impl Model {
                 self.sample_rate(now_us, rate);
             }
         }
+        self.roomy = match &self.round {
+            round if round.filled => 0,
+            // Or the peer was late once.
+            _ if self.is_queueing() => self.roomy / 2,
+            round if round.limited && round.unused_us >= elapsed_us / UNUSED => {
+                (self.roomy + 1).min(2 * ROOMY)
+            }
+            // It went at its own pace.
+            _ => self.roomy.saturating_sub(1),
+        };
         self.judge_losses();
         // Older losses fade.
         self.sent *= 0.9;

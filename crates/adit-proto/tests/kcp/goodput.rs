@@ -7,6 +7,7 @@ use adit_proto::smux::{self, Version};
 use adit_testkit::netem::Loss;
 
 use super::sim::{Path, Stack, defaults, flooding, run, tuned};
+use super::stack::Setup;
 
 /// The queue of the tables.
 const QUEUE_LEN: usize = 1_250_000;
@@ -26,11 +27,7 @@ fn table(paths: &[(u64, u64, Loss)], seconds: (u64, u64), stacks: &[Named]) -> S
     for &(mbit, rtt_ms, loss) in paths {
         for (name, stack) in stacks {
             let found = run(&stack(), &path(mbit, rtt_ms, loss, seconds));
-            let loss = match loss {
-                Loss::None => "0".into(),
-                Loss::Random(share) => format!("{} %", share * 100.0),
-                Loss::Burst { enter, leave } => format!("burst {enter}/{leave}"),
-            };
+            let loss = loss_name(loss);
             let (goodput, overflow, again, held) = (found.goodput, found.overflow, found.again, found.held);
             let (middle, last) = found.ping;
             writeln!(
@@ -41,6 +38,14 @@ fn table(paths: &[(u64, u64, Loss)], seconds: (u64, u64), stacks: &[Named]) -> S
         }
     }
     table
+}
+
+fn loss_name(loss: Loss) -> String {
+    match loss {
+        Loss::None => "0".into(),
+        Loss::Random(share) => format!("{} %", share * 100.0),
+        Loss::Burst { enter, leave } => format!("burst {enter}/{leave}"),
+    }
 }
 
 /// Compares a table with the one that is kept: exact numbers, since nothing in them depends on the machine. A change
@@ -105,6 +110,35 @@ fn leaves_room() {
         let shares = shares(mbit, rtt_ms, (10, 40));
         assert!(shares.iter().all(|share| *share > 30.0), "{mbit} Mbit/s, {rtt_ms} ms: {shares:?}");
     }
+}
+
+/// kcptun reads at the far end of the path of the tables: its window, and not the path, is what limits. Without parity each
+/// loss would halve what it gets; on a path without loss there is none.
+#[test]
+#[ignore = "minutes without optimisation"]
+fn parity_follows_the_loss_where_there_is_room() {
+    let v1 = |follows| {
+        let stack = tuned();
+        let setup = Setup { follows, shards: stack.setup.shards.filter(|_| follows), ..stack.setup };
+        Stack { setup, mux: smux::Settings { version: Version::V1, ..stack.mux } }
+    };
+    let mut table = String::from(
+        "RTT ms loss             kcptun with itself  adit, no parity  adit, measured  of it parity %\n",
+    );
+    for (rtt_ms, loss) in
+        [(100, LOSSES[0]), (100, LOSSES[1]), (100, LOSSES[2]), (100, BURST), (300, LOSSES[1])]
+    {
+        let at = |client| Path { client, ..path(100, rtt_ms, loss, (3, 23)) };
+        let theirs = run(&defaults(), &at(None));
+        let [without, with] = [false, true].map(|follows| run(&v1(follows), &at(Some(defaults()))));
+        assert!(with.goodput > theirs.goodput * 0.99, "{loss:?}: {with:?} {theirs:?}");
+        assert!(with.overflow == 0.0, "{loss:?}: {with:?}");
+        let (theirs, without, with, parity) = (theirs.goodput, without.goodput, with.goodput, with.parity);
+        let loss = loss_name(loss);
+        writeln!(table, "{rtt_ms:6} {loss:16} {theirs:18.2} {without:16.2} {with:15.2} {parity:15.2}")
+            .expect("a string takes everything");
+    }
+    compare(&table, include_str!("parity.txt"));
 }
 
 /// kcptun as it comes at the reading end: its window is short, and it acknowledges seldom.

@@ -41,6 +41,8 @@ pub(crate) struct Outcome {
     pub(crate) goodput: f64,
     /// Share of the sender's packets that the queue dropped, in percent.
     pub(crate) overflow: f64,
+    /// Parity among the sender's packets, in percent.
+    pub(crate) parity: f64,
     /// PUSH segments that were sent again, in percent.
     pub(crate) again: f64,
     /// Highest payload held by either end, in MiB.
@@ -289,6 +291,7 @@ impl World {
         Outcome {
             goodput: counted as f64 / seconds / 1e6,
             overflow: 100.0 * sender.overflowed as f64 / sender.sent as f64,
+            parity: 100.0 * sender.carrier.parity as f64 / sender.sent as f64,
             again: 100.0 * stats.sent_again as f64 / stats.sent as f64,
             held: held as f64 / f64::from(1 << 20),
             ping: (middle, last),
@@ -314,6 +317,7 @@ pub(crate) fn defaults() -> Stack {
         setup: Setup {
             method: Method::Aes128,
             shards: Shards::new(10, 3),
+            follows: false,
             mtu: 1350,
             arq: kcptun(false, 30, 1024, 512),
         },
@@ -327,6 +331,7 @@ pub(crate) fn flooding() -> Stack {
         setup: Setup {
             method: Method::Aes128,
             shards: None,
+            follows: false,
             mtu: 1400,
             arq: arq::Settings { resend: 0, ..kcptun(false, 10, 65_535, 65_535) },
         },
@@ -340,7 +345,8 @@ pub(crate) fn tuned() -> Stack {
     Stack {
         setup: Setup {
             method: Method::Aes128,
-            shards: None,
+            shards: Shards::new(10, 3),
+            follows: true,
             mtu: 1350,
             arq: arq::Settings {
                 ack_delay: Duration::from_millis(2),

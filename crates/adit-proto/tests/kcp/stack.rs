@@ -4,14 +4,18 @@ use std::time::{Duration, Instant};
 
 use adit_proto::kcp::arq::{self, Arq, Arrival};
 use adit_proto::kcp::crypt::{Crypt, Method, Secret};
-use adit_proto::kcp::fec::{self, Decoder, Encoder, Received, Shards};
+use adit_proto::kcp::fec::{Decoder, Received, Sending, Shards};
 use adit_testkit::FixedRng;
 
 /// Datagrams in, datagrams out.
 pub(crate) struct Carrier {
     pub(crate) arq: Arq,
     crypt: Crypt,
-    encoder: Option<Encoder>,
+    sending: Option<Sending>,
+    /// Parity packets sent.
+    pub(crate) parity: u64,
+    /// KCP bytes of a datagram without parity.
+    kcp_len: usize,
     decoder: Decoder,
     rng: FixedRng,
     recovered: Vec<u8>,
@@ -20,6 +24,8 @@ pub(crate) struct Carrier {
 pub(crate) struct Setup {
     pub(crate) method: Method,
     pub(crate) shards: Option<Shards>,
+    /// Parity follows the loss.
+    pub(crate) follows: bool,
     /// Length of a datagram.
     pub(crate) mtu: usize,
     pub(crate) arq: arq::Settings,
@@ -28,22 +34,35 @@ pub(crate) struct Setup {
 impl Setup {
     /// KCP bytes of a datagram.
     fn kcp_len(&self) -> usize {
-        let fec = if self.shards.is_some() { fec::HEADER_LEN } else { 0 };
-        self.mtu - self.method.head_len() - self.method.tail_len() - fec
+        self.mtu - self.method.head_len() - self.method.tail_len()
     }
 }
 
 impl Carrier {
     pub(crate) fn new(setup: &Setup, seed: u64, now: Instant) -> Self {
         let settings = arq::Settings { mtu: setup.kcp_len(), ..setup.arq.clone() };
-        Self {
+        let mut carrier = Self {
             arq: Arq::new(7, settings, now),
             crypt: Crypt::new(setup.method, &Secret::derive(b"test-key-1")),
-            encoder: setup.shards.map(Encoder::new),
+            sending: setup.shards.map(|shards| {
+                if setup.follows { Sending::measured(shards, now) } else { Sending::fixed(shards) }
+            }),
+            parity: 0,
+            kcp_len: setup.kcp_len(),
             decoder: Decoder::new(setup.shards),
             rng: FixedRng::new(seed),
             recovered: Vec::new(),
-        }
+        };
+        carrier.make_room(now);
+        carrier
+    }
+
+    /// Room for the header of the next datagram, in front of its KCP bytes; returns its length.
+    fn make_room(&mut self, now: Instant) -> usize {
+        let seen = self.arq.seen();
+        let fec_head = self.sending.as_mut().map_or(0, |sending| sending.head_len(seen, now));
+        self.arq.set_mtu(self.kcp_len - fec_head);
+        fec_head
     }
 
     pub(crate) fn handle(&mut self, mut datagram: Vec<u8>, now: Instant) {
@@ -60,17 +79,20 @@ impl Carrier {
     /// Calls `emit` with each datagram that is to leave.
     pub(crate) fn transmit(&mut self, now: Instant, mut emit: impl FnMut(Vec<u8>)) {
         let (head, tail) = (self.crypt.method().head_len(), self.crypt.method().tail_len());
-        let fec_head = if self.encoder.is_some() { fec::HEADER_LEN } else { 0 };
         loop {
+            let fec_head = self.make_room(now);
             let mut datagram = vec![0; head + fec_head];
             if !self.arq.poll_transmit(now, &mut datagram) {
                 return;
             }
             let mut parities = Vec::new();
-            if let Some(encoder) = &mut self.encoder {
-                encoder.seal(&mut datagram[head..], now);
+            if datagram.len() > head + self.kcp_len {
+                datagram.drain(head..head + fec_head);
+            } else if let Some(sending) = self.sending.as_mut().filter(|_| fec_head > 0) {
+                sending.seal(&mut datagram[head..], now);
                 let mut parity = vec![0; head];
-                while encoder.poll_parity(&mut parity) {
+                while sending.poll_parity(&mut parity) {
+                    self.parity += 1;
                     parities.push(std::mem::replace(&mut parity, vec![0; head]));
                 }
             }

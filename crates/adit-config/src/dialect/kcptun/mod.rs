@@ -4,8 +4,7 @@
 //! Flags are Go's: `-x v`, `--x v`, `--x=v`, and switches alone or with `=true`. A file (`-c`) overrides flags. Its keys
 //! match without regard to case, and keys that are not known are ignored, as the programs do.
 //!
-//! What is not given is found by measurement: windows, buffers, and whether parity is sent (it is not, unless shards are
-//! given). What is given holds.
+//! What is not given is found by measurement: windows, buffers, and how much parity is sent. What is given holds.
 
 mod options;
 mod snmp;

@@ -9,7 +9,7 @@ use super::{
     Counters, Invocation, Program, Release, Setup, Side, dump, expand, flags, header, load, row, usage,
 };
 use crate::diagnostic::Diagnostics;
-use crate::model::{Kcp, KcpClient, KcpPace};
+use crate::model::{Kcp, KcpClient, KcpPace, KcpParity};
 
 const CLIENT: Program = Program { side: Side::Client, release: Release::Debian };
 const SERVER: Program = Program { side: Side::Server, release: Release::Debian };
@@ -36,7 +36,7 @@ fn defaults() {
         (ours.kcp.version, ours.kcp.compression, ours.kcp.crypt),
         (Some(Version::V1), true, Method::Aes256)
     );
-    assert_eq!((ours.kcp.mtu, ours.kcp.shards, ours.kcp.send_window), (1350, None, None));
+    assert_eq!((ours.kcp.mtu, ours.kcp.parity, ours.kcp.send_window), (1350, KcpParity::Measured, None));
     let fast = KcpPace { nodelay: false, interval: Duration::from_millis(30), resend: 2, congestion: false };
     assert_eq!((ours.kcp.pace, ours.kcp.key.expose()), (fast, "it's a secrect"));
     let theirs = server(&[]);
@@ -98,7 +98,9 @@ fn flags_reach_the_model() {
     );
     assert_eq!((ours.expire, ours.linger), (Some(Duration::from_secs(60)), Duration::from_secs(5)));
     let kcp = ours.kcp;
-    assert_eq!((kcp.send_window, kcp.recv_window, kcp.shards), (Some(65_535), Some(7), Shards::new(4, 2)));
+    assert_eq!((kcp.send_window, kcp.recv_window), (Some(65_535), Some(7)));
+    assert_eq!(kcp.parity, KcpParity::Fixed(Shards::new(4, 2).unwrap()));
+    assert_eq!(server(&["--datashard", "0"]).parity, KcpParity::Off);
     assert_eq!((kcp.class_v4, kcp.class_v6, kcp.compression, kcp.ack_no_delay), (184, 46, false, true));
     assert_eq!((kcp.receive_buffer, kcp.stream_buffer, kcp.pads), (Some(1_000_000), Some(65_536), Some(9)));
     assert_eq!(
@@ -120,7 +122,7 @@ fn a_file_overrides_flags() {
     for (text, want) in [
         (r#"{"mtu": "1350"}"#, "config.json:1:9: mtu: not a whole number"),
         (r#"{"key": 5}"#, "config.json:1:9: key: not a text"),
-        (r#"{"tcp": true}"#, "config.json: tcp: packets that look like TCP are not in this build"),
+        (r#"{"tcp": "yes"}"#, "config.json:1:9: tcp: "),
         ("[]", "config.json:1:1: no object"),
         ("", "config.json:1:1: the file is empty"),
     ] {
@@ -147,6 +149,17 @@ fn servers_listen_on_ranges_and_lead_to_sockets() {
 }
 
 #[test]
+fn clients_listen_on_unix_sockets() {
+    for (text, warnings) in [("/run/kcptun.sock", 0), ("./a:1/s", 0), ("kcptun", 1)] {
+        let setup = setup(CLIENT, &["-l", text], None).unwrap();
+        let inbound = &setup.config.inbounds[0];
+        assert_eq!(inbound.socket.unix.as_deref(), Some(text.as_ref()));
+        assert_eq!((inbound.listen.len(), setup.diagnostics.len()), (0, warnings), "{text}");
+    }
+    assert_eq!(setup(CLIENT, &[], None).unwrap().config.inbounds[0].socket.unix, None);
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     for (args, want) in [
         (&["-foo"][..], "command line: kcptun-client -foo: no such flag"),
@@ -160,6 +173,8 @@ fn what_is_wrong_is_said() {
         (&["-ds", "200", "-ps", "100"], "command line: datashard: more than 256 packets"),
         (&["-mtu", "59"], "command line: mtu: too short for 44 bytes of headers"),
         (&["-r", "vps"], "command line: remoteaddr: "),
+        (&["-l", ""], "command line: localaddr: port is missing"),
+        (&["-l", "127.0.0.1:x"], "command line: localaddr: bad port"),
         (&["-r", "vps:1-x"], "command line: remoteaddr: bad range of ports"),
     ] {
         let found = setup(CLIENT, args, None).unwrap_err().to_string();

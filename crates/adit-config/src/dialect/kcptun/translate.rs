@@ -16,7 +16,7 @@ use super::{Flags, Program, Release, Setup, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, excerpt};
 use crate::model::{
-    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, Limits, MAX_CORES, Outbound,
+    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, KcpParity, Limits, MAX_CORES, Outbound,
     OutboundProtocol, Secret, SocketOptions, Transports,
 };
 use crate::source::Source;
@@ -60,12 +60,6 @@ struct Translator {
 
 impl Translator {
     fn setup(&mut self) -> Setup {
-        if self.flags.is_on("tcp") {
-            let hint = "leave it out on both ends: datagrams go over UDP then";
-            let error =
-                Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
-            self.found.push(error.hint(hint));
-        }
         if self.flags.is_on("pprof") {
             self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
         }
@@ -84,12 +78,18 @@ impl Translator {
 
     fn client(&mut self, kcp: Kcp) -> Config {
         let listen = self.flags.text("localaddr").unwrap_or(":12948").to_owned();
-        let listen = match value::listen(&listen) {
-            Ok(addr) => addr,
+        let (listen, unix) = match value::listen(&listen) {
+            Ok(addr) => (vec![addr], None),
+            // What cannot be host and port is the path of a socket.
+            Err(_) if listen.contains('/') => (Vec::new(), Some(PathBuf::from(&listen))),
+            Err(_) if !listen.contains(':') && !listen.is_empty() => {
+                let text = format!("no port, so it is the path of a unix socket: {}", excerpt(&listen));
+                self.found.push(Diagnostic::warning(&self.file, "localaddr", text));
+                (Vec::new(), Some(PathBuf::from(&listen)))
+            }
             Err(problem) => {
-                let hint = "unix sockets are not listened on in this build";
-                self.problem("localaddr", problem.text, problem.hint.unwrap_or_else(|| hint.into()));
-                SocketAddr::from(([127, 0, 0, 1], 0))
+                self.problem("localaddr", problem.text, problem.hint.unwrap_or_default());
+                (Vec::new(), None)
             }
         };
         let server = self.flags.text("remoteaddr").unwrap_or("vps:29900").to_owned();
@@ -107,7 +107,8 @@ impl Translator {
             half_close: false,
         };
         let dial = Dial { carrier: Some(Box::new(client)), ..Dial::default() };
-        let mut config = self.config(vec![listen], server, SocketOptions::default(), dial);
+        let socket = SocketOptions { unix, ..SocketOptions::default() };
+        let mut config = self.config(listen, server, socket, dial);
         // A session is on one core, and one of them is what was asked for.
         config.cores = Some(sessions.min(MAX_CORES));
         config
@@ -144,7 +145,7 @@ impl Translator {
     fn kcp(&mut self) -> Kcp {
         let key = Secret::new(self.flags.text("key").unwrap_or(DEFAULT_KEY));
         let crypt = self.crypt();
-        let shards = self.shards();
+        let parity = self.parity();
         let seconds = self.number("keepalive", 10, 1..=30);
         let pads = self.number("QPPCount", 61, 1..=65_535);
         let dscp = self.number("dscp", 0, 0..=255);
@@ -155,14 +156,15 @@ impl Translator {
             pads: self.flags.is_on("QPP").then(|| u16::try_from(pads).unwrap_or(u16::MAX)),
             pace: self.pace(),
             ack_no_delay: self.flags.is_on("acknodelay"),
-            mtu: self.mtu(crypt, shards),
+            mtu: self.mtu(crypt, parity),
             send_window: self.window("sndwnd"),
             recv_window: self.window("rcvwnd"),
-            shards,
+            parity,
             receive_buffer: self.given("smuxbuf", 1..=i64::MAX >> 1).and_then(|n| usize::try_from(n).ok()),
             stream_buffer: self
                 .given("streambuf", 1..=i64::from(i32::MAX))
                 .and_then(|n| u32::try_from(n).ok()),
+            raw_tcp: self.flags.is_on("tcp"),
             frame_len: self.number("framesize", 8192, 1..=65_535),
             keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
             rate_limit: rate.and_then(NonZeroU64::new),
@@ -227,15 +229,15 @@ impl Translator {
         }
     }
 
-    /// 0 in either of them is none, and so is neither given.
-    fn shards(&mut self) -> Option<Shards> {
+    /// 0 in either of them is none; with neither given it follows what is lost.
+    fn parity(&mut self) -> KcpParity {
         let (data, parity) = (self.flags.number("datashard"), self.flags.number("parityshard"));
         if data.is_none() && parity.is_none() {
-            return None;
+            return KcpParity::Measured;
         }
         let (data, parity) = (data.unwrap_or(10), parity.unwrap_or(3));
         if data <= 0 || parity <= 0 {
-            return None;
+            return KcpParity::Off;
         }
         let shards = usize::try_from(data).ok().zip(usize::try_from(parity).ok());
         let shards = shards.and_then(|(data, parity)| Shards::new(data, parity));
@@ -246,16 +248,16 @@ impl Translator {
                 "the usual group is 10 and 3".into(),
             );
         }
-        shards
+        shards.map_or(KcpParity::Off, KcpParity::Fixed)
     }
 
-    fn mtu(&mut self, crypt: Method, shards: Option<Shards>) -> usize {
+    fn mtu(&mut self, crypt: Method, parity: KcpParity) -> usize {
         let given = self.flags.number("mtu").unwrap_or(1350);
         let mtu = match self.program.release {
             Release::Debian if !(50..=1500).contains(&given) => 1400,
             Release::Debian | Release::Last => usize::try_from(given.clamp(0, 1500)).unwrap_or(1500),
         };
-        let fec = if shards.is_some() { fec::HEADER_LEN } else { 0 };
+        let fec = if matches!(parity, KcpParity::Fixed(_)) { fec::HEADER_LEN } else { 0 };
         let headers = crypt.head_len() + crypt.tail_len() + fec + adit_proto::kcp::arq::SEGMENT_HEADER_LEN;
         if mtu < headers + LEAST_DATA {
             self.problem("mtu", format!("too short for {headers} bytes of headers"), "1350 is usual".into());

@@ -9,7 +9,7 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report};
 use crate::dialect::value::{self, Problem, excerpt, secret};
-use crate::model::{KCP_MTU, Kcp, KcpClient, OutboundProtocol};
+use crate::model::{KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol};
 
 /// Longest key in bytes.
 const MAX_KEY: usize = 1024;
@@ -49,12 +49,13 @@ pub(super) fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kc
     let key =
         fields.require(report, "carrier-key").and_then(|f| f.parsed(report, |text| secret(text, MAX_KEY)));
     let crypt = fields.parsed(report, "carrier-crypt", crypt).map_or(Method::Aes128Gcm, |crypt| crypt.value);
-    let shards = fields.parsed(report, "carrier-parity", parity).and_then(|shards| shards.value);
+    let parity =
+        fields.parsed(report, "carrier-parity", parity).map_or(KcpParity::Measured, |parity| parity.value);
     let mtu = fields.integer(report, "carrier-mtu", 128..=1500).unwrap_or(KCP_MTU);
     let compression = fields.flag(report, "carrier-compression").unwrap_or(false);
     let version = fields.one_of(report, "carrier-smux", VERSIONS).unwrap_or(None);
     debug_assert!(128 > crypt.head_len() + crypt.tail_len() + fec::HEADER_LEN + 24, "room for data");
-    Some(Kcp { shards, mtu, compression, version, ..Kcp::new(key?.value, crypt) })
+    Some(Kcp { parity, mtu, compression, version, ..Kcp::new(key?.value, crypt) })
 }
 
 /// Without a carrier there is nothing to set.
@@ -105,15 +106,17 @@ fn crypt(text: &str) -> Result<Method, Problem> {
     })
 }
 
-/// `off`, or data and parity packets of a group as `10/3`.
-fn parity(text: &str) -> Result<Option<Shards>, Problem> {
-    if text == "off" {
-        return Ok(None);
+/// `auto`, `off`, or data and parity packets of a group as `10/3`.
+fn parity(text: &str) -> Result<KcpParity, Problem> {
+    match text {
+        "auto" => return Ok(KcpParity::Measured),
+        "off" => return Ok(KcpParity::Off),
+        _ => {}
     }
     let numbers =
         text.split_once('/').and_then(|(k, m)| Some((k.trim().parse().ok()?, m.trim().parse().ok()?)));
-    numbers.and_then(|(data, parity)| Shards::new(data, parity)).map(Some).ok_or_else(|| {
+    numbers.and_then(|(data, parity)| Shards::new(data, parity)).map(KcpParity::Fixed).ok_or_else(|| {
         Problem::new(format!("no group of packets: {}", excerpt(text)))
-            .hint("write off, or for instance \"10/3\"")
+            .hint("write auto, off, or for instance \"10/3\"")
     })
 }

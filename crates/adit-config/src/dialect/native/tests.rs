@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Day, Egress, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KeyForm, Level, Local,
-    LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
+    ClientCover, Day, Egress, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level,
+    Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
     ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
     SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, User, UserLimits, Users,
 };
@@ -383,12 +383,16 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
-    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000).prop_map(|(idle, drain, total, per)| Limits {
-        idle: idle.map(Duration::from_millis),
-        drain: Duration::from_millis(drain),
-        unauthenticated: total,
-        unauthenticated_per_source: per,
-    })
+    let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
+    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000, memory).prop_map(
+        |(idle, drain, total, per, carrier_memory)| Limits {
+            idle: idle.map(Duration::from_millis),
+            drain: Duration::from_millis(drain),
+            unauthenticated: total,
+            unauthenticated_per_source: per,
+            carrier_memory,
+        },
+    )
 }
 
 fn udp_strategy() -> impl Strategy<Value = Udp> {
@@ -437,11 +441,14 @@ fn dial_strategy() -> impl Strategy<Value = Dial> {
 
 fn kcp_strategy() -> impl Strategy<Value = Kcp> {
     let crypt = proptest::sample::select(&Cipher::ALL[..]);
-    let shards = (1_usize..100, 1_usize..100).prop_map(|(data, parity)| Shards::new(data, parity));
+    let parity = (0_usize..100, 0_usize..100).prop_map(|numbers| match numbers {
+        (0, _) => KcpParity::Off,
+        (data, parity) => Shards::new(data, parity).map_or(KcpParity::Measured, KcpParity::Fixed),
+    });
     let version = proptest::sample::select(carrier::VERSIONS).prop_map(|(_, version)| version);
-    (words(), crypt, shards, 128_usize..=1500, any::<bool>(), version).prop_map(
-        |(key, crypt, shards, mtu, compression, version)| Kcp {
-            shards,
+    (words(), crypt, parity, 128_usize..=1500, any::<bool>(), version).prop_map(
+        |(key, crypt, parity, mtu, compression, version)| Kcp {
+            parity,
             mtu,
             compression,
             version,
@@ -461,7 +468,8 @@ fn carriers() {
     let good = "carrier = \"kcp\"\ncarrier-key = \"k\"\ncarrier-server = \"b:2\"\ncarrier-parity = \"4/2\"\n";
     let config = parse("t.toml", &text(good)).unwrap().config;
     let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
-    assert_eq!((carrier.server.to_string(), carrier.kcp.shards), ("b:2".into(), Shards::new(4, 2)));
+    let parity = KcpParity::Fixed(Shards::new(4, 2).unwrap());
+    assert_eq!((carrier.server.to_string(), carrier.kcp.parity), ("b:2".into(), parity));
     assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, true));
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
@@ -658,6 +666,7 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                 socket: SocketOptions {
                     fast_open,
                     interface,
+                    unix: None,
                     reuse_port,
                     carrier: carrier.map(Box::new),
                     pace,

@@ -8,8 +8,8 @@ use adit_proto::wire::Target;
 
 use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::{
-    ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KeyForm, Level,
-    Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
+    ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KcpParity, KeyForm,
+    Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
     OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
     ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
     Transports, Udp, UserLimits,
@@ -145,6 +145,9 @@ impl Writer {
         self.text("drain", &duration_text(limits.drain));
         self.raw("unauthenticated", limits.unauthenticated);
         self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
+        if let Some(size) = limits.carrier_memory.and_then(|size| u64::try_from(size).ok()) {
+            self.text("carrier-memory", &size_text(size));
+        }
     }
 
     fn udp(&mut self, udp: &Udp) {
@@ -285,8 +288,12 @@ impl Writer {
         self.text("carrier", "kcp");
         self.text("carrier-key", kcp.key.expose());
         self.text("carrier-crypt", kcp.crypt.name());
-        if let Some(shards) = kcp.shards {
-            self.text("carrier-parity", &format!("{}/{}", shards.data(), shards.parity()));
+        match kcp.parity {
+            KcpParity::Measured => self.text("carrier-parity", "auto"),
+            KcpParity::Off => self.text("carrier-parity", "off"),
+            KcpParity::Fixed(shards) => {
+                self.text("carrier-parity", &format!("{}/{}", shards.data(), shards.parity()));
+            }
         }
         self.raw("carrier-mtu", kcp.mtu);
         self.switch("carrier-compression", kcp.compression);

@@ -115,7 +115,7 @@ pub struct SessionStatus {
     pub sent: u64,
     /// See [`SessionStatus::sent`].
     pub sent_again: u64,
-    /// Data and parity packets of a group, where parity is sent.
+    /// Data and parity packets of a group, while parity is sent.
     pub parity: Option<(usize, usize)>,
     /// Bytes held.
     pub held: usize,

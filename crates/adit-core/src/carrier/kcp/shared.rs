@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_config::model::Kcp;
+use adit_config::model::{Kcp, KcpParity};
 use adit_proto::kcp::arq;
 use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
-use adit_proto::kcp::fec;
+use adit_proto::kcp::fec::{Decoder, Sending, Shards};
 use adit_proto::smux::{self, Version};
 
 use super::metrics::KcpMetrics;
@@ -22,6 +22,8 @@ const FIRST_RECV_WINDOW: u16 = 1024;
 const SEND_BUFFER: usize = 128 << 10;
 /// The same for all streams of a session.
 const SEND_BUFFERS: usize = 4 << 20;
+/// The longest datagram that any program sends.
+const LONGEST: usize = 1500;
 /// Streams of one session.
 const MAX_STREAMS: usize = 4096;
 
@@ -74,16 +76,37 @@ impl Shared {
         self.next_session.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Bytes in front of the KCP bytes of a datagram, and behind them.
+    /// Bytes that the cipher needs in front of a datagram's content, and behind it.
     pub(super) fn room(&self) -> (usize, usize) {
         let method = self.crypt.method();
-        let fec = if self.config.shards.is_some() { fec::HEADER_LEN } else { 0 };
-        (method.head_len() + fec, method.tail_len())
+        (method.head_len(), method.tail_len())
+    }
+
+    /// Bytes of a datagram's content, at most.
+    pub(super) fn content_len(&self) -> usize {
+        let (head, tail) = self.room();
+        self.config.mtu - head - tail
+    }
+
+    /// What adds parity, if anything does.
+    pub(super) fn sending(&self, now: Instant) -> Option<Sending> {
+        match self.config.parity {
+            KcpParity::Off => None,
+            KcpParity::Measured => Some(Sending::measured(Shards::USUAL, now)),
+            KcpParity::Fixed(shards) => Some(Sending::fixed(shards)),
+        }
+    }
+
+    /// What learns the peer's groups, and believes in ours until then.
+    pub(super) fn decoder(&self) -> Decoder {
+        Decoder::new(match self.config.parity {
+            KcpParity::Off | KcpParity::Measured => None,
+            KcpParity::Fixed(shards) => Some(shards),
+        })
     }
 
     pub(super) fn arq(&self, conv: u32, now: Instant) -> arq::Arq {
         let Kcp { pace, memory, .. } = &self.config;
-        let (head, tail) = self.room();
         let settings = arq::Settings {
             nodelay: pace.nodelay,
             interval: pace.interval,
@@ -92,7 +115,7 @@ impl Shared {
             send_window: self.config.send_window.unwrap_or(u16::MAX).max(1),
             recv_window: self.config.recv_window.unwrap_or(FIRST_RECV_WINDOW).max(1),
             max_recv_window: if self.config.recv_window.is_some() { 0 } else { self.most_recv_window() },
-            mtu: self.config.mtu - head - tail,
+            mtu: self.content_len(),
             stream: true,
             ack_no_delay: self.config.ack_no_delay,
             ack_delay: ACK_DELAY,
@@ -104,6 +127,13 @@ impl Shared {
     /// Segments that the receive window may grow to.
     fn most_recv_window(&self) -> u16 {
         u16::try_from(self.config.memory / self.config.mtu).unwrap_or(u16::MAX)
+    }
+
+    /// Bytes that segments of a session may take that its streams have not: what its window allows, if no segment is
+    /// longer than a datagram of any program.
+    pub(super) fn most_received(&self) -> usize {
+        let window = self.config.recv_window.map_or(0, usize::from);
+        2 * self.config.memory.max(window * LONGEST)
     }
 
     pub(super) fn mux(&self, version: Version) -> smux::Settings {

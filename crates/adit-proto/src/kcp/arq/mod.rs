@@ -35,6 +35,7 @@ use self::receiver::Receiver;
 use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
 use self::sender::{Delivery, Loss, Outgoing, Sender, Sent};
+use super::fec::Seen;
 use super::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
 
@@ -63,6 +64,9 @@ const UNKNOWN_RTT_US: u64 = 100_000;
 
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
+
+/// What keeping a segment costs in bytes besides its data, at most.
+const PER_SEGMENT: usize = 128;
 
 /// Bytes that may wait in the queue: beyond, interactive streams above would wait behind bulk.
 const MAX_QUEUED: usize = 64 << 10;
@@ -128,6 +132,17 @@ pub enum Arrival {
     Recovered,
 }
 
+/// What is taken of the data that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// What the window allows.
+    All,
+    /// The segment that is next in order alone, and the peer is given a narrow window.
+    Next,
+    /// Nothing, and the peer is told so.
+    Nothing,
+}
+
 /// What keeps a conversation from sending more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
@@ -165,6 +180,8 @@ pub struct Stats {
 pub struct Arq {
     conv: u32,
     settings: Settings,
+    /// KCP bytes of a datagram, and how many of them are data at most.
+    mtu: usize,
     mss: usize,
     epoch: Instant,
     sender: Sender,
@@ -175,6 +192,8 @@ pub struct Arq {
     growth: Growth,
     memory: Memory,
     remote_window: u16,
+    /// The widest that the peer has told.
+    widest_window: u16,
     /// When the oldest pending acknowledgement has to leave.
     ack_at_us: Option<u64>,
     probe: Probe,
@@ -222,6 +241,7 @@ impl Arq {
         let interval_ms = u32::try_from(interval.as_millis()).expect("5 s at most");
         Self {
             conv,
+            mtu: settings.mtu,
             mss: settings.mtu - SEGMENT_HEADER_LEN,
             epoch,
             sender: Sender::new(),
@@ -232,6 +252,7 @@ impl Arq {
             growth: Growth::default(),
             memory: Memory::default(),
             remote_window: INITIAL_REMOTE_WINDOW,
+            widest_window: 0,
             ack_at_us: None,
             probe: Probe::default(),
             dead: false,
@@ -254,7 +275,7 @@ impl Arq {
     pub fn handle_datagram(&mut self, bytes: &[u8], arrival: Arrival, now: Instant) -> Result<(), WireError> {
         let now_us = self.clock(now);
         let una = self.sender.una();
-        let mut delivery = Delivery::default();
+        let mut delivery = Delivery { in_order: self.sender.is_whole(), ..Delivery::default() };
         let mut last_ack = None;
         self.acked.clear();
         let mut rest = bytes;
@@ -305,6 +326,10 @@ impl Arq {
         self.stats.received += 1;
         if arrival == Arrival::Received {
             self.remote_window = segment.wnd;
+            if segment.wnd > self.widest_window {
+                self.widest_window = segment.wnd;
+                self.model.iter_mut().for_each(Model::handle_relief);
+            }
         }
         match segment.cmd {
             ACK => {
@@ -330,6 +355,9 @@ impl Arq {
         if let Some((ts, sent)) = last_ack {
             let rtt_ms = millis(now_us).wrapping_sub(ts).cast_signed();
             if let Ok(rtt_ms) = u32::try_from(rtt_ms) {
+                let oldest_ms =
+                    delivery.oldest_us.map_or(0, |at_us| millis(now_us).wrapping_sub(millis(at_us)));
+                self.rto.note_delay(oldest_ms.saturating_sub(rtt_ms));
                 self.rto.sample(rtt_ms);
                 // Which transmission was meant is known by its time alone: the clock is a millisecond wide.
                 precise = Some(u64::from(rtt_ms + 1) * 1000);
@@ -443,9 +471,11 @@ impl Arq {
     pub fn consume(&mut self, len: usize) {
         assert!(len <= self.peek().len(), "consumed {len} of {} bytes", self.peek().len());
         self.receiver.consume(len);
-        if std::mem::take(&mut self.receiver.reopened) {
-            self.probe.tell = true;
-        }
+        self.tell_reopened();
+    }
+
+    fn tell_reopened(&mut self) {
+        self.probe.tell |= std::mem::take(&mut self.receiver.reopened);
     }
 
     /// Received bytes that can be read.
@@ -494,11 +524,10 @@ impl Arq {
 
     /// What keeps it from sending more.
     pub fn limit(&self) -> Limit {
-        if self.sender.queue_len() == 0 && self.sender.due_len() == 0 {
-            return Limit::Source;
-        }
-        if self.sender.span() < usize::from(self.window()) {
-            return Limit::Path;
+        let is_idle = self.sender.queue_len() == 0 && self.sender.due_len() == 0;
+        // Behind a full window nothing is taken in, so that there is nothing to send either.
+        if self.sender.span() < usize::from(self.window()).max(1) {
+            return if is_idle { Limit::Source } else { Limit::Path };
         }
         let window = self.settings.send_window.min(self.remote_window);
         if self.window() < window {
@@ -544,6 +573,39 @@ impl Arq {
     /// Bytes of payload that are held in either direction.
     pub fn held(&self) -> usize {
         self.sender.held() + self.receiver.held()
+    }
+
+    /// Bytes that sending takes, with what keeping them costs; an upper bound that is quickly told.
+    pub fn sending_footprint(&self) -> usize {
+        self.sender.footprint(self.mss)
+    }
+
+    /// The same for receiving.
+    pub fn receiving_footprint(&self) -> usize {
+        self.receiver.footprint()
+    }
+
+    /// What is taken from now on of the data that comes: what is not taken is as if it had been lost.
+    pub fn set_admission(&mut self, admission: Admission) {
+        self.receiver.set_admission(admission);
+        self.tell_reopened();
+    }
+
+    /// Changes the number of KCP bytes in a datagram, within [`Settings::mtu`]. Segments that were cut before keep their
+    /// length, and come alone.
+    pub fn set_mtu(&mut self, mtu: usize) {
+        self.mtu = mtu.clamp(SEGMENT_HEADER_LEN + 1, self.settings.mtu);
+        self.mss = self.mtu - SEGMENT_HEADER_LEN;
+    }
+
+    /// What decides about parity.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            sent: self.stats.sent,
+            sent_again: self.stats.sent_again,
+            round_trip_us: u64::from(self.rto.smoothed_ms()) * 1000,
+            has_room: self.model.as_ref().is_some_and(Model::has_room),
+        }
     }
 
     /// Changes the windows while the conversation runs.
@@ -611,7 +673,9 @@ impl Arq {
     }
 
     fn fits(&self, start: usize, data_len: usize, out: &[u8]) -> bool {
-        out.len() - start + SEGMENT_HEADER_LEN + data_len <= self.settings.mtu
+        // What was cut while datagrams were longer goes alone.
+        let most = if out.len() == start { self.settings.mtu } else { self.mtu };
+        out.len() - start + SEGMENT_HEADER_LEN + data_len <= most
     }
 
     /// Whether something waits for nothing but its time.
@@ -656,7 +720,8 @@ impl Arq {
         let wnd = self.receiver.free_window();
         let (conv, una) = (self.conv, self.receiver.next());
         let next = if self.sender.has_due() {
-            self.sender.send_again(sent, &self.rto)
+            let twice = self.model.as_ref().is_some_and(Model::has_room);
+            self.sender.send_again(sent, &self.rto, twice)
         } else {
             self.sender.send_new(sent, &self.rto)
         };
@@ -725,6 +790,7 @@ pub fn fuzz_arq(data: &[u8], epoch: Instant) {
             out.clear();
         }
         assert!(arq.receiver.readable() <= data.len());
+        assert!(arq.receiver.held() <= arq.receiving_footprint());
         assert!(arq.sender.span() <= usize::from(arq.settings.send_window));
         let read = arq.peek().len() / 2;
         arq.consume(read);

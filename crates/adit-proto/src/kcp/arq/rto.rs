@@ -19,13 +19,21 @@ pub(super) struct Rto {
     /// The margin is at least a quarter of the round trip: where quick repetition finds losses, a timeout that was
     /// wrong costs more than a late one.
     is_patient: bool,
+    /// How long acknowledgements have lately waited for others at the peer, in 64ths of a millisecond.
+    delay: u32,
 }
 
 impl Rto {
     pub(super) fn new(nodelay: bool, interval_ms: u32, is_patient: bool) -> Self {
         let floor_ms = if nodelay { 30 } else { 100 };
         let (smoothed_ms, variation_ms, rto_ms) = (0, 0, INITIAL_MS);
-        Self { floor_ms, interval_ms, nodelay, smoothed_ms, variation_ms, rto_ms, is_patient }
+        Self { floor_ms, interval_ms, nodelay, smoothed_ms, variation_ms, rto_ms, is_patient, delay: 0 }
+    }
+
+    /// Peers acknowledge several segments at once, up to 50 ms late: round trips are measured by the last of them, and
+    /// the first has waited so much longer.
+    pub(super) fn note_delay(&mut self, delay_ms: u32) {
+        self.delay = (self.delay - self.delay / 64).max(delay_ms.min(MAX_MS) * 64);
     }
 
     pub(super) fn sample(&mut self, rtt_ms: u32) {
@@ -42,7 +50,7 @@ impl Rto {
             self.variation_ms =
                 self.variation_ms.saturating_add_signed(if unusual { change >> 5 } else { change >> 2 });
         }
-        let patience_ms = if self.is_patient { self.smoothed_ms / PATIENCE } else { 0 };
+        let patience_ms = if self.is_patient { self.smoothed_ms / PATIENCE + self.delay / 64 } else { 0 };
         let rto = self.smoothed_ms + self.interval_ms.max(4 * self.variation_ms).max(patience_ms);
         self.rto_ms = rto.clamp(self.floor_ms, MAX_MS);
     }
@@ -66,6 +74,23 @@ impl Rto {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_acknowledgements_are_waited_for() {
+        let mut rto = Rto::new(false, 10, true);
+        (0..100).for_each(|_| rto.sample(100));
+        assert_eq!(rto.current_ms(), 125);
+        rto.note_delay(30);
+        rto.sample(100);
+        assert_eq!(rto.current_ms(), 155);
+        // Once they come sooner, that is forgotten.
+        (0..1000).for_each(|_| rto.note_delay(0));
+        rto.sample(100);
+        assert!(rto.current_ms() <= 126, "{}", rto.current_ms());
+        rto.note_delay(u32::MAX);
+        rto.sample(100);
+        assert!(rto.current_ms() <= MAX_MS);
+    }
 
     #[test]
     fn by_hand() {

@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 
-use super::SEGMENT_HEADER_LEN;
 use super::rto::Rto;
 use super::segment::before;
+use super::{PER_SEGMENT, SEGMENT_HEADER_LEN};
 
 /// Buffers that are kept for reuse while data flows.
 const SPARE: usize = 64;
@@ -69,6 +69,8 @@ pub(super) enum Loss {
     Overtaken,
     /// Nothing has been heard in time.
     Timeout,
+    /// It has just been sent again, and that may be lost too.
+    Doubt,
 }
 
 /// What is sent next.
@@ -88,6 +90,10 @@ pub(super) struct Delivery {
     /// Of those acknowledged, the one that was sent last. Those that were sent again do not count unless it is known
     /// which transmission has arrived: rounds would end before they began.
     pub(super) newest: Option<Sent>,
+    /// Nothing is missing before what it acknowledges.
+    pub(super) in_order: bool,
+    /// When the oldest of them was sent, in that case: what it took longer than a round trip, it waited to be acknowledged.
+    pub(super) oldest_us: Option<u64>,
 }
 
 impl Sender {
@@ -121,6 +127,11 @@ impl Sender {
         self.queued
     }
 
+    /// Whether everything below what has been acknowledged is.
+    pub(super) fn is_whole(&self) -> bool {
+        self.holes.is_empty()
+    }
+
     pub(super) fn una(&self) -> u32 {
         self.una
     }
@@ -132,6 +143,11 @@ impl Sender {
     /// Bytes held, sent or not.
     pub(super) fn held(&self) -> usize {
         self.queued + self.slots.iter().map(|slot| slot.data.len()).sum::<usize>()
+    }
+
+    /// The same with what keeping them costs, counted as if all segments had `mss` bytes.
+    pub(super) fn footprint(&self, mss: usize) -> usize {
+        self.queued + self.slots.len() * (mss + PER_SEGMENT) + self.queue.len() * PER_SEGMENT
     }
 
     /// Cuts `data` to pieces of `mss` bytes; with `top_up` the last piece of the queue is filled first.
@@ -158,6 +174,9 @@ impl Sender {
         for _ in 0..count {
             let Some(slot) = self.slots.pop_front() else { break };
             let sent = (slot.transmissions == 1).then_some(slot.sent);
+            if delivery.in_order && slot.fate == Fate::InFlight && delivery.oldest_us.is_none() {
+                delivery.oldest_us = sent.map(|sent| sent.at_us);
+            }
             self.settle(slot.fate, slot.data.len(), sent, delivery);
             self.release(slot.data);
         }
@@ -294,9 +313,13 @@ impl Sender {
 
     /// Whether something waits to be sent again.
     pub(super) fn has_due(&mut self) -> bool {
-        while let Some(&(sn, _)) = self.due.front() {
+        while let Some(&(sn, loss)) = self.due.front() {
             let at = sn.wrapping_sub(self.una) as usize;
-            if self.slots.get(at).is_some_and(|slot| slot.fate == Fate::Lost) {
+            let is_due = |slot: &Slot| match loss {
+                Loss::Doubt => slot.fate != Fate::Acked,
+                Loss::Overtaken | Loss::Timeout => slot.fate == Fate::Lost,
+            };
+            if self.slots.get(at).is_some_and(is_due) {
                 return true;
             }
             self.due.pop_front();
@@ -313,24 +336,29 @@ impl Sender {
         self.queue.front().map(Vec::len)
     }
 
-    /// Sends the first lost segment again.
-    pub(super) fn send_again(&mut self, sent: Sent, rto: &Rto) -> Option<Outgoing<'_>> {
+    /// Sends the first lost segment again; with `twice` yet another time behind all others that are due.
+    pub(super) fn send_again(&mut self, sent: Sent, rto: &Rto, twice: bool) -> Option<Outgoing<'_>> {
         if !self.has_due() {
             return None;
         }
         let (sn, loss) = self.due.pop_front()?;
         let slot = &mut self.slots[sn.wrapping_sub(self.una) as usize];
         slot.rto_ms = match loss {
-            Loss::Overtaken => rto.current_ms(),
+            Loss::Overtaken | Loss::Doubt => rto.current_ms(),
             Loss::Timeout => rto.after_timeout_ms(slot.rto_ms),
         };
-        slot.fate = Fate::InFlight;
+        if slot.fate == Fate::Lost {
+            slot.fate = Fate::InFlight;
+            self.in_flight += slot.data.len() + SEGMENT_HEADER_LEN;
+        }
+        if twice && loss != Loss::Doubt {
+            self.due.push_back((sn, Loss::Doubt));
+        }
         slot.overtaken = 0;
         slot.transmissions += 1;
         slot.sent = sent;
         slot.timeout_us = sent.at_us + u64::from(slot.rto_ms) * 1000;
         self.timeout_us = self.timeout_us.min(slot.timeout_us);
-        self.in_flight += slot.data.len() + SEGMENT_HEADER_LEN;
         Some(Outgoing { sn, data: &slot.data, loss: Some(loss), transmissions: slot.transmissions })
     }
 

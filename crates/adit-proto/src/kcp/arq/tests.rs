@@ -300,6 +300,47 @@ fn idle_sessions_hold_little() {
     assert!(pair.ends.iter().all(|end| end.held() == 0));
 }
 
+/// Segments that were cut for longer datagrams arrive too.
+#[test]
+fn datagrams_that_become_shorter() {
+    let mut pair = Pair::new(&settings(), lossy(Loss::Random(0.1)));
+    let text = bytes(30_000);
+    let mut sent = pair.ends[0].send(&text);
+    pair.ends[0].set_mtu(300);
+    while pair.received[1].len() < text.len() {
+        sent += pair.ends[0].send(&text[sent..]);
+        let mut datagram = Vec::new();
+        while pair.ends[0].poll_transmit(pair.now, &mut datagram) {
+            let is_single = Segment::parse(&datagram).unwrap().1.is_empty();
+            assert!(datagram.len() <= 300 || is_single && datagram.len() <= 500);
+            pair.links[0].send(std::mem::take(&mut datagram), pair.now);
+        }
+        assert!(pair.step());
+        pair.read();
+    }
+    assert!(pair.received[1] == text);
+}
+
+#[test]
+fn a_full_window_is_what_limits() {
+    let mut pair = Pair::new(&Settings { tuning: Some(1 << 20), ..settings() }, lossy(Loss::None));
+    assert_eq!(pair.ends[0].limit(), Limit::Source);
+    let text = bytes(2_000_000);
+    let mut sent = 0;
+    for _ in 0..2000 {
+        sent += pair.ends[0].send(&text[sent..]);
+        assert!(pair.step());
+        pair.read();
+        let (under_way, window) = pair.ends[0].under_way();
+        if under_way == window && window == 128 {
+            let limit = pair.ends[0].limit();
+            assert!(matches!(limit, Limit::SendWindow | Limit::RemoteWindow), "{limit:?}");
+            return;
+        }
+    }
+    panic!("the window was never full");
+}
+
 proptest! {
     #[test]
     fn any_bytes(data: Vec<u8>) {
@@ -319,4 +360,32 @@ proptest! {
         pair.exchange([&bytes(20_000), &bytes(2_000)], Duration::from_secs(60));
         prop_assert!(pair.received[0].len() == 2_000);
     }
+}
+
+/// What is not admitted is as if it had been lost: the other end sends it again, and everything arrives once it may.
+#[test]
+fn a_receiver_takes_no_more_than_it_admits() {
+    let mut pair = Pair::new(&settings(), Conditions::default());
+    pair.ends[1].set_admission(Admission::Nothing);
+    let sent = bytes(60_000);
+    let mut left = &sent[..];
+    let mut offer = |end: &mut Arq| left = &left[end.send(left)..];
+    for _ in 0..200 {
+        offer(&mut pair.ends[0]);
+        pair.step();
+    }
+    assert_eq!((pair.ends[1].held(), pair.ends[1].receiver.free_window()), (0, 0));
+    // Segments that come out of order are not kept, those in order are; the peer is given a narrow window.
+    pair.ends[1].set_admission(Admission::Next);
+    assert_eq!(pair.ends[1].receiver.free_window(), 32);
+    let next = pair.ends[1].receiver.next();
+    pair.ends[1].receiver.push(next.wrapping_add(1), 0, &[1; 100]);
+    assert_eq!((pair.ends[1].receiving_footprint(), pair.ends[1].receiver.acks.len()), (0, 0));
+    while pair.received[1].len() < sent.len() {
+        offer(&mut pair.ends[0]);
+        assert!(pair.step(), "it goes on");
+        pair.read();
+        assert_eq!(pair.ends[1].receiver.held(), pair.ends[1].readable(), "nothing waits for gaps");
+    }
+    assert!(pair.received[1] == sent);
 }

@@ -7,12 +7,27 @@ use super::{HEADER_LEN, SHARD_AT, Shards, TYPE_DATA, TYPE_PARITY};
 /// again by then (kcp-go since 5.6.10).
 const STALE: Duration = Duration::from_millis(500);
 
+/// Groups that get all of their parity when it begins, so that receivers with other groups, or none, can learn the size
+/// from them.
+const SHOWN: u32 = 8;
+
+/// Every so many groups another one does.
+const SHOWN_AGAIN: u32 = 64;
+
 /// The sending side: numbers data packets and sums up parity while they pass.
+///
+/// How many parity packets a group really gets may change from group to group ([`Encoder::set_level`]). For receivers
+/// the rest has been lost on the way; numbers go on as if all had been sent.
 #[derive(Debug)]
 pub struct Encoder {
     shards: Shards,
     code: Code,
     seqid: u32,
+    /// Parity packets that groups are to get, and the current one gets.
+    level: usize,
+    given: usize,
+    /// Groups since there was none.
+    groups: u32,
     /// Sums of the current group; those of a full one, while `ready > 0`.
     parity: Vec<Vec<u8>>,
     /// Parity packets of the last group that have not been given out.
@@ -27,6 +42,9 @@ impl Encoder {
             shards,
             code: Code::new(shards.data(), shards.parity()),
             seqid: 0,
+            level: shards.parity(),
+            given: 0,
+            groups: 0,
             parity: vec![Vec::new(); shards.parity()],
             ready: 0,
             last_at: None,
@@ -38,6 +56,35 @@ impl Encoder {
         self.shards
     }
 
+    /// From the next group on, so many parity packets of each are sent: all of them at most, and with 0 packets need no
+    /// header. What [`Encoder::poll_parity`] still had is gone.
+    pub fn set_level(&mut self, level: usize) {
+        self.skip_parity();
+        self.level = level.min(self.shards.parity());
+        if self.level == 0 && !self.is_within() {
+            self.groups = 0;
+            self.parity.iter_mut().for_each(|sum| *sum = Vec::new());
+        }
+    }
+
+    /// Parity packets that each group is to get.
+    pub fn level(&self) -> usize {
+        self.level
+    }
+
+    /// Whether the next data packet has to be sealed: parity is sent, or a group has begun.
+    pub fn is_on(&self) -> bool {
+        self.level > 0 || self.is_within()
+    }
+
+    fn is_within(&self) -> bool {
+        self.ready == 0 && self.place() > 0
+    }
+
+    fn place(&self) -> usize {
+        (self.seqid % self.shards.total()) as usize
+    }
+
     /// Writes the header of a data packet: `packet` is [`HEADER_LEN`] bytes of room, then the KCP bytes. Afterwards
     /// [`Encoder::poll_parity`] has to be called until it gives nothing: what it holds is lost with the next packet.
     ///
@@ -47,12 +94,12 @@ impl Encoder {
         self.skip_parity();
         let size = u16::try_from(packet.len() - SHARD_AT).expect("datagrams are shorter than 64 KiB");
         packet[SHARD_AT..HEADER_LEN].copy_from_slice(&size.to_le_bytes());
-        let place = (self.seqid % self.shards.total()) as usize;
+        let place = self.place();
         if place == 0 {
-            self.parity.iter_mut().for_each(Vec::clear);
+            self.begin_group();
         }
         packet[..SHARD_AT].copy_from_slice(&self.header(TYPE_DATA));
-        let sums = self.parity.iter_mut().enumerate();
+        let sums = self.parity[..self.given].iter_mut().enumerate();
         accumulate(sums.map(|(i, sum)| (self.code.coefficient(i, place), sum)), &packet[SHARD_AT..]);
         if place + 1 == self.shards.data() {
             self.ready = self.shards.parity();
@@ -63,12 +110,19 @@ impl Encoder {
         self.last_at = Some(now);
     }
 
+    fn begin_group(&mut self) {
+        self.parity.iter_mut().for_each(Vec::clear);
+        let is_shown = self.groups < SHOWN || self.groups.is_multiple_of(SHOWN_AGAIN);
+        self.given = if is_shown && self.level > 0 { self.shards.parity() } else { self.level };
+        self.groups = self.groups.wrapping_add(1);
+    }
+
     /// Appends the next parity packet that is due to `out`; false if there is none.
     pub fn poll_parity(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.ready == 0 {
+        let row = self.shards.parity() - self.ready;
+        if self.ready == 0 || row >= self.given {
             return false;
         }
-        let row = self.shards.parity() - self.ready;
         self.ready -= 1;
         out.extend(self.header(TYPE_PARITY));
         out.extend(&self.parity[row]);

@@ -18,12 +18,16 @@
 mod code;
 mod decoder;
 mod encoder;
+mod rate;
+mod sending;
 mod tuning;
 
 #[doc(hidden)]
 pub use self::decoder::fuzz_decoder;
 pub use self::decoder::{Decoder, Received};
 pub use self::encoder::Encoder;
+pub use self::rate::Seen;
+pub use self::sending::Sending;
 
 /// Bytes in front of the KCP bytes of a data packet.
 pub const HEADER_LEN: usize = 8;
@@ -46,6 +50,9 @@ pub struct Shards {
 }
 
 impl Shards {
+    /// What kcptun has unless told otherwise: 10 and 3.
+    pub const USUAL: Self = Self { data: 10, parity: 3 };
+
     /// `None` for numbers that no group can have.
     pub fn new(data: usize, parity: usize) -> Option<Self> {
         let shards = Self { data: u8::try_from(data).ok()?, parity: u8::try_from(parity).ok()? };

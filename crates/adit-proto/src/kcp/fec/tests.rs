@@ -73,6 +73,53 @@ fn learns_the_group_size() {
     }
 }
 
+/// What a group does not get has been lost, as far as receivers can tell: numbers go on, what is there repairs.
+#[test]
+fn parity_that_is_not_sent() {
+    for (level, lost) in [(0, 0), (1, 1), (2, 2), (3, 3)] {
+        let mut encoder = Encoder::new(shards(10, 3));
+        encoder.set_level(3);
+        let mut packets = encoded(&mut encoder, 80, epoch());
+        encoder.set_level(level);
+        for number in 80..400 {
+            let mut packet = vec![0; HEADER_LEN];
+            packet.extend(payload(number));
+            if !encoder.is_on() {
+                packets.push(packet.split_off(HEADER_LEN));
+                continue;
+            }
+            encoder.seal(&mut packet, epoch());
+            // The first of each group.
+            if (number % 10) >= lost {
+                packets.push(packet);
+            }
+            let mut parity = Vec::new();
+            while encoder.poll_parity(&mut parity) {
+                packets.push(std::mem::take(&mut parity));
+            }
+        }
+        for start in [None, Some(shards(10, 3)), Some(shards(4, 2))] {
+            let mut decoder = Decoder::new(start);
+            assert_eq!(decoded(&mut decoder, &packets), payloads(400), "level {level} from {start:?}");
+        }
+        let sent = packets.iter().filter(|packet| packet[4..6] == TYPE_PARITY.to_le_bytes()).count();
+        assert!(sent >= 24 + 32 * level && sent <= 26 + 32 * level, "{sent} of level {level}");
+    }
+}
+
+#[test]
+fn a_group_that_has_begun_is_finished() {
+    let mut encoder = Encoder::new(shards(4, 2));
+    let mut packets = encoded(&mut encoder, 6, epoch());
+    encoder.set_level(0);
+    assert!(encoder.is_on());
+    packets.extend(encoded(&mut encoder, 2, epoch()));
+    assert!(!encoder.is_on());
+    assert_eq!(packets.last().unwrap()[..4], 11_u32.to_le_bytes());
+    encoder.set_level(1);
+    assert_eq!(encoded(&mut encoder, 1, epoch())[0][..4], 12_u32.to_le_bytes());
+}
+
 #[test]
 fn counter_wraps_at_a_group() {
     let mut encoder = Encoder::new(shards(10, 3));
