@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::acl::{AccessList, Verdict};
-use adit_config::model::{Config, Dial, InboundProtocol, Outbound as Model, OutboundProtocol};
+use adit_config::model::{Config, Dial, Inbound, InboundProtocol, Outbound as Model, OutboundProtocol};
 use adit_proto::wire::{Host, Target};
 
 use crate::datagram::Far;
@@ -66,7 +66,9 @@ pub(crate) enum Side {
 impl Past {
     /// The way past the tunnels of `config`, with the socket options of the first; `None` without rules.
     pub(crate) fn new(config: &Config) -> Option<Self> {
-        config.acl.as_ref()?;
+        if config.acl.is_none() && config.acl_of.is_empty() {
+            return None;
+        }
         let is_leaf = |outbound: &&Model| !matches!(outbound.protocol, OutboundProtocol::Group(_));
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
@@ -77,10 +79,10 @@ impl Past {
 }
 
 impl Access {
-    /// The rules of `config` for an inbound of that protocol, if there are any.
-    pub(crate) fn new(config: &Config, protocol: &InboundProtocol, past: Option<&Past>) -> Option<Rc<Self>> {
-        let list = config.acl.clone()?;
-        let role = match protocol {
+    /// The rules of `config` for an inbound, if there are any.
+    pub(crate) fn new(config: &Config, inbound: &Inbound, past: Option<&Past>) -> Option<Rc<Self>> {
+        let list = config.access(inbound)?.clone();
+        let role = match &inbound.protocol {
             InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => {
                 let Past { direct, far } = past?;
                 Role::Client { direct: direct.clone(), far: far.clone() }

@@ -33,7 +33,7 @@ mod status;
 mod users;
 
 pub use admin::ask_status;
-pub use carrier::kcp::{KcpStatus, KcpTotals, SessionStatus};
+pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
 pub use ports::{Meter, Port, Ports};
 pub use run::{GroupHandle, Observer, Running, StartError, start};
 pub use status::{

@@ -26,7 +26,7 @@ use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
 use crate::metrics::InboundMetrics;
 use crate::outbound::Leaf;
-use crate::run::{Sockets, StartError, open};
+use crate::run::{Sockets, StartError, open, open_unix};
 use crate::session::CoreContext;
 use crate::status::Directory;
 use crate::users::Ledger;
@@ -131,6 +131,7 @@ impl Ports {
             addresses.push(addr);
             warnings.extend(found.iter().map(ToString::to_string));
         }
+        open_unix(&inbound, 0, &mut sockets)?;
         let inbound = Arc::new(inbound);
         let (id, metrics) = (self.next.fetch_add(1, Ordering::Relaxed), |_| Arc::default());
         let metrics: Vec<Arc<InboundMetrics>> = (0..count).map(metrics).collect();
@@ -217,7 +218,7 @@ impl Site {
             guard: self.guard.clone(),
             active: self.active.clone(),
             datagrams: far.map(|far| inbound::Datagrams { far, scratch: self.scratch.clone() }),
-            access: Access::new(&self.config, &inbound.protocol, self.past.as_ref()),
+            access: Access::new(&self.config, inbound, self.past.as_ref()),
             pacer,
         }
     }
@@ -231,9 +232,11 @@ impl Site {
         stop: &Stop,
         alive: Option<mpsc::Sender<()>>,
     ) {
-        for (_, listener) in sockets.listeners {
+        let tcp = sockets.listeners.into_iter().map(|(_, listener)| Acceptor::from_std(listener));
+        let unix = sockets.unix.into_iter().map(|(_, listener)| Acceptor::from_local(listener));
+        for acceptor in tcp.chain(unix) {
             let (inbound, stop, alive) = (inbound.clone(), stop.clone(), alive.clone());
-            match Acceptor::from_std(listener) {
+            match acceptor {
                 Ok(acceptor) => rt::spawn_local(async move {
                     inbound.run(acceptor, stop).await;
                     drop(alive);

@@ -15,6 +15,7 @@ use adit_net::pace::Pacer;
 use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use adit_net::store::StoreError;
+use adit_net::udp::{RawListener, RawSocket, Socket, check_raw, listen_raw};
 use thiserror::Error;
 
 use crate::access::Past;
@@ -48,6 +49,16 @@ pub enum StartError {
         name: Arc<str>,
         /// What the system said.
         source: ListenError,
+    },
+    /// A unix socket cannot be listened on.
+    #[error("inbound {name}: cannot listen on {path}")]
+    Unix {
+        /// The inbound.
+        name: Arc<str>,
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// A part of the configuration cannot be built.
     #[error("{name}")]
@@ -162,7 +173,14 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             addresses[index].push(addr);
             warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
         }
+        open_unix(inbound, index, &mut sockets)?;
         warnings.extend(inbound::warnings(inbound));
+    }
+    for outbound in &config.outbounds {
+        if outbound.dial.carrier.as_ref().is_some_and(|carrier| carrier.kcp.raw_tcp) {
+            // Sessions are made when they are needed; that they cannot be is better said now.
+            check_raw().map_err(build(&outbound.name))?;
+        }
     }
     warnings.extend(config.outbounds.iter().flat_map(outbound::warnings));
     let metrics = |_| Arc::new(CoreMetrics::new(config.inbounds.len(), config.outbounds.len()));
@@ -241,10 +259,12 @@ impl Pacers {
 #[derive(Default)]
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<(usize, std::net::TcpListener)>,
+    pub(crate) unix: Vec<(usize, listen::LocalListener)>,
     /// With what the cores of one address share.
     pub(crate) datagrams: Vec<(usize, std::net::UdpSocket, Arc<Exchange>)>,
     /// For the sessions of carriers.
     carriers: Vec<(usize, std::net::UdpSocket)>,
+    raw: Vec<(usize, RawListener)>,
 }
 
 impl Sockets {
@@ -252,9 +272,21 @@ impl Sockets {
     fn take(&mut self, index: usize) -> Self {
         Self {
             listeners: self.listeners.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+            unix: self.unix.extract_if(.., |(inbound, _)| *inbound == index).collect(),
             datagrams: self.datagrams.extract_if(.., |(inbound, ..)| *inbound == index).collect(),
             carriers: self.carriers.extract_if(.., |(inbound, _)| *inbound == index).collect(),
+            raw: self.raw.extract_if(.., |(inbound, _)| *inbound == index).collect(),
         }
+    }
+}
+
+impl Sockets {
+    /// What sessions of carriers come by, on the current event loop.
+    fn take_links(&mut self) -> impl Iterator<Item = io::Result<kcp::Link>> + use<> {
+        let udp = std::mem::take(&mut self.carriers).into_iter();
+        let udp = udp.map(|(_, socket)| Socket::from_std(socket).map(kcp::Link::Udp));
+        let raw = std::mem::take(&mut self.raw).into_iter();
+        udp.chain(raw.map(|(_, listener)| RawSocket::from_listener(listener).map(kcp::Link::Tcp)))
     }
 }
 
@@ -272,10 +304,16 @@ pub(crate) fn open(
     };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
-    if inbound.socket.carrier.is_some() {
+    if let Some(carrier) = &inbound.socket.carrier {
         let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.carriers.push((index, socket));
+        }
+        if carrier.raw_tcp {
+            let raw = listen_raw(made.addr, &options, cores.len()).map_err(failed)?;
+            for (core, listeners) in cores.iter_mut().zip(raw) {
+                core.raw.extend(listeners.into_iter().map(|listener| (index, listener)));
+            }
         }
         return Ok((made.addr, made.warnings.iter().map(ToString::to_string).collect()));
     }
@@ -309,6 +347,22 @@ pub(crate) fn open(
         }
     }
     Ok((addr, warnings))
+}
+
+/// Listens on the unix socket of `inbound`, if it has one.
+pub(crate) fn open_unix(
+    inbound: &model::Inbound,
+    index: usize,
+    cores: &mut [Sockets],
+) -> Result<(), StartError> {
+    let Some(path) = &inbound.socket.unix else { return Ok(()) };
+    let made = listen::listen_unix(path, cores.len());
+    let made =
+        made.map_err(|source| StartError::Unix { name: inbound.name.clone(), path: path.clone(), source })?;
+    for (core, socket) in cores.iter_mut().zip(made) {
+        core.unix.push((index, socket));
+    }
+    Ok(())
 }
 
 /// The plugin that listens in the place of `inbound`.
@@ -464,7 +518,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let guard = Rc::new(guard);
     let active = Rc::new(Cell::new(0));
-    let carrier_context = kcp::Context::new(active.clone());
+    let carrier_context = kcp::Context::new(active.clone(), carriers.memory.clone());
     let beneath = |at: usize, outbound: &model::Outbound| {
         (carriers.client(at, outbound, count, &carrier_context), pacers.outbounds[at].clone())
     };
@@ -481,10 +535,15 @@ async fn run_core(plan: Plan, stop: Stop) {
         let around = site.around(model, pacers.inbounds[index].clone(), metrics.clone());
         let inbound = Rc::new(Inbound::new(model, shared, around));
         let mut sockets = sockets.take(index);
-        for (_, socket) in std::mem::take(&mut sockets.carriers) {
+        for link in sockets.take_links() {
             let Some(shared) = carriers.inbounds[index].clone() else { continue };
-            let context = carrier_context.clone();
-            rt::spawn_local(inbound.clone().run_carried(shared, context, socket, stop.clone()));
+            match link {
+                Ok(link) => {
+                    let context = carrier_context.clone();
+                    rt::spawn_local(inbound.clone().run_carried(shared, context, link, stop.clone()));
+                }
+                Err(error) => tracing::error!(inbound = &*inbound.name, %error, "listener lost"),
+            }
         }
         site.serve(&inbound, &model.protocol, sockets, &stop, None);
     }

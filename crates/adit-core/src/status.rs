@@ -11,7 +11,7 @@ use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtoc
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::CarrierMetrics;
-use crate::carrier::kcp::KcpStatus;
+use crate::carrier::kcp::{KcpStatus, MemoryStatus};
 use crate::metrics::{CoreMetrics, Counter};
 use crate::outbound::GroupShared;
 use crate::users::{Account, Accounts};
@@ -36,6 +36,9 @@ pub struct Status {
     /// Every group among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
+    /// What the sessions of carriers hold, where there are carriers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier_memory: Option<MemoryStatus>,
 }
 
 /// One inbound.
@@ -208,6 +211,7 @@ impl Directory {
             inbounds: (0..self.inbounds.len()).map(|index| self.inbound(index)).collect(),
             outbounds: (0..self.outbounds.len()).map(|index| self.outbound(index)).collect(),
             groups: self.groups.iter().map(|group| GroupStatus::of(group)).collect(),
+            carrier_memory: self.carriers.memory.as_ref().map(|memory| memory.status()),
         }
     }
 

@@ -3,16 +3,18 @@
 use std::fs::File;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
+use crate::listen::{LocalListener, SocketFile};
 use crate::options::tune;
+use crate::rt::Stream;
 
 /// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(100)];
@@ -47,12 +49,56 @@ pub struct AcceptCounters {
 /// Accepts from one listener.
 #[derive(Debug)]
 pub struct Acceptor {
-    listener: TcpListener,
+    listener: Listener,
     /// A descriptor to give up, so that a connection can be accepted and closed while there are no others.
     reserve: Option<File>,
     counters: AcceptCounters,
     /// Since when every attempt has failed for want of something.
     short_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    /// The file goes first.
+    Unix {
+        _file: Arc<SocketFile>,
+        listener: UnixListener,
+    },
+}
+
+/// What an [`Acceptor`] hands out; a [`Stream`] takes it.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A TCP connection.
+    Tcp(TcpStream),
+    /// One of a unix socket.
+    Unix(UnixStream),
+}
+
+impl From<Accepted> for Stream {
+    fn from(accepted: Accepted) -> Self {
+        match accepted {
+            Accepted::Tcp(tcp) => tcp.into(),
+            Accepted::Unix(unix) => unix.into(),
+        }
+    }
+}
+
+impl Listener {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Accepted, SocketAddr)>> {
+        match self {
+            Self::Tcp(tcp) => {
+                let (stream, peer) = ready!(tcp.poll_accept(cx))?;
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                Poll::Ready(Ok((Accepted::Tcp(stream), peer)))
+            }
+            Self::Unix { listener, .. } => {
+                let (stream, _) = ready!(listener.poll_accept(cx))?;
+                Poll::Ready(Ok((Accepted::Unix(stream), (Ipv4Addr::LOCALHOST, 0).into())))
+            }
+        }
+    }
 }
 
 /// Descriptors are the whole process's: all listeners together warn once.
@@ -61,7 +107,20 @@ static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 impl Acceptor {
     /// Takes over a listener.
     pub fn new(listener: TcpListener) -> Self {
+        Self::of(Listener::Tcp(listener))
+    }
+
+    fn of(listener: Listener) -> Self {
         Self { listener, reserve: reserve(), counters: AcceptCounters::default(), short_since: None }
+    }
+
+    /// Takes over a unix socket, on the current event loop.
+    ///
+    /// # Errors
+    /// When the event loop does not take it.
+    pub fn from_local(listener: LocalListener) -> io::Result<Self> {
+        let LocalListener { file, socket } = listener;
+        Ok(Self::of(Listener::Unix { _file: file, listener: UnixListener::from_std(socket)? }))
     }
 
     /// Takes over a listener that was opened elsewhere and is non-blocking, on the current event loop.
@@ -72,24 +131,27 @@ impl Acceptor {
         Ok(Self::new(TcpListener::from_std(listener)?))
     }
 
-    /// The next connection, tuned ([`tune`]), with its peer's address (never an IPv4-mapped one).
+    /// The next connection, tuned ([`tune`]), with its peer's address (never an IPv4-mapped one; loopback, port 0, for
+    /// a unix socket's).
     ///
     /// Connections that failed while they waited are skipped; when descriptors or memory run out this waits, warns
     /// at most once a minute, and after a second closes what keeps coming in. It may be cancelled at any time.
     ///
     /// # Errors
     /// Only what means that this listener will never accept again.
-    pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+    pub async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr)> {
         let mut aborted = 0;
         loop {
-            let error = match self.listener.accept().await {
+            let error = match poll_fn(|cx| self.listener.poll_accept(cx)).await {
                 Ok((stream, peer)) => {
                     self.short_since = None;
                     self.counters.accepted += 1;
-                    if let Err(error) = tune(&stream) {
+                    if let Accepted::Tcp(tcp) = &stream
+                        && let Err(error) = tune(tcp)
+                    {
                         debug!(%error, "cannot set options of an accepted connection");
                     }
-                    return Ok((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port())));
+                    return Ok((stream, peer));
                 }
                 Err(error) => error,
             };
@@ -116,9 +178,12 @@ impl Acceptor {
     /// The address that is listened on.
     ///
     /// # Errors
-    /// What the system reports.
+    /// What the system reports; a unix socket has none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        match &self.listener {
+            Listener::Tcp(tcp) => tcp.local_addr(),
+            Listener::Unix { .. } => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     async fn wait(&mut self, error: &io::Error, may_shed: bool) {
@@ -237,7 +302,7 @@ mod tests {
         let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &ListenOptions::default()).unwrap();
         let mut acceptor = Acceptor::new(listener);
         let client = StdStream::connect(acceptor.local_addr().unwrap()).unwrap();
-        let (stream, peer) = acceptor.accept().await.unwrap();
+        let (Accepted::Tcp(stream), peer) = acceptor.accept().await.unwrap() else { panic!("not TCP") };
         assert_eq!(peer, client.local_addr().unwrap());
         assert!(stream.nodelay().unwrap());
         let socket = SockRef::from(&stream);
@@ -263,6 +328,26 @@ mod tests {
         let client = StdStream::connect(("127.0.0.1", port)).unwrap();
         let (_, peer) = acceptor.accept().await.unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn who_has_closed_a_unix_socket_is_told_from_who_has_ended_one_direction() {
+        let dir = std::env::temp_dir().join(format!("adit-accept-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("s");
+        let listener = crate::listen::listen_unix(&path, 1).unwrap().remove(0);
+        let mut acceptor = Acceptor::from_local(listener).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (accepted, peer) = acceptor.accept().await.unwrap();
+        let stream = Stream::from(accepted);
+        assert_eq!((peer, stream.peer_is_closed()), (([127, 0, 0, 1], 0).into(), Some(false)));
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!((stream.recv(&mut [0]).await.unwrap(), stream.peer_is_closed()), (0, Some(false)));
+        drop(client);
+        assert_eq!(stream.peer_is_closed(), Some(true));
+        drop(acceptor);
+        assert!(!path.exists());
+        std::fs::remove_dir(&dir).unwrap();
     }
 
     #[test]

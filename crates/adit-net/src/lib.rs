@@ -28,6 +28,7 @@ mod race;
 #[cfg(test)]
 mod testing;
 
+pub use adit_sys::process::run_behind;
 pub use adit_sys::store;
 pub use adit_sys::user::User;
 
@@ -40,6 +41,11 @@ pub fn trim_heap() {
 pub fn forget_start() {
     adit_sys::alloc::trim_heap();
     adit_sys::code::forget_code();
+}
+
+/// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].
+pub fn system_memory() -> Option<usize> {
+    adit_sys::process::memory()
 }
 
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].

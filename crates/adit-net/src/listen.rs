@@ -3,6 +3,10 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use adit_config::model::SocketOptions;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -43,7 +47,7 @@ impl Default for ListenOptions {
 
 impl From<&SocketOptions> for ListenOptions {
     fn from(options: &SocketOptions) -> Self {
-        let SocketOptions { fast_open, interface, reuse_port, carrier: _, pace: _ } = options;
+        let SocketOptions { fast_open, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
         let (fast_open, reuse_port) = (*fast_open, *reuse_port);
         Self { fast_open, reuse_port, interface: interface.clone(), ..Self::default() }
     }
@@ -216,6 +220,63 @@ pub fn listen(addr: SocketAddr, options: &ListenOptions) -> Result<(TcpListener,
     }
 }
 
+/// A listening unix socket, non-blocking; several may share one. The last of them takes its file away.
+#[derive(Debug)]
+pub struct LocalListener {
+    // Dropped first: as long as the socket is open nobody else takes the path.
+    pub(crate) file: Arc<SocketFile>,
+    pub(crate) socket: StdUnixListener,
+}
+
+/// The file of a unix socket.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and number: whoever has put another file there since keeps it.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// Listens at `path` with one socket that `count` cores accept from. A socket file that nobody answers on is replaced,
+/// any other file is left alone. The umask decides who may connect, which takes the right to write.
+///
+/// # Errors
+/// As bind(2), and `AddrInUse` when another process answers there or the file is no socket.
+pub fn listen_unix(path: &Path, count: usize) -> io::Result<Vec<LocalListener>> {
+    let socket = bind_unix(path)?;
+    let file = Arc::new(SocketFile { path: path.to_owned(), id: file_id(path)? });
+    (0..count.max(1)).map(|_| Ok(LocalListener { file: file.clone(), socket: socket.try_clone()? })).collect()
+}
+
+/// One socket at `path`, as [`listen_unix`] has it.
+pub(crate) fn bind_unix(path: &Path) -> io::Result<StdUnixListener> {
+    let taken = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, what);
+    if let Ok(meta) = std::fs::symlink_metadata(path) {
+        if !meta.file_type().is_socket() {
+            return Err(taken("the file is no socket"));
+        }
+        if StdUnixStream::connect(path).is_ok() {
+            return Err(taken("another process answers there"));
+        }
+        std::fs::remove_file(path)?;
+    }
+    let socket = StdUnixListener::bind(path)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
 /// Whether `addr` has to leave IPv4 alone because `all` (the addresses of one inbound) lists an IPv4 address of the
 /// same port, which would otherwise collide with the IPv6 wildcard.
 pub fn needs_v6_only(addr: SocketAddr, all: &[SocketAddr]) -> bool {
@@ -380,6 +441,34 @@ mod tests {
         assert!(SockRef::from(socket).nonblocking().unwrap());
         let allowed = adit_sys::tcp::fast_open_support().is_none_or(|support| support.server);
         assert_eq!(made.warnings.is_empty(), allowed);
+    }
+
+    #[test]
+    fn a_unix_socket_lives_as_long_as_its_listeners() {
+        let dir = std::env::temp_dir().join(format!("adit-listen-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("s");
+        // Nobody listens on what a process has left behind.
+        drop(StdUnixListener::bind(&path).unwrap());
+        let mut listeners = listen_unix(&path, 2).unwrap();
+        StdUnixStream::connect(&path).unwrap();
+        assert_eq!(listen_unix(&path, 1).unwrap_err().to_string(), "another process answers there");
+        listeners.pop();
+        StdUnixStream::connect(&path).unwrap();
+        listeners.pop();
+        assert!(!path.exists());
+
+        std::fs::write(&path, "precious").unwrap();
+        assert_eq!(listen_unix(&path, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+        // Another one's file is not taken away.
+        let listeners = listen_unix(&path, 1).unwrap();
+        std::fs::rename(&path, dir.join("ours")).unwrap();
+        std::fs::write(&path, "new").unwrap();
+        drop(listeners);
+        assert!(path.exists());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[tokio::test(flavor = "local")]

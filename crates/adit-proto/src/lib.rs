@@ -12,6 +12,7 @@ pub mod crypto;
 pub mod http;
 pub mod kcp;
 pub mod obfs;
+pub mod rawtcp;
 pub mod shadowsocks;
 pub mod sip003;
 pub mod smux;

@@ -14,6 +14,8 @@ pub mod diag;
 pub mod packet;
 pub mod process;
 pub mod rate;
+#[cfg(target_os = "linux")]
+pub mod raw;
 pub mod store;
 pub mod tcp;
 #[cfg(target_os = "linux")]

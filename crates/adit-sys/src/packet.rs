@@ -91,6 +91,11 @@ pub fn keep_port(socket: impl AsFd, port: u16, most: u16) -> io::Result<()> {
         op(BPF_RET, 0, 0, most),
         op(BPF_RET, 0, 0, 0),
     ];
+    attach(socket, &program)
+}
+
+/// Attaches a classic filter of at most 4,096 steps.
+pub(crate) fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let (fd, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::sock_fprog>() as libc::socklen_t);
     let value = (&raw const filter).cast();
@@ -102,14 +107,14 @@ pub fn keep_port(socket: impl AsFd, port: u16, most: u16) -> io::Result<()> {
 
 // Operations of the classic packet filter: `include/uapi/linux/bpf_common.h`.
 const BPF_LDH_ABS: u16 = 0x28;
-const BPF_LDB_ABS: u16 = 0x30;
-const BPF_LDH_IND: u16 = 0x48;
-const BPF_LDX_HEADER: u16 = 0xb1;
-const BPF_JEQ: u16 = 0x15;
-const BPF_JSET: u16 = 0x45;
-const BPF_RET: u16 = 0x06;
+pub(crate) const BPF_LDB_ABS: u16 = 0x30;
+pub(crate) const BPF_LDH_IND: u16 = 0x48;
+pub(crate) const BPF_LDX_HEADER: u16 = 0xb1;
+pub(crate) const BPF_JEQ: u16 = 0x15;
+pub(crate) const BPF_JSET: u16 = 0x45;
+pub(crate) const BPF_RET: u16 = 0x06;
 
-const fn op(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+pub(crate) const fn op(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 

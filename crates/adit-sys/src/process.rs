@@ -41,6 +41,26 @@ pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     Ok((old, fd_limit()?.0))
 }
 
+/// Bytes of memory that the system has, or that the control group of this process may use if that is less; `None` where
+/// it does not say.
+pub fn memory() -> Option<usize> {
+    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let all = total_kib(&file("/proc/meminfo")).map(|kib| kib.saturating_mul(1024));
+    // Version 2 alone, and the limit next to the process: the ones further up are for machines with several tenants.
+    let group = file("/proc/self/cgroup");
+    let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    let limits = [format!("/sys/fs/cgroup{group}/memory.max"), "/sys/fs/cgroup/memory.max".to_owned()];
+    // `max` is no number, and no limit.
+    let limits = limits.iter().filter_map(|path| file(path).trim().parse::<usize>().ok());
+    all.into_iter().chain(limits).min()
+}
+
+/// The first line of `/proc/meminfo`: `MemTotal:        8145396 kB`.
+fn total_kib(text: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
 /// Makes the child that `command` starts receive SIGTERM when its parent ends, however that ends.
 ///
 /// The kernel's parent is the *thread* that spawns: spawn from one that lives as long as the child is to live.
@@ -107,6 +127,17 @@ pub fn run_first() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) })
 }
 
+/// Lets the calling thread run behind the others where they compete for a core (ten steps of niceness): it gets a tenth of
+/// what one of them gets. Linux only; elsewhere niceness is the whole process's, and nothing happens.
+pub fn run_behind() {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: takes no pointers. On Linux it concerns the calling thread alone, and going back needs a right that
+        // going forth does not.
+        unsafe { libc::nice(10) };
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn ask_for_death_signal(parent: libc::pid_t) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes one integer, passed as the unsigned long that the kernel reads.
@@ -152,6 +183,23 @@ mod tests {
         assert_eq!(old, lower);
         assert!(new >= soft);
         assert_eq!(raise_fd_limit().unwrap(), (new, new));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn one_thread_alone_runs_behind() {
+        let niceness = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (_, fields) = stat.rsplit_once(')').unwrap();
+            fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
+        };
+        let before = niceness();
+        let behind = std::thread::spawn(move || {
+            run_behind();
+            niceness()
+        });
+        assert_eq!(behind.join().unwrap(), (before + 10).min(19));
+        assert_eq!(niceness(), before);
     }
 
     #[test]

@@ -155,6 +155,9 @@ pub(crate) struct ShareArgs {
     /// The inbound of this name alone
     #[arg(long, value_name = "NAME")]
     pub(crate) inbound: Option<String>,
+    /// The user of this name alone
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
     /// Draw the Shadowrocket link as a QR code
     #[arg(long)]
     pub(crate) qr: bool,

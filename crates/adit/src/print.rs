@@ -53,6 +53,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         } else {
             "its folder must exist, and let this user write"
         }),
+        StartError::Unix { source, .. } => (source.kind() != io::ErrorKind::AddrInUse)
+            .then_some("its folder must exist, and let this user write"),
         StartError::State { .. } => Some(
             "its folder must exist and let this user write; state = \"...\" names another file, and \"off\" none",
         ),

@@ -87,11 +87,22 @@ impl Start {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
             inbound.map_or("", |inbound| spoken(&inbound.protocol))
         };
+        let raw = |name: &str| {
+            let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
+            inbound.and_then(|i| i.socket.carrier.as_ref()).is_some_and(|carrier| carrier.raw_tcp)
+        };
         let listening = running.addresses().into_iter();
         let direct = config.outbounds.iter().filter(|out| out.protocol == OutboundProtocol::Direct);
         Self {
             listening: listening
-                .map(|(name, addr)| (name.to_string(), protocol(&name), addr.to_string()))
+                .flat_map(|(name, addr)| {
+                    let raw = raw(&name).then(|| (name.clone(), format!("{addr}/tcp")));
+                    std::iter::once((name, addr.to_string())).chain(raw)
+                })
+                .chain(config.inbounds.iter().filter_map(|inbound| {
+                    Some((inbound.name.clone(), inbound.socket.unix.as_ref()?.display().to_string()))
+                }))
+                .map(|(name, addr)| (name.to_string(), protocol(&name), addr))
                 .collect(),
             dns: direct.map(|out| (out.name.to_string(), servers(&out.dial.dns))).collect(),
             egress: config

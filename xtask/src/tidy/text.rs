@@ -77,7 +77,8 @@ pub(super) fn findings(source: &Source, findings: &mut Vec<Finding>) {
     let mut report = |line, rule, what: String| findings.push(Finding::new(&source.path, line, rule, what));
     for name in source.names() {
         let path = name.segments.join("::");
-        let product = !source.is_test(name.line);
+        // A build script is gone when the program runs.
+        let product = !source.is_test(name.line) && !source.path.ends_with("/build.rs");
         if name.contains("unsafe") && package != Some(UNSAFE_CRATE) {
             report(name.line, "unsafe", format!("only {UNSAFE_CRATE} may say unsafe"));
         }

@@ -388,24 +388,25 @@ pub(super) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// The value as strict JSON, numbers as they were written.
+#[cfg(test)]
+pub(super) fn plain(value: &Value) -> String {
+    match &value.node {
+        Node::Null => "null".to_owned(),
+        Node::Bool(on) => on.to_string(),
+        Node::Number(number) => number.to_string(),
+        Node::Text(text) => quote(text),
+        Node::Array(values) => format!("[{}]", values.iter().map(plain).collect::<Vec<_>>().join(",")),
+        Node::Object(members) => {
+            let members = members.iter().map(|m| format!("{}:{}", quote(&m.key), plain(&m.value)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The value as strict JSON, numbers as they were written.
-    fn plain(value: &Value) -> String {
-        match &value.node {
-            Node::Null => "null".to_owned(),
-            Node::Bool(on) => on.to_string(),
-            Node::Number(number) => number.to_string(),
-            Node::Text(text) => quote(text),
-            Node::Array(values) => format!("[{}]", values.iter().map(plain).collect::<Vec<_>>().join(",")),
-            Node::Object(members) => {
-                let members = members.iter().map(|m| format!("{}:{}", quote(&m.key), plain(&m.value)));
-                format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-            }
-        }
-    }
 
     fn read(grammar: Grammar, text: &str) -> Result<String, String> {
         parse(&Source::new("t", text), grammar).map(|v| plain(&v)).map_err(|e| e.to_string())

@@ -1,41 +1,58 @@
-//! The part of YAML that lists of servers are written in, with the place of every key and value.
+//! YAML, which lists of servers are written in, with the place of every key and value.
+//!
+//! `saphyr-parser` reads the text (YAML 1.2.2) and reports it as events; this module makes a tree of them, and bounds it.
 //!
 //! ```text
-//! node   := block sequence | block mapping | flow sequence | flow mapping | scalar
-//! block  := '- ' node, or key ':' node, one below the other at one column; a sequence may stand at its key's column
-//! flow   := '[' node, ... ']' | '{' key ':' node, ... '}'                 over as many lines as it likes
-//! scalar := "..." with escapes | '...' with '' for ' | plain text         on one line
+//! scalar          a text, whatever it looks like; plain `~`, `null` and nothing at all are null
+//! key             a scalar, once in its mapping
+//! &name, *name    the value again, with the place where it stands; what it holds counts once more against the bounds
+//! <<: *name       members that the mapping does not have itself; of a list, the earlier ones win
+//! !!str and such  change nothing but that `!!str` makes a text of `null`; other tags are refused
 //! ```
 //!
-//! A scalar is a text, whatever it looks like; `~`, `null` and nothing at all are null. Comments, and `---` in front, are
-//! skipped. Anchors, aliases, merge keys, tags, block scalars, texts over several lines, keys that are no scalars, tabs
-//! before a key and a second document are refused by name: YAML as a whole takes a library of 73 KB (saphyr-parser
-//! 0.0.6, built for size), and no list of servers needs it. Source: YAML 1.2.2.
+//! A second document is refused. Bounds: depth [`MAX_DEPTH`], values [`MAX_VALUES`], bytes of all texts [`MAX_TEXT`].
 //!
 //! No message quotes any part of the text: what stands there may be a key.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 use zeroize::Zeroizing;
 
 use super::json::{Member, Node, Value};
 use crate::diagnostic::Diagnostic;
-use crate::source::Source;
+use crate::source::{MAX_LEN, Source};
 
-/// Deepest nesting.
+/// Deepest nesting, with what aliases stand for.
 const MAX_DEPTH: usize = 32;
 
-/// Most values in one text.
+/// Most values in one text, with what aliases stand for.
 const MAX_VALUES: usize = 100_000;
 
-/// Reads the part of a text that `range` spans.
+/// Longest sum of all keys and texts, in bytes: aliases may repeat a text of the longest length a few times.
+const MAX_TEXT: usize = 4 * MAX_LEN;
+
+/// What the parser says of an alias without an anchor in front of it.
+const UNKNOWN_ANCHOR: &str = "while parsing node, found unknown anchor";
+
+/// Reads the part of a text that `range` spans. What its aliases stand for may also stand in front of it.
 ///
 /// # Errors
 /// The first thing that is wrong with it, or is not read here.
 pub(super) fn parse(source: &Source<'_>, range: Range<usize>) -> Result<Value, Diagnostic> {
-    let mut parser = Parser { text: &source.text[..range.end], at: range.start, left: MAX_VALUES };
-    let result = parser.document();
-    result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
+    source.check_len()?;
+    let mut result = Builder::new(source.text, range.clone()).document();
+    if range.start > 0 && result.as_ref().is_err_and(|wrong| wrong.lacks_anchor) {
+        result = Builder::new(source.text, 0..range.end).document();
+    }
+    result.map_err(|wrong| {
+        let found = Diagnostic::error(&source.file, "", wrong.problem).at(source.locate(wrong.at));
+        match wrong.hint {
+            Some(hint) => found.hint(hint),
+            None => found,
+        }
+    })
 }
 
 /// What the top-level key `key` spans, from its line on to the next one at the left margin; `None` without such a key.
@@ -57,425 +74,351 @@ pub(super) fn section(text: &str, key: &str) -> Option<Range<usize>> {
     start.map(|start| start..at)
 }
 
-/// Offset and problem.
-type Wrong = (usize, &'static str);
-
-struct Parser<'a> {
-    text: &'a str,
+/// What is wrong, and the byte where.
+struct Wrong {
     at: usize,
-    /// Values that may still come.
-    left: usize,
+    problem: String,
+    hint: Option<&'static str>,
+    /// An alias stands for nothing that was read.
+    lacks_anchor: bool,
 }
 
-impl<'a> Parser<'a> {
-    fn document(&mut self) -> Result<Value, Wrong> {
-        self.eat("\u{feff}");
-        self.blank()?;
-        if self.starts_marker("---") {
-            self.at += 3;
-            self.blank()?;
-        }
-        let value = self.block(0, 0)?;
-        self.blank()?;
-        if self.starts_marker("...") {
-            self.at += 3;
-            self.blank()?;
-        }
-        if self.starts_marker("---") {
-            return Err((self.at, "a second document is not read"));
-        }
-        if self.rest().is_empty() { Ok(value) } else { Err((self.at, "no key, and no entry of a list")) }
+impl Wrong {
+    fn new(at: usize, problem: impl Into<String>) -> Self {
+        Self { at, problem: problem.into(), hint: None, lacks_anchor: false }
     }
 
-    /// The node that begins at or behind column `least`; null if there is none.
-    fn block(&mut self, least: usize, depth: usize) -> Result<Value, Wrong> {
-        self.blank()?;
-        let (at, column) = (self.at, self.column());
-        if self.rest().is_empty() || column < least || self.starts_marker("---") || self.starts_marker("...")
-        {
-            return Ok(Value { at, node: Node::Null });
+    fn hint(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+}
+
+struct Builder<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    place: Place<'a>,
+    /// Brackets that are open.
+    brackets: Vec<usize>,
+    /// What has an anchor, by the parser's number for it.
+    anchors: HashMap<usize, Value>,
+    /// Values that may still come.
+    values_left: usize,
+    /// Bytes of texts that may still come.
+    text_left: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(text: &'a str, range: Range<usize>) -> Self {
+        Self {
+            parser: Parser::new_from_str(&text[range.clone()]),
+            place: Place { text: &text[..range.end], start: range.start, index: 0, at: range.start },
+            brackets: Vec::new(),
+            anchors: HashMap::new(),
+            values_left: MAX_VALUES,
+            text_left: MAX_TEXT,
         }
-        self.count(depth)?;
-        if self.is_dash() {
-            return Ok(Value { at, node: Node::Array(self.block_sequence(column, depth)?) });
+    }
+
+    fn document(&mut self) -> Result<Value, Wrong> {
+        let mut found = None;
+        loop {
+            match self.next()? {
+                (Event::StreamStart | Event::DocumentEnd | Event::Nothing, _) => {}
+                (Event::DocumentStart(_), at) if found.is_some() => {
+                    return Err(Wrong::new(at, "a second document is not read"));
+                }
+                (Event::DocumentStart(_), _) => {
+                    let (event, at) = self.next()?;
+                    found = Some(self.node(event, at, 0)?);
+                }
+                (Event::StreamEnd, at) => return Ok(found.unwrap_or(Value { at, node: Node::Null })),
+                (_, at) => return Err(Wrong::new(at, "no value where one must be")),
+            }
         }
-        if self.is_mapping()? {
-            return Ok(Value { at, node: Node::Object(self.block_mapping(column, depth)?) });
+    }
+
+    /// The node that begins with an event.
+    fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Value, Wrong> {
+        if let Event::Alias(anchor) = event {
+            return self.alias(anchor, at, depth);
         }
-        let value = self.inline(depth, false)?;
-        self.end_of_line()?;
+        self.count(1, 0, depth, at)?;
+        let (node, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let text = Zeroizing::new(text.into_owned());
+                self.count(0, text.len(), depth, at)?;
+                let is_text = check_tag(tag.as_deref(), at)?;
+                let is_null = style == ScalarStyle::Plain && !is_text && is_null(&text);
+                (if is_null { Node::Null } else { Node::Text(text) }, anchor)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                check_tag(tag.as_deref(), at)?;
+                (Node::Array(self.within(at, |builder| builder.sequence(depth))?), anchor)
+            }
+            Event::MappingStart(anchor, tag) => {
+                check_tag(tag.as_deref(), at)?;
+                (Node::Object(self.within(at, |builder| builder.mapping(depth))?), anchor)
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd
+            | Event::Alias(_)
+            | Event::SequenceEnd
+            | Event::MappingEnd => return Err(Wrong::new(at, "no value where one must be")),
+        };
+        let value = Value { at, node };
+        if anchor > 0 {
+            let copy = self.copy(&value, depth, at)?;
+            self.anchors.insert(anchor, copy);
+        }
         Ok(value)
     }
 
-    fn block_sequence(&mut self, column: usize, depth: usize) -> Result<Vec<Value>, Wrong> {
-        let mut values = Vec::new();
-        loop {
-            self.blank()?;
-            if self.rest().is_empty() || self.column() != column || !self.is_dash() {
-                self.check_column(column)?;
-                return Ok(values);
-            }
-            self.at += 1;
-            values.push(self.block(column + 1, depth + 1)?);
+    /// Reads a collection that begins at a byte, and remembers the bracket that may stand there.
+    fn within<T>(&mut self, at: usize, read: impl FnOnce(&mut Self) -> Result<T, Wrong>) -> Result<T, Wrong> {
+        let before = self.brackets.len();
+        if self.place.text[at..].starts_with(['[', '{']) {
+            self.brackets.push(at);
         }
-    }
-
-    fn block_mapping(&mut self, column: usize, depth: usize) -> Result<Vec<Member>, Wrong> {
-        let mut members: Vec<Member> = Vec::new();
-        loop {
-            self.blank()?;
-            if self.rest().is_empty() || self.column() != column || self.is_dash() || !self.is_mapping()? {
-                self.check_column(column)?;
-                return Ok(members);
-            }
-            let at = self.at;
-            let key = self.key(false, &members)?;
-            self.spaces();
-            let value = if self.is_line_end() {
-                self.blank()?;
-                // A list may stand at the column of its key.
-                let least = if self.column() == column && self.is_dash() { column } else { column + 1 };
-                self.block(least, depth + 1)?
-            } else {
-                self.count(depth + 1)?;
-                let value = self.inline(depth + 1, false)?;
-                self.end_of_line()?;
-                value
-            };
-            members.push(Member { key, at, value });
-        }
-    }
-
-    /// A key and its colon.
-    fn key(&mut self, in_flow: bool, members: &[Member]) -> Result<String, Wrong> {
-        let at = self.at;
-        let text = self.scalar(in_flow)?;
-        self.spaces();
-        if !self.eat(":") {
-            return Err((self.at, "no `:` after the key"));
-        }
-        if *text == "<<" {
-            return Err((at, "merge keys are not read: write the keys out"));
-        }
-        if members.iter().any(|member| member.key == *text) {
-            return Err((at, "this key is there twice"));
-        }
-        Ok(text.to_string())
-    }
-
-    /// A value that begins on this line.
-    fn inline(&mut self, depth: usize, in_flow: bool) -> Result<Value, Wrong> {
-        let at = self.at;
-        let node = match self.peek() {
-            Some('{') => Node::Object(self.flow_mapping(depth)?),
-            Some('[') => Node::Array(self.flow_sequence(depth)?),
-            quote => {
-                let text = self.scalar(in_flow)?;
-                let is_plain = !matches!(quote, Some('"' | '\''));
-                let is_null = is_plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
-                if is_null { Node::Null } else { Node::Text(text) }
-            }
-        };
-        Ok(Value { at, node })
-    }
-
-    fn flow_mapping(&mut self, depth: usize) -> Result<Vec<Member>, Wrong> {
-        let open = self.at;
-        self.at += 1;
-        let mut members = Vec::new();
-        loop {
-            self.blank_in(open)?;
-            if self.eat("}") {
-                return Ok(members);
-            }
-            let at = self.at;
-            let key = self.key(true, &members)?;
-            self.blank_in(open)?;
-            let value = self.flow_value(depth)?;
-            members.push(Member { key, at, value });
-            self.separator(open, '}')?;
-        }
-    }
-
-    fn flow_sequence(&mut self, depth: usize) -> Result<Vec<Value>, Wrong> {
-        let open = self.at;
-        self.at += 1;
-        let mut values = Vec::new();
-        loop {
-            self.blank_in(open)?;
-            if self.eat("]") {
-                return Ok(values);
-            }
-            values.push(self.flow_value(depth)?);
-            self.separator(open, ']')?;
-        }
-    }
-
-    fn flow_value(&mut self, depth: usize) -> Result<Value, Wrong> {
-        self.count(depth + 1)?;
-        if matches!(self.peek(), Some(',' | '}' | ']')) {
-            return Ok(Value { at: self.at, node: Node::Null });
-        }
-        self.inline(depth + 1, true)
-    }
-
-    fn separator(&mut self, open: usize, close: char) -> Result<(), Wrong> {
-        self.blank_in(open)?;
-        if self.eat(",") || self.peek() == Some(close) {
-            return Ok(());
-        }
-        Err((self.at, "no `,` after the value"))
-    }
-
-    fn scalar(&mut self, in_flow: bool) -> Result<Zeroizing<String>, Wrong> {
-        match self.peek() {
-            Some('"') => self.double_quoted(),
-            Some('\'') => self.single_quoted(),
-            Some(_) | None => self.plain(in_flow),
-        }
-    }
-
-    fn plain(&mut self, in_flow: bool) -> Result<Zeroizing<String>, Wrong> {
-        let (at, len) = (self.at, self.plain_len(in_flow));
-        match self.peek() {
-            Some('&' | '*') => return Err((at, "anchors and aliases are not read: write the value out")),
-            Some('!') => return Err((at, "tags are not read")),
-            Some('|' | '>') => return Err((at, "texts over several lines are not read: use quotes")),
-            Some('%' | '@' | '`') => return Err((at, "no value begins like this: use quotes")),
-            Some('?') if self.text[at + 1..].starts_with([' ', '\t', '\n', '\r']) => {
-                return Err((at, "keys that are no texts are not read"));
-            }
-            Some(',' | '[' | ']' | '{' | '}') if len > 0 => {
-                return Err((at, "no value begins like this: use quotes"));
-            }
-            _ => {}
-        }
-        self.at += len;
-        Ok(Zeroizing::new(self.text[at..self.at].to_owned()))
-    }
-
-    /// Bytes of the plain scalar that begins here.
-    fn plain_len(&self, in_flow: bool) -> usize {
-        let rest = self.rest();
-        let mut before = ' ';
-        for (at, c) in rest.char_indices() {
-            let next = rest[at + c.len_utf8()..].chars().next();
-            let ends = match c {
-                '\n' | '\r' => true,
-                '#' => before == ' ' || before == '\t',
-                ':' => next.is_none_or(|next| next.is_whitespace() || in_flow && is_flow(next)),
-                c => in_flow && is_flow(c),
-            };
-            if ends {
-                return rest[..at].trim_end_matches([' ', '\t']).len();
-            }
-            before = c;
-        }
-        rest.trim_end_matches([' ', '\t']).len()
-    }
-
-    fn single_quoted(&mut self) -> Result<Zeroizing<String>, Wrong> {
-        let open = self.at;
-        self.at += 1;
-        let mut out = Zeroizing::new(String::with_capacity(self.line_len()));
-        loop {
-            match self.next(open)? {
-                '\'' if self.eat("'") => out.push('\''),
-                '\'' => return Ok(out),
-                c => out.push(c),
-            }
-        }
-    }
-
-    fn double_quoted(&mut self) -> Result<Zeroizing<String>, Wrong> {
-        let open = self.at;
-        self.at += 1;
-        // Escapes are longer than what they stand for, but for two that make three bytes of two or four.
-        let mut out = Zeroizing::new(String::with_capacity(2 * self.line_len()));
-        loop {
-            match self.next(open)? {
-                '"' => return Ok(out),
-                '\\' => {
-                    let c = self.escape(open)?;
-                    out.push(c);
-                }
-                c => out.push(c),
-            }
-        }
-    }
-
-    fn escape(&mut self, open: usize) -> Result<char, Wrong> {
-        let at = self.at - 1;
-        let digits = match self.next(open)? {
-            '0' => return Ok('\0'),
-            'a' => return Ok('\u{7}'),
-            'b' => return Ok('\u{8}'),
-            't' | '\t' => return Ok('\t'),
-            'n' => return Ok('\n'),
-            'v' => return Ok('\u{b}'),
-            'f' => return Ok('\u{c}'),
-            'r' => return Ok('\r'),
-            'e' => return Ok('\u{1b}'),
-            'N' => return Ok('\u{85}'),
-            '_' => return Ok('\u{a0}'),
-            'L' => return Ok('\u{2028}'),
-            'P' => return Ok('\u{2029}'),
-            c @ (' ' | '"' | '/' | '\\') => return Ok(c),
-            'x' => 2,
-            'u' => 4,
-            'U' => 8,
-            _ => return Err((at, "no escape begins like this")),
-        };
-        let text = self.rest().get(..digits).filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
-        let code = text.and_then(|text| u32::from_str_radix(text, 16).ok()).and_then(char::from_u32);
-        self.at += digits;
-        code.ok_or((at, "this escape is no character"))
-    }
-
-    /// The next character of a quoted text.
-    fn next(&mut self, open: usize) -> Result<char, Wrong> {
-        match self.peek() {
-            Some('\n' | '\r') => Err((open, "texts over several lines are not read")),
-            Some(c) => {
-                self.at += c.len_utf8();
-                Ok(c)
-            }
-            None => Err((open, "nothing closes this quote")),
-        }
-    }
-
-    /// Whether a key and a colon begin here.
-    fn is_mapping(&mut self) -> Result<bool, Wrong> {
-        let at = self.at;
-        match self.peek() {
-            Some('{' | '[') => return Ok(false),
-            Some('"') => drop(self.double_quoted()?),
-            Some('\'') => drop(self.single_quoted()?),
-            Some(_) | None => self.at += self.plain_len(false),
-        }
-        self.spaces();
-        let found = self.peek() == Some(':');
-        self.at = at;
+        let found = read(self)?;
+        self.brackets.truncate(before);
         Ok(found)
     }
 
-    /// What stands further to the right than it may belongs to nothing.
-    fn check_column(&self, column: usize) -> Result<(), Wrong> {
-        if !self.rest().is_empty() && self.column() > column {
-            return Err((self.at, "this line is indented further than what it stands below"));
-        }
-        Ok(())
-    }
-
-    fn is_dash(&self) -> bool {
-        let mut chars = self.rest().chars();
-        chars.next() == Some('-') && chars.next().is_none_or(char::is_whitespace)
-    }
-
-    fn starts_marker(&self, marker: &str) -> bool {
-        let rest = self.rest().strip_prefix(marker);
-        self.column() == 0 && rest.is_some_and(|rest| rest.chars().next().is_none_or(char::is_whitespace))
-    }
-
-    fn is_line_end(&self) -> bool {
-        matches!(self.peek(), None | Some('#' | '\n' | '\r'))
-    }
-
-    /// What follows a value on its line can only be a comment.
-    fn end_of_line(&mut self) -> Result<(), Wrong> {
-        self.spaces();
-        if self.is_line_end() { Ok(()) } else { Err((self.at, "more text after the value")) }
-    }
-
-    fn spaces(&mut self) {
-        self.at = self.text.len() - self.rest().trim_start_matches([' ', '\t']).len();
-    }
-
-    /// As [`Self::blank`] inside brackets, which must be closed.
-    fn blank_in(&mut self, open: usize) -> Result<(), Wrong> {
-        self.blank()?;
-        if self.rest().is_empty() { Err((open, "nothing closes this bracket")) } else { Ok(()) }
-    }
-
-    /// Skips spaces, line ends and comments.
-    fn blank(&mut self) -> Result<(), Wrong> {
+    fn sequence(&mut self, depth: usize) -> Result<Vec<Value>, Wrong> {
+        let mut values = Vec::new();
         loop {
-            let rest = self.rest().trim_start_matches([' ', '\t', '\r', '\n']);
-            let at = self.text.len() - rest.len();
-            let skipped = &self.text[self.at..at];
-            let is_margin = self.at == 0 || self.text.as_bytes()[self.at - 1] == b'\n';
-            let line = skipped.rfind('\n').map(|end| end + 1).or_else(|| is_margin.then_some(0));
-            if let Some(line) = line
-                && skipped[line..].contains('\t')
-                && !rest.is_empty()
-                && !rest.starts_with('#')
-            {
-                return Err((self.at + line, "a tab before a value: use spaces"));
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(values),
+                (event, at) => values.push(self.node(event, at, depth + 1)?),
             }
-            self.at = at;
-            if !rest.starts_with('#') {
-                return Ok(());
-            }
-            self.at += rest.find('\n').unwrap_or(rest.len());
         }
     }
 
-    fn count(&mut self, depth: usize) -> Result<(), Wrong> {
-        if depth > MAX_DEPTH {
-            return Err((self.at, "nested too deeply"));
+    fn mapping(&mut self, depth: usize) -> Result<Vec<Member>, Wrong> {
+        let mut members: Vec<Member> = Vec::new();
+        let mut merged = None;
+        loop {
+            let (event, at) = self.next()?;
+            if event == Event::MappingEnd {
+                break;
+            }
+            let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let key = self.node(event, at, depth + 1)?;
+            let (event, value_at) = self.next()?;
+            let value = self.node(event, value_at, depth + 1)?;
+            if !is_merge {
+                members.push(Member { key: key_text(key.node, at)?, at, value });
+            } else if merged.replace(value).is_some() {
+                return Err(Wrong::new(at, TWICE));
+            }
         }
-        self.left = self.left.checked_sub(1).ok_or((self.at, "too many values"))?;
+        check_twice(&members)?;
+        if let Some(value) = merged {
+            merge(&mut members, value)?;
+        }
+        Ok(members)
+    }
+
+    fn alias(&mut self, anchor: usize, at: usize, depth: usize) -> Result<Value, Wrong> {
+        let Some(value) = self.anchors.remove(&anchor) else {
+            return Err(Wrong::new(at, "this alias stands within its own value"));
+        };
+        let copy = self.copy(&value, depth, at)?;
+        self.anchors.insert(anchor, value);
+        Ok(copy)
+    }
+
+    /// A value once more, `depth` deep, for an alias or an anchor at `at`.
+    fn copy(&mut self, value: &Value, depth: usize, at: usize) -> Result<Value, Wrong> {
+        self.count_all(value, depth, at)?;
+        Ok(value.clone())
+    }
+
+    fn count_all(&mut self, value: &Value, depth: usize, at: usize) -> Result<(), Wrong> {
+        match &value.node {
+            Node::Null | Node::Bool(_) | Node::Number(_) => self.count(1, 0, depth, at),
+            Node::Text(text) => self.count(1, text.len(), depth, at),
+            Node::Array(values) => {
+                self.count(1, 0, depth, at)?;
+                values.iter().try_for_each(|value| self.count_all(value, depth + 1, at))
+            }
+            Node::Object(members) => {
+                self.count(1, 0, depth, at)?;
+                members.iter().try_for_each(|member| {
+                    self.count(1, member.key.len(), depth + 1, at)?;
+                    self.count_all(&member.value, depth + 1, at)
+                })
+            }
+        }
+    }
+
+    fn count(&mut self, values: usize, text: usize, depth: usize, at: usize) -> Result<(), Wrong> {
+        if depth > MAX_DEPTH {
+            return Err(Wrong::new(at, TOO_DEEP));
+        }
+        let left = self.values_left.checked_sub(values).zip(self.text_left.checked_sub(text));
+        let aliases = "an alias counts for all that it stands for";
+        (self.values_left, self.text_left) =
+            left.ok_or_else(|| Wrong::new(at, "too many values").hint(aliases))?;
         Ok(())
     }
 
-    /// Characters in front on the same line, a byte order mark not counted.
-    fn column(&self) -> usize {
-        let start = self.text[..self.at].rfind('\n').map_or(0, |end| end + 1);
-        self.text[start..self.at].chars().filter(|c| *c != '\u{feff}').count()
+    /// The next event, and the byte at which it begins.
+    fn next(&mut self) -> Result<(Event<'a>, usize), Wrong> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, self.place.of(span.start))),
+            Some(Err(error)) => Err(self.explain(&error)),
+            None => Ok((Event::StreamEnd, self.place.at)),
+        }
     }
 
-    fn line_len(&self) -> usize {
-        self.rest().find('\n').unwrap_or_else(|| self.rest().len())
-    }
-
-    fn eat(&mut self, token: &str) -> bool {
-        let found = self.rest().starts_with(token);
-        self.at += if found { token.len() } else { 0 };
-        found
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
+    /// What the parser found, in the words of this program where it has some.
+    fn explain(&mut self, error: &ScanError) -> Wrong {
+        let (at, info) = (self.place.of(*error.marker()), error.info());
+        if info == UNKNOWN_ANCHOR {
+            let wrong = Wrong::new(at, "no anchor of this name stands in front of this alias");
+            return Wrong {
+                lacks_anchor: true,
+                ..wrong.hint("a text that begins with `*` stands in quotes")
+            };
+        }
+        let is_end = self.place.text[at..].trim_ascii().is_empty();
+        if let (true, Some(open)) = (is_end, self.brackets.last()) {
+            return Wrong::new(*open, "nothing closes this bracket");
+        }
+        if let Some((_, problem, hint)) = WORDS.iter().find(|(start, ..)| info.starts_with(start)) {
+            let wrong = Wrong::new(at, *problem);
+            return Wrong { hint: *hint, ..wrong };
+        }
+        // The rest are sentences about the form, which quote nothing.
+        Wrong::new(at, info)
     }
 }
 
-fn is_flow(c: char) -> bool {
-    matches!(c, ',' | '[' | ']' | '{' | '}')
+const TOO_DEEP: &str = "nested too deeply";
+
+const TWICE: &str = "this key is there twice";
+
+/// How an explanation of the parser begins, what is said instead, and advice.
+const WORDS: &[(&str, &str, Option<&str>)] = &[
+    ("block sequence entries are not", "no list begins here", Some("its first `-` begins a line of its own")),
+    ("found unprintable character", "a character that no YAML holds", None),
+    ("invalid trailing content", MORE_TEXT, None),
+    ("mapping values are not allowed", MORE_TEXT, Some("a text with `: ` in it stands in quotes")),
+    ("misplaced bracket", "this bracket closes nothing", None),
+    ("recursion limit exceeded", TOO_DEEP, None),
+    ("simple key expect", "no `:` after the key", None),
+    ("tab cannot be used", TAB, None),
+    ("tabs disallowed", TAB, None),
+    ("unexpected character", "no value begins like this: use quotes", None),
+    ("while parsing a block collection", NO_ENTRY, Some("entries of one list begin at one column")),
+    ("while parsing a block mapping", NO_ENTRY, Some("keys of one mapping begin at one column")),
+    ("while parsing a flow", "no `,` after the value", None),
+    ("while parsing a node", "no value where one must be", None),
+    (
+        "while parsing a quoted scalar, found unknown escape",
+        "no escape begins like this",
+        Some("single quotes take a backslash as it is"),
+    ),
+    ("while parsing a quoted scalar", "this escape is no character", None),
+    ("while scanning a plain scalar, found a tab", TAB, None),
+    ("while scanning a quoted scalar, found unexpected end", "nothing closes this quote", None),
+    (
+        "while scanning an anchor or alias",
+        "no name after this `&` or `*`",
+        Some("a text that begins like this stands in quotes"),
+    ),
+];
+
+const MORE_TEXT: &str = "more text after the value";
+
+const NO_ENTRY: &str = "no key, and no entry of a list";
+
+const TAB: &str = "a tab before a value: use spaces";
+
+/// Bytes of the places that the parser counts in characters.
+struct Place<'a> {
+    text: &'a str,
+    /// Where the parser's text begins.
+    start: usize,
+    /// The last place, in characters behind `start`, and its byte.
+    index: usize,
+    at: usize,
+}
+
+impl Place<'_> {
+    /// Goes from the last place, since the next one is near it.
+    fn of(&mut self, marker: Marker) -> usize {
+        while self.index < marker.index()
+            && let Some(c) = self.text[self.at..].chars().next()
+        {
+            (self.index, self.at) = (self.index + 1, self.at + c.len_utf8());
+        }
+        while self.index > marker.index()
+            && let Some(c) = self.text[self.start..self.at].chars().next_back()
+        {
+            (self.index, self.at) = (self.index - 1, self.at - c.len_utf8());
+        }
+        self.at
+    }
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Whether the tag makes a text of what could be null.
+fn check_tag(tag: Option<&Tag>, at: usize) -> Result<bool, Wrong> {
+    let known = ["str", "int", "float", "bool", "null", "seq", "map"];
+    match tag {
+        None => Ok(false),
+        Some(tag) if tag.handle.is_empty() && tag.suffix == "!" => Ok(true),
+        Some(tag) if tag.is_yaml_core_schema() && known.contains(&tag.suffix.as_str()) => {
+            Ok(tag.suffix == "str")
+        }
+        Some(_) => Err(Wrong::new(at, "this tag is not read")),
+    }
+}
+
+fn key_text(key: Node, at: usize) -> Result<String, Wrong> {
+    match key {
+        Node::Text(text) => Ok((*text).clone()),
+        Node::Null => Ok(String::new()),
+        Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => {
+            Err(Wrong::new(at, "keys that are no texts are not read"))
+        }
+    }
+}
+
+fn check_twice(members: &[Member]) -> Result<(), Wrong> {
+    let mut keys = HashSet::with_capacity(members.len());
+    match members.iter().find(|member| !keys.insert(member.key.as_str())) {
+        Some(member) => Err(Wrong::new(member.at, TWICE)),
+        None => Ok(()),
+    }
+}
+
+/// Adds what a merge key stands for.
+fn merge(members: &mut Vec<Member>, from: Value) -> Result<(), Wrong> {
+    let Value { at, node } = from;
+    let sources = if let Node::Array(values) = node { values } else { vec![Value { at, node }] };
+    let mut keys: HashSet<String> = members.iter().map(|member| member.key.clone()).collect();
+    for Value { at, node } in sources {
+        let Node::Object(found) = node else {
+            let hint = "`<<: *name`, or `<<: [*one, *other]`, with anchors at mappings";
+            return Err(Wrong::new(at, "a merge key takes a mapping, or a list of them").hint(hint));
+        };
+        members.extend(found.into_iter().filter(|member| keys.insert(member.key.clone())));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::json::quote;
-
-    /// The value as JSON.
-    fn plain(value: &Value) -> String {
-        match &value.node {
-            Node::Null => "null".to_owned(),
-            Node::Bool(on) => on.to_string(),
-            Node::Number(number) => number.to_string(),
-            Node::Text(text) => quote(text),
-            Node::Array(values) => format!("[{}]", values.iter().map(plain).collect::<Vec<_>>().join(",")),
-            Node::Object(members) => {
-                let members = members.iter().map(|m| format!("{}:{}", quote(&m.key), plain(&m.value)));
-                format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-            }
-        }
-    }
+    use crate::dialect::json::plain;
 
     fn read(text: &str) -> Result<String, String> {
         let source = Source::new("t", text);
@@ -511,36 +454,109 @@ mod tests {
     }
 
     #[test]
+    fn values_are_written_once_and_meant_twice() {
+        for (text, want) in [
+            ("a: &x 1\nb: *x\n", r#"{"a":"1","b":"1"}"#),
+            ("- &l [p, q]\n- *l\n", r#"[["p","q"],["p","q"]]"#),
+            (
+                "a: &x {b: 1, c: 2}\nd:\n  <<: *x\n  c: 3\n",
+                r#"{"a":{"b":"1","c":"2"},"d":{"c":"3","b":"1"}}"#,
+            ),
+            (
+                "- &x {a: 1}\n- &y {a: 2, b: 2}\n- {<<: [*x, *y], c: 3}\n",
+                r#"[{"a":"1"},{"a":"2","b":"2"},{"c":"3","a":"1","b":"2"}]"#,
+            ),
+            (
+                "- &x {a: 1}\n- &y {<<: *x, b: 2}\n- {<<: *y}\n",
+                r#"[{"a":"1"},{"b":"2","a":"1"},{"b":"2","a":"1"}]"#,
+            ),
+            // A later anchor of the same name takes its place; one in quotes is a key like others.
+            ("- &x 1\n- &x 2\n- *x\n- {'<<': 3}\n", r#"["1","2","2",{"<<":"3"}]"#),
+            ("&k a: 1\nb: *k\n", r#"{"a":"1","b":"a"}"#),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(want), "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_over_several_lines_and_tags_are_read() {
+        for (text, want) in [
+            ("a: |\n  x\n  y\nb: >-\n  x\n  y\n", r#"{"a":"x\ny\n","b":"x y"}"#),
+            ("a: \"one\n  two\"\nb: one\n  two\n", r#"{"a":"one two","b":"one two"}"#),
+            ("- !!str 1\n- !!str null\n- !!null null\n- ! ~\n", r#"["1","null",null,"~"]"#),
+            ("? a\n: b\n", r#"{"a":"b"}"#),
+            ("%YAML 1.2\n---\na: b\n", r#"{"a":"b"}"#),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(want), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_refused_is_named() {
         for (text, want) in [
-            ("a: &x 1\n", "t:1:4: anchors and aliases"),
-            ("- *x\n", "t:1:3: anchors and aliases"),
-            ("a:\n  <<: x\n", "t:2:3: merge keys are not read"),
-            ("a: !!str 1\n", "t:1:4: tags are not read"),
-            ("a: |\n  text\n", "t:1:4: texts over several lines"),
-            ("a: \"one\n  two\"\n", "t:1:4: texts over several lines"),
-            ("a: one\n  two\n", "t:2:3: this line is indented further"),
+            ("- *x\n", "t:1:3: no anchor of this name stands in front of this alias\n  hint: a text that"),
+            ("a: &x [*x]\n", "t:1:8: this alias stands within its own value"),
+            ("a:\n  <<: x\n", "t:2:7: a merge key takes a mapping"),
+            ("a: &x {b: 1}\nc:\n  <<: *x\n  <<: *x\n", "t:4:3: this key is there twice"),
+            ("a: !foo 1\n", "t:1:4: this tag is not read"),
+            ("a: !!binary aGk=\n", "t:1:4: this tag is not read"),
             ("a: 1\na: 2\n", "t:2:1: this key is there twice"),
             ("a: 1\n---\nb: 2\n", "t:2:1: a second document"),
-            ("\ta: 1\n", "t:1:1: a tab before a value"),
+            ("a:\n\tb: 1\n", "t:2:2: a tab before a value"),
             ("a: {b: 1\n", "t:1:4: nothing closes this bracket"),
+            ("a: {b: [1\n}\n", "t:2:1: no `,` after the value"),
             ("a: {b: 1 c: 2}\n", "t:1:11: no `,` after the value"),
-            ("a: \"b\n", "t:1:4: texts over several lines"),
+            ("a: \"b\n", "t:1:4: nothing closes this quote"),
             ("a: 'b", "t:1:4: nothing closes this quote"),
-            ("a: \"\\q\"\n", "t:1:5: no escape"),
-            ("a: \"\\ud800\"\n", "t:1:5: this escape is no character"),
+            ("a: \"\\q\"\n", "t:1:4: no escape begins like this\n  hint: single quotes"),
+            ("a: \"\\ud800\"\n", "t:1:4: this escape is no character"),
             ("a: 'b' c\n", "t:1:8: more text after the value"),
             ("- a\nb: 1\n", "t:2:1: no key, and no entry of a list"),
+            ("a:\n    b: 2\n  c: 3\n", "t:3:3: no key, and no entry of a list\n  hint: keys of one"),
             ("a: b: c\n", "t:1:5: more text after the value"),
-            ("? a\n: b\n", "t:1:1: keys that are no texts"),
+            ("? [a]\n: b\n", "t:1:3: keys that are no texts"),
             ("a: @b\n", "t:1:4: no value begins like this"),
+            ("\u{feff}é: 'ü' x\n", "t:1:9: more text after the value"),
         ] {
             let found = read(text).expect_err(text);
             assert!(found.starts_with(want), "{text}\n{found}");
         }
-        assert!(read(&"[".repeat(10_000)).unwrap_err().contains("nested too deeply"));
-        assert!(read(&"- ".repeat(10_000)).unwrap_err().contains("nested too deeply"));
+    }
+
+    #[test]
+    fn floods_and_bombs_end() {
+        for open in ["[", "- ", "{a: ", "? "] {
+            assert!(read(&open.repeat(10_000)).unwrap_err().contains("nested too deeply"), "{open}");
+        }
         assert!(read(&format!("[{}]", "1,".repeat(200_000))).unwrap_err().contains("too many values"));
+        // Each line stands for nine of the line above.
+        let mut bomb = String::from("- &a0 [x]\n");
+        for n in 1..20 {
+            bomb.push_str(&format!("- &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", ")));
+        }
+        assert!(read(&bomb).unwrap_err().contains("too many values"));
+        let long = format!("- &a {}\n{}", "x".repeat(1 << 19), "- *a\n".repeat(10_000));
+        assert!(read(&long).unwrap_err().contains("too many values"));
+        let mut deep = String::from("- &a0 [x]\n");
+        for n in 1..60 {
+            deep.push_str(&format!("- &a{n} [*a{}]\n", n - 1));
+        }
+        assert!(read(&deep).unwrap_err().contains("nested too deeply"));
+        assert!(read(&format!("a: {}", "x".repeat(MAX_LEN))).unwrap_err().contains("longer than 1024 KiB"));
+    }
+
+    #[test]
+    fn an_anchor_may_stand_in_front_of_the_section() {
+        let text = "x: &x {p: 1}\nproxies:\n- {<<: *x, q: 2}\nrules: @";
+        let source = Source::new("t", text);
+        let value = parse(&source, section(text, "proxies").unwrap()).unwrap();
+        assert_eq!(plain(&value), r#"{"x":{"p":"1"},"proxies":[{"q":"2","p":"1"}]}"#);
+        let text = "x: @\nproxies:\n- *y\n";
+        let error = parse(&Source::new("t", text), section(text, "proxies").unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with("t:1:4: no value begins like this"), "{error}");
+        let text = "x: @\nproxies:\n- 'é' x\n";
+        let error = parse(&Source::new("t", text), section(text, "proxies").unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with("t:3:7: more text after the value"), "{error}");
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Kcp {
     pub receive_buffer: Option<usize>,
     /// Window of each stream in bytes; `None` lets it grow as far as it is what limits the stream.
     pub stream_buffer: Option<u32>,
+    /// Datagrams look like segments of TCP; a server takes those of UDP as well. It takes the right to raw sockets.
+    pub raw_tcp: bool,
     /// Longest payload of a frame in bytes, at least 1.
     pub frame_len: usize,
     /// Between two signs of life; never zero.
@@ -84,6 +86,7 @@ impl Kcp {
             parity: KcpParity::Measured,
             receive_buffer: None,
             stream_buffer: None,
+            raw_tcp: false,
             frame_len: 8192,
             keep_alive: Duration::from_secs(10),
             timeout: Duration::from_secs(30),

@@ -10,6 +10,7 @@ mod snell;
 mod url;
 mod users;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -45,12 +46,21 @@ pub struct Config {
     pub limits: Limits,
     /// Access control for all inbounds.
     pub acl: Option<acl::AccessList>,
+    /// The same for single inbounds, by name, in the place of [`Config::acl`].
+    pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
     pub outbounds: Vec<Outbound>,
+}
+
+impl Config {
+    /// The access control of an inbound.
+    pub fn access(&self, inbound: &Inbound) -> Option<&acl::AccessList> {
+        self.acl_of.get(&inbound.name).or(self.acl.as_ref())
+    }
 }
 
 /// Most event loops that are started without being asked for.
@@ -128,6 +138,14 @@ pub struct Limits {
     pub unauthenticated: usize,
     /// The same per source (IPv4 address, IPv6 /64).
     pub unauthenticated_per_source: usize,
+    /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
+    /// of what the system has.
+    pub carrier_memory: Option<usize>,
+}
+
+impl Limits {
+    /// Enough for a hundred sessions at rest.
+    pub const MIN_CARRIER_MEMORY: usize = 16 << 20;
 }
 
 impl Default for Limits {
@@ -137,6 +155,7 @@ impl Default for Limits {
             drain: Duration::from_secs(10),
             unauthenticated: 4096,
             unauthenticated_per_source: 256,
+            carrier_memory: None,
         }
     }
 }
@@ -175,7 +194,7 @@ impl Default for Udp {
 pub struct Inbound {
     /// Name in logs and status.
     pub name: Arc<str>,
-    /// Addresses to listen on, at least one.
+    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
@@ -468,6 +487,9 @@ pub struct SocketOptions {
     pub fast_open: bool,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
+    /// Unix socket that connections come to as well; without a carrier. Its mode is what the umask leaves, as the
+    /// programs that listen on one have it.
+    pub unix: Option<PathBuf>,
     /// Other processes of the same user may listen there as well (`SO_REUSEPORT`).
     pub reuse_port: bool,
     /// Connections that come as streams of sessions, in the place of TCP.

@@ -15,6 +15,8 @@ pub(crate) struct Carriers {
     /// One per inbound that has one.
     pub(crate) inbounds: Vec<Option<Arc<kcp::Shared>>>,
     outbounds: Vec<Option<Arc<kcp::Shared>>>,
+    /// What all of them take from.
+    pub(crate) memory: Arc<kcp::Memory>,
 }
 
 /// The counters of all carriers, in the order of the configuration.
@@ -24,6 +26,8 @@ pub(crate) struct CarrierMetrics {
     pub(crate) inbounds: Vec<Option<Arc<kcp::KcpMetrics>>>,
     /// One per outbound that has one.
     pub(crate) outbounds: Vec<Option<Arc<kcp::KcpMetrics>>>,
+    /// Where there is any.
+    pub(crate) memory: Option<Arc<kcp::Memory>>,
 }
 
 impl Carriers {
@@ -38,15 +42,19 @@ impl Carriers {
         let shared = |(name, kcp): (&Arc<str>, Option<&model::Kcp>)| {
             kcp.map(|kcp| Arc::new(kcp::Shared::new(name, kcp)))
         };
-        Self { inbounds: inbounds.map(shared).collect(), outbounds: outbounds.map(shared).collect() }
+        let memory = Arc::new(kcp::Memory::new(config.limits.carrier_memory));
+        Self { inbounds: inbounds.map(shared).collect(), outbounds: outbounds.map(shared).collect(), memory }
     }
 
     /// The counters.
     pub(crate) fn metrics(&self) -> CarrierMetrics {
         let metrics = |all: &[Option<Arc<kcp::Shared>>]| {
-            all.iter().map(|one| one.as_ref().map(|shared| shared.metrics.clone())).collect()
+            let metrics = all.iter().map(|one| one.as_ref().map(|shared| shared.metrics.clone()));
+            metrics.collect::<Vec<_>>()
         };
-        CarrierMetrics { inbounds: metrics(&self.inbounds), outbounds: metrics(&self.outbounds) }
+        let (inbounds, outbounds) = (metrics(&self.inbounds), metrics(&self.outbounds));
+        let has_any = inbounds.iter().chain(&outbounds).any(Option::is_some);
+        CarrierMetrics { inbounds, outbounds, memory: has_any.then(|| self.memory.clone()) }
     }
 
     /// The client of outbound number `at` for one of so many cores, if it has one.

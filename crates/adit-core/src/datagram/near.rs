@@ -23,6 +23,8 @@ pub(super) enum Key {
     Session(u64),
     /// That of a client's address and a target, by the target's hash.
     Pair(SocketAddr, u64),
+    /// That of a client's address and a user, by its number.
+    Hop(SocketAddr, usize),
     /// That of a client's address, past the tunnel.
     Past(SocketAddr),
 }
@@ -42,8 +44,8 @@ pub(crate) enum Near {
     Sessions(Box<ServerPackets>, Accounts),
     /// QUIC behind envelopes, for Snell.
     Quic(QuicPort),
-    /// The same, passed on unread to the server that it names.
-    Relay(Relay, Arc<[Target]>),
+    /// Shadowsocks 2022, passed on unread to the server that it names, each of which is a user here.
+    Relay(Relay, Arc<[Target]>, Accounts),
 }
 
 /// A client's datagram, as far as it can be opened without its flow.
@@ -66,8 +68,8 @@ impl Near {
     }
 
     /// A Shadowsocks relay's, with a server for each user.
-    pub(crate) fn relay(relay: Relay, hops: Arc<[Target]>) -> Self {
-        Self::Relay(relay, hops)
+    pub(crate) fn relay(relay: Relay, hops: Arc<[Target]>, accounts: Accounts) -> Self {
+        Self::Relay(relay, hops, accounts)
     }
 
     /// Whether datagrams carry their key, so that their size must not exceed the path's.
@@ -106,9 +108,9 @@ impl Near {
                 let packet = codec.open(datagram, unix_s, &mut NoFilter)?;
                 Ok((Key::Peer(from), Opened::Plain(Some(packet.target), packet.payload)))
             }
-            Self::Relay(relay, hops) => {
+            Self::Relay(relay, hops, _) => {
                 let (UserId(hop), rest) = relay.forward_datagram(datagram)?;
-                Ok((Key::Peer(from), Opened::Plain(hops.get(hop).cloned(), rest)))
+                Ok((Key::Hop(from, hop), Opened::Plain(hops.get(hop).cloned(), rest)))
             }
             Self::Sessions(packets, _) => {
                 let header = packets.read_header(datagram)?;
@@ -125,10 +127,13 @@ impl Near {
         }
     }
 
-    /// The account of the user whose `session` it is.
-    pub(super) fn account(&self, session: &Session) -> Option<&Arc<Account>> {
-        let (Self::Sessions(_, accounts), Some(UserId(user))) = (self, session.user()) else { return None };
-        accounts.get(user)
+    /// The account of the user whose flow it is, by its session or its key.
+    pub(super) fn account(&self, key: &Key, session: Option<&Session>) -> Option<&Arc<Account>> {
+        match (self, key) {
+            (Self::Sessions(_, accounts), _) => accounts.get(session?.user()?.0),
+            (Self::Relay(_, _, accounts), Key::Hop(_, user)) => accounts.get(*user),
+            _ => None,
+        }
     }
 
     /// What must lie free around an answer from `source`.

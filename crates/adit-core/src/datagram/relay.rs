@@ -347,7 +347,7 @@ impl Relay {
             self.far.pick()
         };
         let way = way.ok_or(Drop::Unresolved)?;
-        let account = session.as_deref().and_then(|session| self.near.account(session));
+        let account = self.near.account(&key, session.as_deref());
         let user = account.map(|account| Lease::begin_flow(account, near.ip()).map(Box::new));
         let user = user.transpose().map_err(|_| Drop::Limited)?;
         let far = way.far.open(target, is_quic, self.now).map_err(Drop::System)?;
@@ -694,7 +694,7 @@ impl Relay {
                 };
                 self.forward(id, Some(target), payload, scratch)
             }
-            Key::Peer(_) | Key::Session(_) | Key::Pair(..) => {
+            Key::Peer(_) | Key::Session(_) | Key::Pair(..) | Key::Hop(..) => {
                 self.forward(id, Some(target), payload, scratch)
             }
         }
@@ -702,7 +702,7 @@ impl Relay {
 
     /// The flow of a client that the rules give `target`: `key`'s own, as long as they cannot tell.
     fn sided(&mut self, key: Key, target: Option<&Target>) -> Key {
-        let (Key::Peer(from), Some(access), Some(target)) =
+        let (Key::Peer(from) | Key::Hop(from, _), Some(access), Some(target)) =
             (key, &self.access, target.or_else(|| self.near.fixed_target()))
         else {
             return key;

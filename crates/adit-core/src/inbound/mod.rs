@@ -240,12 +240,12 @@ impl Inbound {
         rt::race(stopping.draining(), accept).await;
     }
 
-    /// Takes the streams of the sessions that come to `socket` until told to drain, and carries what it has to the end.
+    /// Takes the streams of the sessions that come by `link` until told to drain, and carries what it has to the end.
     pub(crate) async fn run_carried(
         self: Rc<Self>,
         shared: Arc<kcp::Shared>,
         context: kcp::Context,
-        socket: std::net::UdpSocket,
+        link: kcp::Link,
         stop: Stop,
     ) {
         let inbound = self.clone();
@@ -254,7 +254,7 @@ impl Inbound {
                 inbound.clone().spawn(stream, peer);
             }
         };
-        if let Err(error) = kcp::serve(shared, context, socket, take).await {
+        if let Err(error) = kcp::serve(shared, context, link, take).await {
             tracing::error!(inbound = &*self.name, %error, "listener of the carrier lost");
         }
     }
@@ -269,7 +269,7 @@ impl Inbound {
     ) {
         let near = match protocol {
             model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
-                Some((relay, hops)) => Near::relay(relay, hops),
+                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
                 None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
             },
             model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),

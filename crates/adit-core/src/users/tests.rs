@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Secret, SnellVersion, SnellVersions, User, UserLimits};
+use adit_config::model::{Secret, SnellMode, SnellVersion, SnellVersions, User, UserLimits};
 use adit_net::rt::{self, Cores};
 use adit_proto::snell::{Client, Command, Psk, Request};
 use adit_proto::wire::{Layer, Rng};
@@ -254,7 +254,7 @@ fn everybody_is_found_among_many_and_then_known() {
     for (versions, speaks) in [
         (SnellVersions::default(), SnellVersion::V5),
         (SnellVersions::Auto, SnellVersion::V5),
-        (SnellVersions::Auto, SnellVersion::V6(adit_config::model::SnellMode::Default)),
+        (SnellVersions::Auto, SnellVersion::V6(SnellMode::Default)),
         (SnellVersions::Only(SnellVersion::V2), SnellVersion::V2),
     ] {
         let trial = trial(COUNT, versions);
@@ -285,6 +285,27 @@ fn everybody_is_found_among_many_and_then_known() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Derivations are what a trial costs. On a port of several versions a client of any of them costs no more than one for
+/// each user and a tenth, though each user has two keys that could open.
+#[test]
+fn a_client_of_any_version_costs_a_derivation_per_user_at_most() {
+    const COUNT: usize = 300;
+    let shaped = SnellVersion::V6(SnellMode::Default);
+    let trial = trial(COUNT, SnellVersions::Auto);
+    for user in [0, COUNT / 2, COUNT - 1] {
+        let key = format!("the key of user {user}");
+        let cost = trial.cost(&first(&key, SnellVersion::V5));
+        assert!((user + 1..=user + 1 + COUNT / 10).contains(&cost), "v5 of user {user}: {cost}");
+        let cost = trial.cost(&first(&key, SnellVersion::V6(SnellMode::Unshaped)));
+        assert!(cost <= user + 1 + COUNT / 10, "unshaped of user {user}: {cost}");
+        let cost = trial.cost(&first(&key, shaped));
+        assert!(cost <= COUNT / 3, "v6 of user {user}: {cost}");
+    }
+    let pinned = super::tests::trial(COUNT, SnellVersions::Only(shaped));
+    let cost = pinned.cost(&first("the key of user 299", shaped));
+    assert!(cost <= COUNT / 3, "v6 alone: {cost}");
 }
 
 #[test]
@@ -354,4 +375,14 @@ fn ten_thousand_users() {
         "derivation {derivation:?}, known user {warm:?}, trial {cold:?} = {work:?} of work = {keys:.0} derivations"
     );
     assert!(warm < derivation * 3, "{warm:?}");
+    drop(trial);
+    let trial = super::tests::trial(COUNT, SnellVersions::Auto);
+    for (name, version) in [("v5", SnellVersion::V5), ("v6", SnellVersion::V6(SnellMode::Default))] {
+        let costs: Vec<usize> =
+            (0..20).map(|n| trial.cost(&first(&format!("the key of user {}", 9999 - n), version))).collect();
+        println!("all versions, derivations of the last users, {name}: {costs:?}");
+    }
+    let mut bytes = vec![0; 600];
+    OsRng.fill(&mut bytes);
+    println!("all versions, garbage: {}", trial.cost(&bytes));
 }

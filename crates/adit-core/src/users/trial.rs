@@ -3,6 +3,9 @@
 //! The keys of those who have come from the same source are tried on the spot. Anybody else costs a key derivation for
 //! each user, which is done on a thread that never takes more than a quarter of a core, with a short queue in front:
 //! who finds it full meets the same silence as who has no key.
+//!
+//! Where a client's first bytes have the shape of few keys (version 6), those keys come first: their owner costs a
+//! derivation or some, and what a port of several versions could be besides is not tried before.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -12,6 +15,7 @@ use std::time::Duration;
 
 use adit_config::model::User;
 use adit_net::rt::{self, OrderSender, Orders};
+use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
 use super::cache::Cache;
@@ -82,6 +86,17 @@ pub(crate) enum Seen {
     Opened(usize, Opening),
     /// Nothing opens; so many candidates have been tried.
     Nothing(usize),
+}
+
+/// Where the work on a job stands.
+#[derive(Debug)]
+struct Course {
+    /// Candidates that the first bytes look like, to be tried first.
+    likely: VecDeque<u32>,
+    /// They, and what has been tried on the spot, in order.
+    skip: Vec<u32>,
+    /// The next of the others.
+    at: usize,
 }
 
 /// The trials of one client.
@@ -203,7 +218,7 @@ impl Trial {
     }
 
     fn run(&self, job: &Job) {
-        let mut at = job.from;
+        let mut course = None;
         loop {
             self.refill();
             if job.alive.strong_count() == 0 {
@@ -211,15 +226,14 @@ impl Trial {
             }
             let turn = lock(&QUARTER);
             let since = rt::now();
-            let (next, opened) = self.try_some(job, at);
-            at = next;
-            let is_over = opened.is_some() || self.needs_more(at, job.first.len());
-            let failed = opened.is_none() && at == self.candidates.len();
-            if is_over {
-                if failed {
+            let course = course.get_or_insert_with(|| self.course(job));
+            let seen = self.try_some(job, course);
+            let is_over = seen.is_some();
+            if let Some(seen) = seen {
+                if matches!(seen, Seen::Nothing(tried) if tried == self.candidates.len()) {
                     self.failed(job.source);
                 }
-                job.answer.send(opened.unwrap_or(Seen::Nothing(at)));
+                job.answer.send(seen);
             }
             std::thread::sleep((rt::now() - since) * REST);
             drop(turn);
@@ -229,22 +243,63 @@ impl Trial {
         }
     }
 
-    /// Tries some of the candidates from `at` on; where to go on, and what has opened.
-    fn try_some(&self, job: &Job, at: usize) -> (usize, Option<Seen>) {
-        let mut at = at;
+    fn course(&self, job: &Job) -> Course {
+        let from = self.candidates[job.from..].iter().zip(number(job.from)..);
+        let reached = from.take_while(|((_, candidate), _)| candidate.opening_len() <= job.first.len());
+        let likely = reached
+            .filter(|((_, candidate), index)| candidate.is_likely(&job.first) && !job.skip.contains(index));
+        let likely: VecDeque<u32> = likely.map(|(_, index)| index).collect();
+        let mut skip: Vec<u32> = job.skip.iter().chain(&likely).copied().collect();
+        skip.sort_unstable();
+        Course { likely, skip, at: job.from }
+    }
+
+    /// Tries some of the candidates; `None` as long as there are more.
+    fn try_some(&self, job: &Job, course: &mut Course) -> Option<Seen> {
         for _ in 0..CHUNK {
-            if self.needs_more(at, job.first.len()) {
-                break;
+            let Some(index) = self.next_candidate(course, job.first.len()) else {
+                return Some(Seen::Nothing(course.at));
+            };
+            let (user, candidate) = &self.candidates[index as usize];
+            if let Some(opening) = candidate.open(&job.first) {
+                return Some(Seen::Opened(*user as usize, opening));
             }
-            let (user, candidate) = &self.candidates[at];
-            if !job.skip.contains(&number(at))
-                && let Some(opening) = candidate.open(&job.first)
-            {
-                return (at, Some(Seen::Opened(*user as usize, opening)));
-            }
-            at += 1;
         }
-        (at, None)
+        None
+    }
+
+    /// The next candidate that can be tried on `len` bytes.
+    fn next_candidate(&self, course: &mut Course, len: usize) -> Option<u32> {
+        if let Some(index) = course.likely.pop_front() {
+            return Some(index);
+        }
+        while !self.needs_more(course.at, len) {
+            let index = number(course.at);
+            course.at += 1;
+            if course.skip.binary_search(&index).is_err() {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// How many candidates a client's first bytes have tried up to the one that opens, or in vain.
+    #[cfg(test)]
+    pub(super) fn cost(&self, first: &[u8]) -> usize {
+        let (answer, _answers) = rt::orders();
+        let alive = Weak::new();
+        let job = Job {
+            source: IpAddr::from([0; 4]),
+            first: first.into(),
+            from: 0,
+            skip: Vec::new(),
+            alive,
+            answer,
+        };
+        let mut course = self.course(&job);
+        let mut candidates = std::iter::from_fn(|| self.next_candidate(&mut course, first.len()));
+        let opens = |index: u32| self.candidates[index as usize].1.open(first).is_some();
+        candidates.position(opens).map_or(course.at, |at| at + 1)
     }
 
     /// Whether the candidate `at` cannot be tried on `len` bytes, or is none.
@@ -274,9 +329,10 @@ impl Attempt<'_> {
         })
     }
 
-    /// Tries the keys of those who have come from there before.
+    /// Tries the keys of those who have come from there before, the likely ones first.
     pub(crate) fn try_known(&mut self, first: &[u8]) -> Option<(usize, Opening)> {
-        let candidates: Vec<u32> = self.warm(first.len()).collect();
+        let mut candidates: Vec<u32> = self.warm(first.len()).collect();
+        candidates.sort_by_key(|index| !self.trial.candidates[*index as usize].1.is_likely(first));
         for index in candidates {
             let (user, candidate) = &self.trial.candidates[index as usize];
             if let Some(opening) = candidate.open(first) {
@@ -327,6 +383,8 @@ fn number(index: usize) -> u32 {
 }
 
 fn work(trial: &Weak<Trial>) {
+    // Event loops come first where there is not a core for each.
+    run_behind();
     while let Some(trial) = trial.upgrade() {
         let job = trial.next_job();
         trial.refill();

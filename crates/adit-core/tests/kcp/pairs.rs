@@ -15,7 +15,7 @@ use adit_testkit::unused_addr;
 
 use crate::support::{
     Lines, addr, client, client_status, connect, destination, echo, kcp, round_trip, server, server_at,
-    server_status, service, wait_for,
+    server_status, server_with, service, wait_for,
 };
 
 /// Both ends with the same settings.
@@ -137,6 +137,78 @@ fn a_reader_that_stands_still_stops_nobody_else() {
     for running in [clients, stuck, good, bad] {
         running.end();
     }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+}
+
+/// Peers that open sessions and never read what they ask for, or ask for what is never read, make the process hold no
+/// more than it may: they are slow, or refused, and others go on.
+#[test]
+fn all_sessions_together_hold_no_more_than_the_process_may() {
+    const MOST: usize = 16 << 20;
+    let kcp = Kcp { stream_buffer: Some(8 << 20), ..kcp(Method::Xor) };
+    // What a connection begins with says how it is served.
+    let target = service(|mut stream| {
+        static HELD: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
+        let mut order = [0];
+        stream.read_exact(&mut order)?;
+        match order[0] {
+            b'e' => loop {
+                let mut block = [0; 4096];
+                let len = stream.read(&mut block)?;
+                if len == 0 {
+                    return Ok(());
+                }
+                stream.write_all(&block[..len])?;
+            },
+            b'p' => while stream.write(&[2; 65_536]).is_ok() {},
+            _ => {}
+        }
+        HELD.lock().unwrap().push(stream);
+        Ok(())
+    });
+    let server = server_with(&kcp, target, |config| config.limits.carrier_memory = Some(MOST));
+    let clients =
+        |sessions| client(KcpClient { sessions, ..KcpClient::new(kcp.clone(), destination(addr(&server))) });
+    let (stuck, good, many) = (clients(6), clients(1), clients(150));
+    let held = || server.status().carrier_memory.unwrap();
+    let mut stream = connect(addr(&good));
+    stream.write_all(b"e").unwrap();
+    wait_for("the session has begun", || server_status(&server).totals.passive_opens > 0);
+    // One half is never read from, the other never reads.
+    let port = addr(&stuck);
+    let mut deaf = Vec::new();
+    let mut writers = Vec::new();
+    for at in 0..6 {
+        let mut stream = connect(port);
+        if at % 2 == 0 {
+            stream.write_all(b"p").unwrap();
+            deaf.push(stream);
+        } else {
+            stream.write_all(b"s").unwrap();
+            writers.push(thread::spawn(move || while stream.write(&[1; 65_536]).is_ok() {}));
+        }
+    }
+    wait_for("memory is short", || held().used > MOST - MOST / 8);
+    // More sessions than there is room for, and one that is read.
+    let port = addr(&many);
+    let crowd: Vec<TcpStream> = (0..150)
+        .map(|_| {
+            let mut stream = connect(port);
+            stream.write_all(b"e").unwrap();
+            stream
+        })
+        .collect();
+    wait_for("sessions are refused", || server_status(&server).totals.refused > 0);
+    // One that was there before goes on all the same.
+    stream.write_all(&[3; 50_000]).unwrap();
+    let mut back = vec![0; 50_000];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == [3; 50_000]);
+    assert!(held().used > MOST / 2 && held().peak <= MOST, "{:?}", held());
+    for running in [stuck, many, good, server] {
+        running.end();
+    }
+    drop((deaf, crowd));
     writers.into_iter().for_each(|writer| writer.join().unwrap());
 }
 

@@ -60,9 +60,14 @@ pub(crate) fn server(kcp: &Kcp, target: SocketAddr) -> Running {
 
 /// The same at an address of the caller's.
 pub(crate) fn server_at(listen: SocketAddr, kcp: &Kcp, target: SocketAddr) -> Running {
+    server_with(kcp, target, |config| config.inbounds[0].listen = vec![listen])
+}
+
+/// The same with a configuration that differs.
+pub(crate) fn server_with(kcp: &Kcp, target: SocketAddr, change: impl FnOnce(&mut Config)) -> Running {
     let socket = SocketOptions { carrier: Some(Box::new(kcp.clone())), ..SocketOptions::default() };
     let mut config = config(tunnel(target), socket, OutboundProtocol::Direct, Dial::default());
-    config.inbounds[0].listen = vec![listen];
+    change(&mut config);
     start(&config).unwrap()
 }
 

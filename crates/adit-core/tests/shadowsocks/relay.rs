@@ -1,10 +1,10 @@
 //! Relays of SIP023, and several users: ours behind ours, and ours with sing-box's.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
+use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports, UserLimits};
 use adit_proto::shadowsocks::Method;
 use adit_testkit::peer::{Peer, sing_box};
 use adit_testkit::unused_addr;
@@ -12,7 +12,7 @@ use adit_testkit::unused_addr;
 use crate::support::{
     LOOPBACK, Service, addrs, client, connect, datagram_echo, datagrams_come_back, destination, key, method,
     password, round_trip, round_trip_without_end, run_clients, run_datagram_clients, run_servers, server,
-    status, wait_refused,
+    status, wait_for, wait_refused,
 };
 
 /// A relay that passes the clients of one user on.
@@ -56,6 +56,49 @@ fn two_relays_in_a_row() {
         for running in [packets, clients, front, middle, last] {
             running.end();
         }
+    }
+}
+
+/// A relay's users are the servers behind it. It cannot tell payload from what seals it, so what it passes on is counted.
+#[test]
+fn what_is_passed_on_is_counted_for_the_server_that_it_goes_to() {
+    let (echo, datagrams) = (Service::echo(), datagram_echo(LOOPBACK));
+    let m = method("2022-blake3-aes-128-gcm");
+    let [front, one, two] = [1, 2, 3].map(|seed| password(m, seed));
+    let last = run_servers([both(server(m, &one)), both(server(m, &two))]);
+    let hop = |name: &str, user: &String, at| (name.into(), Secret::new(&**user), destination(at));
+    let hops = vec![hop("one", &one, addrs(&last)[0]), hop("two", &two, addrs(&last)[1])];
+    let limits = UserLimits { quota: Some(20_000), ..UserLimits::default() };
+    let hops = ShadowsocksServerKey::with_hops(key(m, &front), hops).unwrap();
+    let relay = ShadowsocksServer {
+        key: hops.with_limits(vec![UserLimits::default(), limits]),
+        ..both(server(m, &front))
+    };
+    let ours = run_servers([relay]);
+    let users = || status(&ours).users;
+    let text = |user| format!("{front}:{user}");
+    let clients = run_clients([client(addrs(&ours)[0], m, &text(&one))], echo.addr);
+    round_trip(addrs(&clients)[0], 5_000);
+    wait_for("the answer is counted", || users()[0].down_bytes >= 5_000);
+    let streams = users();
+    assert!((5_000..7_000).contains(&streams[0].up_bytes), "{streams:?}");
+    assert_eq!((streams[0].requests, streams[1].up_bytes, streams[1].down_bytes), (1, 0, 0));
+
+    let packets = run_datagram_clients(client(addrs(&ours)[0], m, &text(&two)), datagrams);
+    datagrams_come_back(addrs(&packets)[0]);
+    let counted = users();
+    assert!(counted[1].up_bytes >= 1_101 && counted[1].down_bytes >= 1_101, "{counted:?}");
+    assert_eq!((counted[0].up_bytes, counted[0].down_bytes), (streams[0].up_bytes, streams[0].down_bytes));
+    let socket = UdpSocket::bind(LOOPBACK).unwrap();
+    wait_for("the quota is used up, and what is beyond it dropped", || {
+        socket.send_to(&[7; 1000], addrs(&packets)[0]).unwrap();
+        let datagrams = status(&ours).datagrams.unwrap();
+        let dropped = datagrams.dropped.get("user-limit").is_some_and(|dropped| *dropped > 0);
+        assert!(users()[1].used_bytes <= 20_000);
+        dropped
+    });
+    for running in [packets, clients, ours, last] {
+        running.end();
     }
 }
 

@@ -13,6 +13,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
+use crate::listen::bind_unix;
 use crate::pace::{Pacer, Share};
 
 /// Most buffers of one vectored call.
@@ -299,7 +300,13 @@ impl Stream {
         let tcp = match &self.kind {
             Kind::Tcp(tcp) => tcp,
             Kind::Paced(paced) => &paced.0,
-            Kind::Unix(_) => return None,
+            // Nothing can be sent to it any more, which a write of nothing tells.
+            Kind::Unix(unix) => {
+                return match SockRef::from(unix).send(&[]) {
+                    Ok(_) => Some(false),
+                    Err(error) => Some(error.kind() == io::ErrorKind::BrokenPipe),
+                };
+            }
             Kind::Carried(carried) => return carried.peer_is_closed(),
         };
         let (local, peer) = (tcp.local_addr().ok()?, tcp.peer_addr().ok()?);
@@ -378,15 +385,8 @@ impl UnixListener {
     /// # Errors
     /// As bind(2), and `AddrInUse` when another process answers there.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-        if let Ok(meta) = std::fs::symlink_metadata(path) {
-            let answered = std::os::unix::net::UnixStream::connect(path).is_ok();
-            if !meta.file_type().is_socket() || answered {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            std::fs::remove_file(path)?;
-        }
-        let listener = tokio::net::UnixListener::bind(path)?;
+        use std::os::unix::fs::PermissionsExt;
+        let listener = tokio::net::UnixListener::from_std(bind_unix(path)?)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self(listener))
     }

@@ -126,6 +126,20 @@ impl Batch {
         block.chunks_exact_mut(STRIDE).take(count).map(|slot| &mut slot[HEADROOM..HEADROOM + DATA])
     }
 
+    /// Bytes that a slot takes.
+    pub(super) const SLOT: usize = DATA;
+
+    /// Where slot `at` starts in the block.
+    pub(super) fn slot_start(at: usize) -> usize {
+        at * STRIDE + HEADROOM
+    }
+
+    /// Notes a datagram that is a part of a message.
+    pub(super) fn push_range(&mut self, from: SocketAddr, to: Option<IpAddr>, range: Range<usize>) {
+        let Range { start, end } = range;
+        self.datagrams.push(Datagram { from, to, class: 0, start, end, head: 0, tail: 0 });
+    }
+
     /// Notes message `at`, split where the kernel has merged.
     pub(super) fn push(&mut self, at: usize, meta: &Meta) {
         let start = at * STRIDE + HEADROOM;

@@ -13,6 +13,7 @@
 mod batch;
 mod gro;
 mod group;
+mod raw;
 mod socket;
 mod trial;
 
@@ -22,6 +23,7 @@ mod tests;
 pub use adit_sys::udp::Fragmentation;
 pub use batch::{Batch, Datagram, HEADROOM};
 pub use group::Outgoing;
+pub use raw::{RawListener, RawSocket, check_raw, listen_raw};
 pub use socket::{Ability, Sent, Socket};
 
 pub(crate) use socket::raise_buffers;

@@ -460,7 +460,7 @@ fn unbound(domain: Domain, egress: &Egress) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(ENOBUFS)
 }
 
@@ -470,7 +470,7 @@ fn is_refused_message(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EIO | EINVAL | EOPNOTSUPP))
 }
 
-fn is_too_big(error: &io::Error) -> bool {
+pub(super) fn is_too_big(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EMSGSIZE)
 }
 

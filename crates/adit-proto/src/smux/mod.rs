@@ -50,6 +50,9 @@ const FIRST_WINDOW: u32 = 1 << 20;
 /// What a stream may have waiting to be sent even when the others have all there is, in bytes.
 const LEAST_SENDING: usize = 4096;
 
+/// What a stream costs in bytes besides what waits in it: here, and with those who use it.
+const PER_STREAM: usize = 2048;
+
 /// Control frames that may wait for the carrier: twice what every stream could need at once.
 const CONTROL_PER_STREAM: usize = 2;
 
@@ -155,6 +158,8 @@ pub struct Mux {
     events: VecDeque<Event>,
     /// Bytes that wait for readers.
     unread: usize,
+    /// Room that they take.
+    reserved: usize,
     /// Bytes that wait to be sent.
     unsent: usize,
     /// Sum of the windows of all streams.
@@ -199,6 +204,7 @@ impl Mux {
             emitted: 0,
             events: VecDeque::new(),
             unread: 0,
+            reserved: 0,
             unsent: 0,
             promised: 0,
             round_trip: Duration::from_millis(100),
@@ -305,6 +311,7 @@ impl Mux {
     pub fn close(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id.0) else { return };
         self.unread -= stream.receiving.len();
+        self.reserved -= stream.receiving.capacity();
         stream.receiving = VecDeque::new();
         stream.ended = true;
         stream.announced = true;
@@ -332,9 +339,9 @@ impl Mux {
         out[..from_front].copy_from_slice(&front[..from_front]);
         out[from_front..len].copy_from_slice(&back[..len - from_front]);
         stream.receiving.drain(..len);
-        if stream.receiving.is_empty() {
-            stream.receiving = VecDeque::new();
-        }
+        let before = stream.receiving.capacity();
+        stream.give_back();
+        self.reserved -= before - stream.receiving.capacity();
         self.unread -= len;
         if self.settings.version == Version::V2 {
             self.update_window(id.0, len, now);
@@ -451,6 +458,17 @@ impl Mux {
         self.unread + self.unsent
     }
 
+    /// Bytes that it takes, with what keeping them costs; an upper bound that is quickly told.
+    pub fn footprint(&self) -> usize {
+        self.reserved + self.sending_footprint() + self.streams.len() * PER_STREAM
+    }
+
+    /// The part of it that waits to be sent.
+    pub fn sending_footprint(&self) -> usize {
+        // A queue that grows doubles.
+        2 * self.unsent
+    }
+
     /// The window that the peer of a stream is given, if it exists and the version has windows.
     pub fn window(&self, id: StreamId) -> Option<u32> {
         self.streams.get(&id.0).map(|stream| stream.window.size())
@@ -530,7 +548,9 @@ impl Mux {
 
     fn handle_data(&mut self, id: u32, data: &[u8]) {
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.ended) else { return };
-        stream.receiving.extend(data);
+        let before = stream.receiving.capacity();
+        stream.receive(data);
+        self.reserved += stream.receiving.capacity() - before;
         self.unread += data.len();
         if !std::mem::replace(&mut stream.announced, true) {
             self.events.push_back(Event::Readable(StreamId(id)));
@@ -685,6 +705,8 @@ pub fn fuzz_smux(data: &[u8], now: Instant) {
                 }
             }
         }
+        let reserved = mux.streams.values().map(|stream| stream.receiving.capacity());
+        assert_eq!(reserved.sum::<usize>(), mux.reserved);
         assert!(mux.unread <= settings.receive_buffer + input.len().min(usize::from(u16::MAX)));
         assert!(mux.control.len() <= (CONTROL_PER_STREAM + 1) * settings.max_streams);
         while let Some(event) = mux.poll_event() {

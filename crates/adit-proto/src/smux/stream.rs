@@ -6,6 +6,9 @@ use super::QUANTUM;
 /// What a sender may have outstanding before it has heard of a window (smux 1.5.16 to 1.5.57).
 pub(super) const ASSUMED_WINDOW: u32 = 262_144;
 
+/// Bytes by which the room for a reader grows at most.
+const STEP: usize = 1 << 20;
+
 /// One stream.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -87,6 +90,25 @@ impl Stream {
 
     pub(super) fn note_sent(&mut self, len: usize) {
         self.written = self.written.wrapping_add(u32::try_from(len).expect("a frame is short"));
+    }
+
+    /// Keeps bytes for the reader. What they take grows in steps: doubling would have it jump by megabytes.
+    pub(super) fn receive(&mut self, data: &[u8]) {
+        let (len, capacity) = (self.receiving.len(), self.receiving.capacity());
+        if data.len() > capacity - len {
+            self.receiving.reserve_exact(data.len().max(capacity.min(STEP)));
+        }
+        self.receiving.extend(data);
+    }
+
+    /// After the reader has taken bytes: gives back what is not needed for the rest.
+    pub(super) fn give_back(&mut self) {
+        let (len, capacity) = (self.receiving.len(), self.receiving.capacity());
+        if len == 0 {
+            self.receiving = VecDeque::new();
+        } else if capacity > STEP / 8 && len < capacity / 4 {
+            self.receiving.shrink_to(2 * len);
+        }
     }
 
     /// Whether both directions are over and nothing is left to read.

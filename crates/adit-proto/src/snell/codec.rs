@@ -81,6 +81,13 @@ impl Candidate {
     /// The longest salt block of version 6, with filler and a header behind it.
     pub const MAX_LEN: usize = 144 + 128 + SEALED_HEADER_LEN;
 
+    /// Whether the first bytes of a client have the shape that this key, and few others, give them. It costs no derivation.
+    /// Where it is false the candidate may open all the same: most formats have no shape of their own, and receivers do not
+    /// ask for it.
+    pub fn is_likely(&self, first: &[u8]) -> bool {
+        matches!(&self.format, Format::Shaped(profile) if v6::Opener::has_shape(profile, first))
+    }
+
     /// Tries it on the first bytes of a client. Costs a key derivation.
     pub fn open(&self, first: &[u8]) -> Option<Opening> {
         let key = match &self.format {

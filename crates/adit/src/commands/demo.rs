@@ -126,6 +126,7 @@ fn deployment() -> anyhow::Result<Deployment> {
         name: "home".into(),
         server: Target { host: Host::parse(HOST.as_bytes()).context("placeholder")?, port: PORT },
         psk: key(),
+        client_id: None,
         obfs: ObfsClient::Off,
         reuse: true,
         version: SnellVersion::V5,

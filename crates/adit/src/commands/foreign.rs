@@ -122,7 +122,7 @@ enum Read {
 
 /// Refuses what `adit.toml` has no words for, each by its name.
 fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
-    let Setup { config, process, acl, control, online, diagnostics: mut found } = setup;
+    let Setup { config, process, acl, acl_of, control, online, diagnostics: mut found } = setup;
     let mut refuse = |key: &str, is_there: bool, hint: &str| {
         if is_there {
             let error = Diagnostic::error(&file.into(), key, "adit.toml has no words for it");
@@ -130,7 +130,7 @@ fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
         }
     };
     let keep = "run the file under the old program's name, which adit answers to";
-    refuse("acl", acl.is_some(), keep);
+    refuse("acl", acl.is_some() || !acl_of.is_empty(), keep);
     refuse("manager_address", matches!(control, Control::Report(_)), keep);
     refuse("port_password", matches!(control, Control::Manage(_)), keep);
     refuse("online_config", !online.is_empty(), keep);

@@ -13,11 +13,12 @@ use crate::print;
 
 pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
     let config = files::load(&args.files)?.config;
-    let servers = servers(&config, args.inbound.as_deref())?;
+    let user = args.user.as_deref();
+    let servers = servers(&config, args.inbound.as_deref(), user)?;
     let mut out = String::new();
     for inbound in servers {
         let host = host(inbound, args.host.as_deref())?;
-        for server in forms_of(inbound, &host)? {
+        for server in forms_of(inbound, &host, user)? {
             match args.form {
                 Some(form) => out.push_str(&server.share(form)?.text),
                 None => out.push_str(&server.all(&Form::ALL)),
@@ -37,15 +38,14 @@ enum Server {
     Shadowsocks(Shadowsocks),
 }
 
-/// The servers of an inbound: one, or one per user.
-fn forms_of(inbound: &Inbound, host: &Host) -> anyhow::Result<Vec<Server>> {
-    let servers: Vec<Server> = match Deployment::of(inbound, host.clone()) {
-        Some(deployment) => vec![Server::Snell(deployment)],
-        None => Shadowsocks::of(inbound, host).into_iter().map(Server::Shadowsocks).collect(),
-    };
+/// The servers of an inbound: one, or one per user, or that of `user`.
+fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Result<Vec<Server>> {
+    let snell = Deployment::of(inbound, host, user).into_iter().map(Server::Snell);
+    let shadowsocks = Shadowsocks::of(inbound, host, user).into_iter().map(Server::Shadowsocks);
+    let servers: Vec<Server> = snell.chain(shadowsocks).collect();
     ensure!(
         !servers.is_empty(),
-        "inbound {} cannot be shared: each of its users has a key of their own, or goes on to another server",
+        "inbound {} cannot be shared: its users go on to other servers, whose keys clients need",
         inbound.name
     );
     Ok(servers)
@@ -78,12 +78,16 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     print::data(native::to_toml(&loaded.config))
 }
 
-/// The inbounds that clients connect to.
-fn servers<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a Inbound>> {
+/// The inbounds that clients connect to: all, or that of one name, or those that have a user of one name.
+fn servers<'a>(
+    config: &'a Config,
+    name: Option<&str>,
+    user: Option<&str>,
+) -> anyhow::Result<Vec<&'a Inbound>> {
     let is_server = |inbound: &&Inbound| {
         matches!(inbound.protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_))
     };
-    let servers: Vec<&Inbound> = config
+    let mut servers: Vec<&Inbound> = config
         .inbounds
         .iter()
         .filter(is_server)
@@ -93,7 +97,19 @@ fn servers<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a
         Some(name) => ensure!(!servers.is_empty(), "no server inbound of that name: {name}"),
         None => ensure!(!servers.is_empty(), "the configuration has no server to share"),
     }
+    if let Some(user) = user {
+        servers.retain(|inbound| has_user(inbound, user));
+        ensure!(!servers.is_empty(), "no user of that name: {user}");
+    }
     Ok(servers)
+}
+
+fn has_user(inbound: &Inbound, name: &str) -> bool {
+    match &inbound.protocol {
+        InboundProtocol::Snell(server) => server.psk.users().iter().any(|user| *user.name == *name),
+        InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|(user, _)| **user == *name),
+        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => false,
+    }
 }
 
 /// As given, else the one address that the server listens on, if it stands for one place.

@@ -121,12 +121,12 @@ fn carriers(status: &Status) -> String {
     );
     let inbounds = status.inbounds.iter().map(|inbound| (&inbound.name, &inbound.carrier));
     let outbounds = status.outbounds.iter().map(|outbound| (&outbound.name, &outbound.carrier));
-    let mut unopened = String::new();
+    let mut notes = String::new();
     for (name, carrier) in inbounds.chain(outbounds) {
         let Some(carrier) = carrier else { continue };
         if carrier.totals.unopened > 0 {
             let count = carrier.totals.unopened;
-            unopened +=
+            notes +=
                 &format!("{name}: {count} datagrams did not open: key or crypt differ, or somebody probes\n");
         }
         for s in &carrier.sessions {
@@ -145,9 +145,14 @@ fn carriers(status: &Status) -> String {
             ]);
         }
     }
-    let lead = if unopened.is_empty() { "" } else { "\n" };
+    if let Some(memory) = &status.carrier_memory {
+        let [used, peak, most] =
+            [memory.used, memory.peak, memory.most].map(|n| bytes(u64::try_from(n).unwrap_or(u64::MAX)));
+        notes += &format!("sessions hold {used} together, {peak} at the most so far, and may hold {most}\n");
+    }
+    let lead = if notes.is_empty() { "" } else { "\n" };
     let sessions = if table.is_empty() { String::new() } else { format!("\n{table}\n") };
-    format!("{sessions}{lead}{unopened}")
+    format!("{sessions}{lead}{notes}")
 }
 
 /// The members of groups, and which of them are used.
@@ -272,7 +277,8 @@ mod tests {
             "early_closes":0}],
             "groups":[{"name":"fastest","tcp":{"member":"home","why":"it is near"},"udp":null,"members":[
             {"name":"home","tcp":{"state":"dead","failure":"no-answer","latency_us":1250,"loss_percent":25,
-            "failures":2,"weight":80,"score_us":9990},"udp":null}]}]}"#;
+            "failures":2,"weight":80,"score_us":9990},"udp":null}]}],
+            "carrier_memory":{"used":131072,"peak":5000000,"most":64000000}}"#;
         let text = render(&serde_json::from_str(text).unwrap());
         assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2\n\n"), "{text}");
         for word in [
@@ -295,6 +301,10 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }
+        assert!(
+            text.contains("\nsessions hold 131 KB together, 5.0 MB at the most so far, and may hold 64 MB\n"),
+            "{text}"
+        );
         assert!(text.contains("\nfastest, tcp: home, it is near\n"), "{text}");
     }
 }

@@ -25,6 +25,9 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
     if let Some(path) = setup.acl.take() {
         setup.config.acl = fitter.access(family, &path);
     }
+    for (inbound, path) in std::mem::take(&mut setup.acl_of) {
+        setup.config.acl_of.extend(fitter.access(family, &path).map(|list| (inbound, list)));
+    }
     for online in &setup.online {
         match Place::of(online) {
             Ok(_) => {}

@@ -125,6 +125,35 @@ fn a_server_that_refuses_targets_and_clients() {
 }
 
 #[test]
+fn a_list_of_one_port_and_one_for_the_others() {
+    let dir = Dir::new();
+    dir.file("past.acl", "[proxy_all]\n[bypass_list]\n127.0.0.0/8\n");
+    dir.file("all.acl", "[proxy_all]\n");
+    let (dead, own, other) = (unused_addr(), unused_addr(), unused_addr());
+    let locals = format!(
+        "{{local_address: '{}', local_port: {}, acl: 'past.acl'}}, {{local_address: '{}', local_port: {}}}",
+        own.ip(),
+        own.port(),
+        other.ip(),
+        other.port()
+    );
+    let text = format!(
+        "{{server: '{}', server_port: {}, method: 'aes-128-gcm', password: 'k', acl: 'all.acl', locals: [{locals}]}}",
+        dead.ip(),
+        dead.port()
+    );
+    dir.file("c.json", &text);
+    let local = Running::start(dir.adit(&["sslocal", "-c", "c.json"]));
+    local.line("listening");
+    let target = echo();
+    round_trip(&mut socks5(own, "127.0.0.1", target.port()), 1000);
+    let mut through = socks5(other, "127.0.0.1", target.port());
+    through.write_all(b"hello").unwrap();
+    assert!(matches!(through.read(&mut [0]), Ok(0) | Err(_)), "nobody serves it");
+    drop(local);
+}
+
+#[test]
 fn a_server_that_refuses_datagrams() {
     let dir = Dir::new();
     dir.file("s.acl", "[outbound_block_all]\n[outbound_allow_list]\n127.0.0.1\n");

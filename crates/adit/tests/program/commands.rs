@@ -138,6 +138,15 @@ fn shared_lines() {
         "{out}"
     );
     // The client's file is a whole configuration.
+    let users = "[[inbound]]\nname = \"s\"\nprotocol = \"snell\"\nlisten = \"192.0.2.1:1\"\npsk = \"k\"\n\
+                 users = [{ name = \"ann\", password = \"a\" }, { name = \"bob\", password = \"b\" }]\n";
+    dir.file("users.toml", users);
+    let (status, out, _) = dir.run(&["share", "-c", "users.toml", "--user", "bob"]);
+    assert_eq!(status, 0);
+    assert!(out.contains("\"userkey\": \"b\"") && !out.contains("\"userkey\": \"a\""), "{out}");
+    assert!(out.contains("# mihomo cannot express user-key: it has no place"), "{out}");
+    let (status, _, err) = dir.run(&["share", "-c", "users.toml", "--user", "eve"]);
+    assert!(status == 1 && err.contains("no user of that name: eve"), "{err}");
     let (_, file, _) = dir.run(&["share", "--host", "a.example", "--form", "adit"]);
     assert!(native::parse("client.toml", &file).is_ok(), "{file}");
 }

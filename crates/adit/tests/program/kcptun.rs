@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip};
+use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip, round_trip_over};
 
 #[test]
 fn a_tunnel_runs_under_the_old_names() {
@@ -54,6 +54,40 @@ fn a_tunnel_runs_under_the_old_names() {
 }
 
 #[test]
+fn a_client_listens_on_a_unix_socket() {
+    let dir = Dir::new();
+    let target = echo();
+    let args = ["-l", "127.0.0.1:0", "-t", &target.to_string(), "-crypt", "xor"];
+    let server = Running::start(dir.command(link(&dir, "kcptun-server"), &args));
+    let name = link(&dir, "kcptun-client");
+    let start = || {
+        let server = server.address().to_string();
+        let args = ["-l", "./local", "-r", &server, "-crypt", "xor", "-conn", "2"];
+        let client = Running::start(dir.command(&name, &args));
+        assert!(client.line(" listening").contains("./local"), "{}", client.log());
+        client
+    };
+    let path = dir.path().join("local");
+    let killed = start();
+    drop(killed);
+    // Its file is still there, and in nobody's way.
+    assert!(path.exists());
+    let client = start();
+    for _ in 0..3 {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let writer = stream.try_clone().unwrap();
+        round_trip_over(&mut stream, writer, 100_000);
+    }
+    let (status, _, err) = dir.run(&["kcptun-client", "-l", "./local"]);
+    assert!(status == 255 && err.contains("cannot listen on ./local"), "{err}");
+    client.signal("TERM");
+    let (status, log) = client.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!path.exists());
+}
+
+#[test]
 fn exit_statuses() {
     let dir = Dir::new();
     let run = |args: &[&str]| dir.run(&[&["kcptun-client"], args].concat());
@@ -63,8 +97,6 @@ fn exit_statuses() {
     assert!(status == 0 && err.contains("-foo: no such flag"), "{err}");
     let (status, _, err) = run(&["-c", "none.json"]);
     assert!(status == 255 && err.contains("cannot read"), "{err}");
-    let (status, _, err) = run(&["-tcp"]);
-    assert!(status == 255 && err.contains("not in this build"), "{err}");
     let (status, _, err) = finish(dir.command(link(&dir, "kcptun-server"), &["-l", "192.0.2.1:1"]), "");
     assert!(status == 255 && err.contains("cannot listen on 192.0.2.1:1"), "{err}");
     let (status, out, _) = run(&["-v"]);

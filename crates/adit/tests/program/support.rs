@@ -228,12 +228,17 @@ pub(crate) fn socks5(proxy: SocketAddr, host: &str, port: u16) -> TcpStream {
 
 /// Sends bytes and expects them back.
 pub(crate) fn round_trip(stream: &mut TcpStream, len: usize) {
+    let writer = stream.try_clone().unwrap();
+    round_trip_over(stream, writer, len);
+}
+
+/// The same over the two halves of any stream.
+pub(crate) fn round_trip_over(reader: &mut impl Read, mut writer: impl Write + Send + 'static, len: usize) {
     let bytes: Vec<u8> = (0..len).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect();
-    let mut writer = stream.try_clone().unwrap();
     let sent = bytes.clone();
     let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
     let mut back = vec![0; len];
-    stream.read_exact(&mut back).unwrap();
+    reader.read_exact(&mut back).unwrap();
     writing.join().unwrap();
     assert!(back == bytes, "other bytes came back");
 }

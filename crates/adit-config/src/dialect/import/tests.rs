@@ -36,6 +36,7 @@ fn one_server_in_every_form() {
         "[General]\nx = 1\n[Proxy]\n# c\nDIRECT = direct\nhome=snell,192.0.2.1,6160,psk=\"k\",version = 4,reuse=true, obfs=http, obfs-host=a.b,tfo=true\n[Rule]\nFINAL,home\n",
         "- name: home\n  type: snell\n  server: 192.0.2.1\n  port: 6160\n  psk: k\n  version: 4\n  udp: true\n  reuse: true\n  obfs-opts: {mode: http, host: a.b}\n  tfo: true\n",
         "mixed-port: 1\nproxies:\n  - {name: home, type: snell, server: 192.0.2.1, port: 6160, psk: k, version: 4, udp: true, reuse: true, obfs-opts: {mode: http, host: a.b}, tfo: true, smux: {enabled: false}}\nrules: &x\n",
+        "x: &x {type: snell, port: 6160, psk: k, udp: true}\nproxies:\n- <<: *x\n  name: home\n  server: 192.0.2.1\n  version: 4\n  reuse: true\n  obfs-opts: {mode: http, host: a.b}\n  tfo: true\n",
         "{\"type\":\"snell\",\"tag\":\"home\",\"server\":\"192.0.2.1\",\"server_port\":6160,\"version\":4,\"psk\":\"k\",\"reuse\":true,\"obfs_mode\":\"http\",\"obfs_host\":\"a.b\",\"tcp_fast_open\":true}",
         "{\"log\":{},\"outbounds\":[{\"type\":\"direct\",\"tag\":\"d\"},{\"type\":\"snell\",\"tag\":\"home\",\"server\":\"192.0.2.1\",\"server_port\":6160,\"version\":4,\"psk\":\"k\",\"reuse\":true,\"obfs_mode\":\"http\",\"obfs_host\":\"a.b\",\"tcp_fast_open\":true,\"multiplex\":{}}]}",
         "snell://k@192.0.2.1:6160?version=4&obfs=http&obfs-host=a.b&reuse=1&tfo=1#home",
@@ -146,7 +147,11 @@ fn what_cannot_be_said_is_named_with_its_place() {
             "- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  obfs-opts:\n    mode: http\n    path: /\n",
             "t:8:5: [0].obfs-opts.path: adit has no words",
         ),
-        ("- name: n\n  type: snell\n  server: a\n  psk: &k x\n", "t:4:8: anchors and aliases are not read"),
+        ("- name: n\n  type: snell\n  server: a\n  psk: *k\n", "t:4:8: no anchor of this name stands"),
+        (
+            "x: &x {psk: k, dialer-proxy: y}\nproxies:\n- {<<: *x, name: n, type: snell, server: a, port: 1}\n",
+            "t:1:16: proxies[0].dialer-proxy: adit has no words",
+        ),
         (
             "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\",\n\"version\":4,\n\"detour\":\"u\"}",
             "t:3:1: detour: adit has no words",
@@ -196,6 +201,7 @@ fn deployment() -> impl Strategy<Value = Deployment> {
             name: name.into(),
             server: "[2001:db8::1]:6160".parse().unwrap(),
             psk: Secret::new(psk),
+            client_id: None,
             obfs: if version.has_obfs() { obfs } else { ObfsClient::Off },
             reuse: version.fixed_reuse().unwrap_or(reuse),
             version,

@@ -47,7 +47,7 @@ const SPECS: &[Spec] = {
     use Kind::{Number, Switch, Text};
     use Side::{Client, Server};
     &[
-        of(Client, "l", spec("localaddr", Text, "where to listen (default :12948)")),
+        of(Client, "l", spec("localaddr", Text, "where to listen, host:port or a unix socket (default :12948)")),
         of(Client, "r", spec("remoteaddr", Text, "the server, host:port or host:first-last (default vps:29900)")),
         of(Server, "l", spec("listen", Text, "where to listen, host:port or host:first-last (default :29900)")),
         of(Server, "t", spec("target", Text, "where streams go, host:port or a unix socket (default 127.0.0.1:12948)")),
@@ -83,7 +83,7 @@ const SPECS: &[Spec] = {
         spec("snmpperiod", Number, "seconds between two rows of it (default 60)"),
         spec("log", Text, "file for log lines (default: standard error)"),
         spec("quiet", Switch, "no lines about streams"),
-        spec("tcp", Switch, "packets that look like TCP: not in this build"),
+        spec("tcp", Switch, "packets that look like TCP, by raw sockets; a server takes UDP as well"),
         spec("pprof", Switch, "a profiler of Go's: has no effect"),
         Spec { json: "", ..spec("c", Text, "a JSON file, which overrides flags") },
     ]

@@ -122,7 +122,7 @@ fn a_file_overrides_flags() {
     for (text, want) in [
         (r#"{"mtu": "1350"}"#, "config.json:1:9: mtu: not a whole number"),
         (r#"{"key": 5}"#, "config.json:1:9: key: not a text"),
-        (r#"{"tcp": true}"#, "config.json: tcp: packets that look like TCP are not in this build"),
+        (r#"{"tcp": "yes"}"#, "config.json:1:9: tcp: "),
         ("[]", "config.json:1:1: no object"),
         ("", "config.json:1:1: the file is empty"),
     ] {
@@ -149,6 +149,17 @@ fn servers_listen_on_ranges_and_lead_to_sockets() {
 }
 
 #[test]
+fn clients_listen_on_unix_sockets() {
+    for (text, warnings) in [("/run/kcptun.sock", 0), ("./a:1/s", 0), ("kcptun", 1)] {
+        let setup = setup(CLIENT, &["-l", text], None).unwrap();
+        let inbound = &setup.config.inbounds[0];
+        assert_eq!(inbound.socket.unix.as_deref(), Some(text.as_ref()));
+        assert_eq!((inbound.listen.len(), setup.diagnostics.len()), (0, warnings), "{text}");
+    }
+    assert_eq!(setup(CLIENT, &[], None).unwrap().config.inbounds[0].socket.unix, None);
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     for (args, want) in [
         (&["-foo"][..], "command line: kcptun-client -foo: no such flag"),
@@ -162,6 +173,8 @@ fn what_is_wrong_is_said() {
         (&["-ds", "200", "-ps", "100"], "command line: datashard: more than 256 packets"),
         (&["-mtu", "59"], "command line: mtu: too short for 44 bytes of headers"),
         (&["-r", "vps"], "command line: remoteaddr: "),
+        (&["-l", ""], "command line: localaddr: port is missing"),
+        (&["-l", "127.0.0.1:x"], "command line: localaddr: bad port"),
         (&["-r", "vps:1-x"], "command line: remoteaddr: bad range of ports"),
     ] {
         let found = setup(CLIENT, args, None).unwrap_err().to_string();

@@ -60,12 +60,6 @@ struct Translator {
 
 impl Translator {
     fn setup(&mut self) -> Setup {
-        if self.flags.is_on("tcp") {
-            let hint = "leave it out on both ends: datagrams go over UDP then";
-            let error =
-                Diagnostic::error(&self.file, "tcp", "packets that look like TCP are not in this build");
-            self.found.push(error.hint(hint));
-        }
         if self.flags.is_on("pprof") {
             self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
         }
@@ -84,12 +78,18 @@ impl Translator {
 
     fn client(&mut self, kcp: Kcp) -> Config {
         let listen = self.flags.text("localaddr").unwrap_or(":12948").to_owned();
-        let listen = match value::listen(&listen) {
-            Ok(addr) => addr,
+        let (listen, unix) = match value::listen(&listen) {
+            Ok(addr) => (vec![addr], None),
+            // What cannot be host and port is the path of a socket.
+            Err(_) if listen.contains('/') => (Vec::new(), Some(PathBuf::from(&listen))),
+            Err(_) if !listen.contains(':') && !listen.is_empty() => {
+                let text = format!("no port, so it is the path of a unix socket: {}", excerpt(&listen));
+                self.found.push(Diagnostic::warning(&self.file, "localaddr", text));
+                (Vec::new(), Some(PathBuf::from(&listen)))
+            }
             Err(problem) => {
-                let hint = "unix sockets are not listened on in this build";
-                self.problem("localaddr", problem.text, problem.hint.unwrap_or_else(|| hint.into()));
-                SocketAddr::from(([127, 0, 0, 1], 0))
+                self.problem("localaddr", problem.text, problem.hint.unwrap_or_default());
+                (Vec::new(), None)
             }
         };
         let server = self.flags.text("remoteaddr").unwrap_or("vps:29900").to_owned();
@@ -107,7 +107,8 @@ impl Translator {
             half_close: false,
         };
         let dial = Dial { carrier: Some(Box::new(client)), ..Dial::default() };
-        let mut config = self.config(vec![listen], server, SocketOptions::default(), dial);
+        let socket = SocketOptions { unix, ..SocketOptions::default() };
+        let mut config = self.config(listen, server, socket, dial);
         // A session is on one core, and one of them is what was asked for.
         config.cores = Some(sessions.min(MAX_CORES));
         config
@@ -163,6 +164,7 @@ impl Translator {
             stream_buffer: self
                 .given("streambuf", 1..=i64::from(i32::MAX))
                 .and_then(|n| u32::try_from(n).ok()),
+            raw_tcp: self.flags.is_on("tcp"),
             frame_len: self.number("framesize", 8192, 1..=65_535),
             keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
             rate_limit: rate.and_then(NonZeroU64::new),

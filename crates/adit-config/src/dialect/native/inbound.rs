@@ -47,6 +47,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let mut socket = SocketOptions {
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
         interface: fields.parsed(report, "interface", interface).map(|i| i.value),
+        unix: None,
         reuse_port: fields.flag(report, "reuse-port").unwrap_or(false),
         carrier: carrier::kcp(&mut fields, report).map(Box::new),
         pace: None,

@@ -150,6 +150,7 @@ pub const KEYS: &[Key] = {
         key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
         key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
         key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
+        key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the system's memory, at least 64MiB", "what the sessions of all carriers hold together"),
 
         key(Udp, "idle", ALL, "duration, from 1m", "5m", "forgets a flow without a datagram in either direction for this long"),
         key(Udp, "flows", ALL, "1 to 1048576", "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),

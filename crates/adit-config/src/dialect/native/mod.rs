@@ -155,9 +155,18 @@ fn limits(mut table: Fields<'_>, report: &mut Report<'_>) -> Limits {
         unauthenticated_per_source: table
             .integer(report, "unauthenticated-per-source", 1..=MOST)
             .unwrap_or(default.unauthenticated_per_source),
+        carrier_memory: table.parsed(report, "carrier-memory", carrier_memory).map(|size| size.value),
     };
     table.finish(report, None);
     limits
+}
+
+fn carrier_memory(text: &str) -> Result<usize, Problem> {
+    let size = usize::try_from(value::size(text)?).unwrap_or(usize::MAX);
+    if size < Limits::MIN_CARRIER_MEMORY {
+        return Err(Problem::new("less than 16MiB"));
+    }
+    Ok(size)
 }
 
 fn udp(mut table: Fields<'_>, report: &mut Report<'_>) -> Udp {

@@ -3,6 +3,7 @@ use std::time::Duration;
 use adit_proto::kcp::crypt::Method as Cipher;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
@@ -382,12 +383,16 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
-    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000).prop_map(|(idle, drain, total, per)| Limits {
-        idle: idle.map(Duration::from_millis),
-        drain: Duration::from_millis(drain),
-        unauthenticated: total,
-        unauthenticated_per_source: per,
-    })
+    let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
+    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000, memory).prop_map(
+        |(idle, drain, total, per, carrier_memory)| Limits {
+            idle: idle.map(Duration::from_millis),
+            drain: Duration::from_millis(drain),
+            unauthenticated: total,
+            unauthenticated_per_source: per,
+            carrier_memory,
+        },
+    )
 }
 
 fn udp_strategy() -> impl Strategy<Value = Udp> {
@@ -661,6 +666,7 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                 socket: SocketOptions {
                     fast_open,
                     interface,
+                    unix: None,
                     reuse_port,
                     carrier: carrier.map(Box::new),
                     pace,
@@ -792,6 +798,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             cores,
             limits,
             acl: None,
+            acl_of: BTreeMap::new(),
             udp,
             inbounds,
             outbounds,

@@ -145,6 +145,9 @@ impl Writer {
         self.text("drain", &duration_text(limits.drain));
         self.raw("unauthenticated", limits.unauthenticated);
         self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
+        if let Some(size) = limits.carrier_memory.and_then(|size| u64::try_from(size).ok()) {
+            self.text("carrier-memory", &size_text(size));
+        }
     }
 
     fn udp(&mut self, udp: &Udp) {

@@ -1,5 +1,6 @@
 //! What both programs' command lines and files come to, and the steps of translation that they share.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Setup {
     pub process: Process,
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
+    /// The same for single inbounds, by name, in its place.
+    pub acl_of: BTreeMap<Arc<str>, PathBuf>,
     /// Managers.
     pub control: Control,
     /// Lists of servers that are fetched (SIP008) and join the outbounds of the configuration.

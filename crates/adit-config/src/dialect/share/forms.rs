@@ -13,7 +13,7 @@ use crate::dialect::native;
 use crate::dialect::value::{self, quote};
 use crate::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, ObfsClient, Outbound,
-    OutboundProtocol, Quic, Reply, SnellClient, SnellMode, SnellVersion, SocketOptions,
+    OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellMode, SnellVersion, SocketOptions,
 };
 
 pub(super) type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
@@ -28,6 +28,11 @@ pub(super) fn check(deployment: &Deployment) -> Result<()> {
     let version = deployment.version;
     if !version.psk_lens().contains(&deployment.psk.expose().len()) {
         return Err(("psk", "version 6 wants 12 to 255 bytes"));
+    }
+    if let Some(id) = &deployment.client_id
+        && value::secret(id.expose(), value::MAX_CREDENTIAL).is_err()
+    {
+        return Err(("user-key", "it is no text of 1 to 255 bytes"));
     }
     if deployment.obfs != ObfsClient::Off && !version.has_obfs() {
         return Err(("obfs", "version 6 has no disguise"));
@@ -83,6 +88,14 @@ fn http_obfs(deployment: &Deployment) -> Result<Option<&str>> {
     }
 }
 
+/// For clients that do not say which user they are.
+fn no_user(deployment: &Deployment) -> Result<()> {
+    match deployment.client_id {
+        Some(_) => Err(("user-key", "it has no place for a key beside the psk")),
+        None => Ok(()),
+    }
+}
+
 /// For clients that know none but these versions.
 fn known(deployment: &Deployment, versions: std::ops::RangeInclusive<u8>) -> Result<u8> {
     let number = deployment.version.number();
@@ -95,6 +108,7 @@ pub(super) fn complete(text: String) -> Shared {
 
 /// `name = snell, host, port, key=value, ...`. Values may stand in double quotes, in which nothing can be escaped.
 pub(super) fn surge(deployment: &Deployment) -> Result<Shared> {
+    no_user(deployment)?;
     let obfs_host = http_obfs(deployment)?;
     let name = surge_name(&deployment.name)?;
     let psk = deployment.psk.expose();
@@ -146,6 +160,7 @@ pub(super) fn surge_name(name: &str) -> Result<&str> {
 }
 
 pub(super) fn mihomo(deployment: &Deployment) -> Result<Shared> {
+    no_user(deployment)?;
     let version = known(deployment, 1..=5)?;
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -182,6 +197,8 @@ struct SingBoxOutbound<'a> {
     version: u8,
     psk: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    userkey: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reuse: bool,
@@ -204,6 +221,7 @@ pub(super) fn sing_box(deployment: &Deployment) -> Result<Shared> {
         server_port: deployment.server.port,
         version: if version == 5 { 4 } else { version },
         psk: deployment.psk.expose(),
+        userkey: deployment.client_id.as_ref().map(Secret::expose),
         mode: deployment.version.mode().map(SnellMode::name),
         reuse: deployment.reuse,
         obfs_mode: obfs_host.map(|_| "http"),
@@ -216,6 +234,7 @@ pub(super) fn sing_box(deployment: &Deployment) -> Result<Shared> {
 }
 
 pub(super) fn opensnell(deployment: &Deployment) -> Result<Shared> {
+    no_user(deployment)?;
     let version = known(deployment, 4..=5)?;
     let mut text = String::from("[snell-client]\nlisten = 127.0.0.1:1080\n");
     let mut line = |key: &str, value: &str| {
@@ -256,6 +275,7 @@ fn ini_value(psk: &str) -> Result<String> {
 
 /// `snell://BASE64?tfo=0&version=5#name` with `chacha20-ietf-poly1305:PSK@HOST:PORT` inside.
 pub(super) fn shadowrocket(deployment: &Deployment) -> Result<Shared> {
+    no_user(deployment)?;
     if deployment.obfs != ObfsClient::Off {
         return Err(("obfs", "the link has no place for it"));
     }
@@ -300,7 +320,7 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
     let client = SnellClient {
         server: deployment.server.clone(),
         psk: deployment.psk.clone(),
-        client_id: None,
+        client_id: deployment.client_id.clone(),
         version: deployment.version,
         obfs: deployment.obfs.clone(),
         reuse: deployment.reuse,

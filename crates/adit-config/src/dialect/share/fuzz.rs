@@ -28,6 +28,8 @@ pub fn fuzz_share(data: &[u8]) {
             Form::SingBox => {
                 let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
                 assert_eq!(json["psk"], deployment.psk.expose());
+                let id = deployment.client_id.as_ref().map(Secret::expose);
+                assert_eq!(json["userkey"].as_str(), id);
                 assert_eq!(json["tag"], *deployment.name);
                 assert_eq!(json["server"], deployment.server.host.to_string());
             }
@@ -54,6 +56,7 @@ fn deployment(data: &[u8]) -> Option<Deployment> {
         name: name.into(),
         server: server.parse().ok()?,
         psk: Secret::new(psk),
+        client_id: (switches & 128 != 0).then(|| Secret::new(name)),
         obfs,
         reuse: switches & 4 != 0,
         version: version(switches)?,
@@ -76,6 +79,7 @@ fn assert_client(config: &Config, deployment: &Deployment, form: Form) {
     let outbound = config.outbounds.first().expect("one way out");
     let OutboundProtocol::Snell(client) = &outbound.protocol else { panic!("{form}: not Snell") };
     assert_eq!(client.psk.expose(), deployment.psk.expose(), "{form}");
+    assert_eq!(client.client_id, deployment.client_id, "{form}");
     assert_eq!(client.server, deployment.server, "{form}");
     assert_eq!(client.obfs, deployment.obfs, "{form}");
     assert_eq!(client.reuse, deployment.reuse, "{form}");

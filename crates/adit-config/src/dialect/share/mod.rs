@@ -26,7 +26,7 @@ pub use shadowsocks::{Shadowsocks, share_shadowsocks};
 use thiserror::Error;
 
 use crate::model::{
-    Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellKeys, SnellVersion, SnellVersions,
+    Inbound, InboundProtocol, ObfsClient, ObfsServer, Secret, SnellKeys, SnellVersion, SnellVersions, User,
 };
 
 /// A server as its clients see it.
@@ -38,6 +38,8 @@ pub struct Deployment {
     pub server: Target,
     /// The pre-shared key.
     pub psk: Secret,
+    /// What tells the user from others with the same pre-shared key.
+    pub client_id: Option<Secret>,
     /// The disguise that it expects.
     pub obfs: ObfsClient,
     /// Whether clients keep connections for further requests.
@@ -53,35 +55,60 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// The server of an inbound, reached at `host`; `None` for an inbound that is none, or has users, whose keys differ.
+    /// The servers of an inbound, reached at `host`: one, or one per user; none for an inbound that is none. With `user`,
+    /// that of the user of this name alone.
     ///
     /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on where the
     /// version leaves the choice. A port that takes several versions is shared as version 5.
-    pub fn of(inbound: &Inbound, host: Host) -> Option<Self> {
-        let InboundProtocol::Snell(server) = &inbound.protocol else { return None };
-        let SnellKeys::Common(psk) = &server.psk else { return None };
-        let obfs_host = host.to_string().into();
+    pub fn of(inbound: &Inbound, host: &Host, user: Option<&str>) -> Vec<Self> {
+        let InboundProtocol::Snell(server) = &inbound.protocol else { return Vec::new() };
+        let Some(port) = inbound.listen.first().map(std::net::SocketAddr::port) else { return Vec::new() };
+        let obfs_host: Box<str> = host.to_string().into();
         let version = match server.versions {
             SnellVersions::Only(version) => version,
             // What every client knows.
             SnellVersions::Auto => SnellVersion::V5,
         };
-        Some(Self {
-            name: (*inbound.name).into(),
-            server: Target { host, port: inbound.listen.first()?.port() },
+        let one = |(name, psk, client_id): (Box<str>, &Secret, Option<&Secret>)| Self {
+            name,
+            server: Target { host: host.clone(), port },
             psk: psk.clone(),
+            client_id: client_id.cloned(),
             obfs: match server.obfs {
                 ObfsServer::Off => ObfsClient::Off,
-                ObfsServer::Http => ObfsClient::Http(obfs_host),
-                ObfsServer::Tls => ObfsClient::Tls(obfs_host),
+                ObfsServer::Http => ObfsClient::Http(obfs_host.clone()),
+                ObfsServer::Tls => ObfsClient::Tls(obfs_host.clone()),
             },
             reuse: version.fixed_reuse().unwrap_or(true),
             version,
             fast_open: inbound.socket.fast_open,
             udp: server.udp,
             quic: server.quic,
-        })
+        };
+        keys(&inbound.name, &server.psk, user).into_iter().map(one).collect()
     }
+}
+
+/// The keys of a server, or of its users, or of one of them, with names.
+fn keys<'k>(
+    name: &str,
+    keys: &'k SnellKeys,
+    only: Option<&str>,
+) -> Vec<(Box<str>, &'k Secret, Option<&'k Secret>)> {
+    if let (SnellKeys::Common(psk), None) = (keys, only) {
+        return vec![(name.into(), psk, None)];
+    }
+    let users = keys.users().iter().filter(|user| only.is_none_or(|only| *user.name == *only));
+    let with_key = |user: &'k User| match keys.common() {
+        Some(psk) => (user_name(name, &user.name), psk, Some(&user.key)),
+        None => (user_name(name, &user.name), &user.key, None),
+    };
+    users.map(with_key).collect()
+}
+
+/// What the user reads in a list of servers.
+fn user_name(inbound: &str, user: &str) -> Box<str> {
+    format!("{inbound} {user}").into()
 }
 
 /// A way of writing a server down.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::forms::{CONTROL, Result, check_host, client_file, complete, obfs, surge_name};
-use super::{Form, Host, Inexpressible, Shared, Target};
+use super::{Form, Host, Inexpressible, Shared, Target, user_name};
 use crate::dialect::shadowsocks::{Profile, sip002};
 use crate::dialect::value::quote;
 use crate::model::{
@@ -33,9 +33,9 @@ pub struct Shadowsocks {
 }
 
 impl Shadowsocks {
-    /// The servers of an inbound, reached at `host`: one, or one per user. None for an inbound of another protocol, and for
-    /// a relay, whose clients need the keys of the servers behind it.
-    pub fn of(inbound: &Inbound, host: &Host) -> Vec<Self> {
+    /// The servers of an inbound, reached at `host`: one, or one per user; with `user`, that of the user of this name alone.
+    /// None for an inbound of another protocol, and for a relay, whose clients need the keys of the servers behind it.
+    pub fn of(inbound: &Inbound, host: &Host, user: Option<&str>) -> Vec<Self> {
         let InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Vec::new() };
         let Some(port) = inbound.listen.first().map(std::net::SocketAddr::port) else { return Vec::new() };
         if !server.key.hops().is_empty() {
@@ -56,22 +56,23 @@ impl Shadowsocks {
             fast_open: inbound.socket.fast_open,
             transports: server.transports,
         };
-        keys(&inbound.name, server).into_iter().map(one).collect()
+        keys(&inbound.name, server, user).into_iter().map(one).collect()
     }
 }
 
-/// The key of the server, or those of its users, with names.
-fn keys(name: &str, server: &ShadowsocksServer) -> Vec<(Box<str>, ShadowsocksKey)> {
+/// The key of the server, or those of its users, or of one of them, with names.
+fn keys(name: &str, server: &ShadowsocksServer, only: Option<&str>) -> Vec<(Box<str>, ShadowsocksKey)> {
     let own = server.key.key();
-    if server.key.users().is_empty() {
+    if server.key.users().is_empty() && only.is_none() {
         return vec![(name.into(), own.clone())];
     }
     let with_identity = |(user, key): &(Box<str>, Secret)| {
         let text = Secret::new(format!("{}:{}", own.text().expose(), key.expose()));
         let key = ShadowsocksKey::new(own.method(), text, KeyForm::Password).ok()?;
-        Some((format!("{name} {user}").into(), key))
+        Some((user_name(name, user), key))
     };
-    server.key.users().iter().filter_map(with_identity).collect()
+    let users = server.key.users().iter().filter(|(user, _)| only.is_none_or(|only| **user == *only));
+    users.filter_map(with_identity).collect()
 }
 
 /// Writes a Shadowsocks server in one form.

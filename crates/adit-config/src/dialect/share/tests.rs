@@ -11,6 +11,7 @@ fn deployment(psk: &str) -> Deployment {
         name: "home".into(),
         server: "192.0.2.1:6160".parse().unwrap(),
         psk: Secret::new(psk),
+        client_id: None,
         obfs: ObfsClient::Off,
         reuse: true,
         version: SnellVersion::V5,
@@ -134,17 +135,75 @@ fn a_deployment_of_an_inbound() {
                 [[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
     let config = native::parse("t", text).unwrap().config;
     let host = Host::parse(b"a.example").unwrap();
-    let of = Deployment::of(&config.inbounds[0], host.clone()).unwrap();
+    let [of] = &Deployment::of(&config.inbounds[0], &host, None)[..] else { panic!("one server") };
     assert_eq!((of.server.to_string().as_str(), &*of.name), ("a.example:6160", "snell"));
     assert_eq!(of.obfs, ObfsClient::Http("a.example".into()));
-    assert_eq!(Deployment::of(&config.inbounds[1], host), None);
-    assert!(!format!("{:?}", share(Form::Adit, &of)).contains("psk ="));
+    assert_eq!(Deployment::of(&config.inbounds[0], &host, Some("snell")), []);
+    assert_eq!(Deployment::of(&config.inbounds[1], &host, None), []);
+    assert!(!format!("{:?}", share(Form::Adit, of)).contains("psk ="));
+}
+
+fn users(psk: &str, user: Option<&str>) -> Vec<Deployment> {
+    let text = format!(
+        "[[inbound]]\nname = \"s\"\nprotocol = \"snell\"\nlisten = \":6160\"\n{psk}users = [{{ name = \"ann\", \
+         password = \"of ann\" }}, {{ name = \"bob\", password = \"of bob\" }}]\n"
+    );
+    let config = native::parse("t", &text).unwrap().config;
+    Deployment::of(&config.inbounds[0], &Host::parse(b"a.example").unwrap(), user)
+}
+
+#[test]
+fn users_with_a_key_each_are_ordinary_servers() {
+    let all = users("", None);
+    assert_eq!(all.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["s ann", "s bob"]);
+    for form in Form::ALL {
+        assert_eq!(refusal(form, &all[0]), None, "{form}");
+    }
+    let line = "s ann = snell, a.example, 6160, psk=\"of ann\", version=5, reuse=true, udp-relay=true, block-quic=off\n";
+    assert_eq!(text(Form::Surge, &all[0]), line);
+    assert_eq!(users("", Some("bob")), all[1..]);
+    assert_eq!(users("", Some("eve")), []);
+}
+
+#[test]
+fn users_of_one_key_are_told_apart_where_clients_can() {
+    let all = users("psk = \"common\"\n", None);
+    assert_eq!(users("psk = \"common\"\n", Some("bob")), all[1..]);
+    let bob = &all[1];
+    let json = text(Form::SingBox, bob);
+    assert!(json.contains("\"psk\": \"common\",\n  \"userkey\": \"of bob\","), "{json}");
+    let (client, _) = native_client(&text(Form::Adit, bob));
+    assert_eq!((client.psk, client.client_id), (bob.psk.clone(), bob.client_id.clone()));
+    let loaded = crate::dialect::import::parse(None, "t", &json).unwrap();
+    let (client, _) = client_of(loaded.config);
+    assert_eq!(client.client_id.map(|id| id.expose().to_owned()).as_deref(), Some("of bob"));
+    for form in [Form::Surge, Form::Mihomo, Form::OpenSnell, Form::Shadowrocket] {
+        assert_eq!(refusal(form, bob), Some("user-key"), "{form}");
+    }
+    let long = Deployment { client_id: Some(Secret::new("x".repeat(256))), ..bob.clone() };
+    assert_eq!(refusal(Form::Adit, &long), Some("user-key"));
 }
 
 fn shadow(keys: &str) -> Vec<Shadowsocks> {
     let text = format!("[[inbound]]\nname = \"s\"\nprotocol = \"shadowsocks\"\nlisten = \":8388\"\n{keys}");
     let config = native::parse("t", &text).unwrap().config;
-    Shadowsocks::of(&config.inbounds[0], &Host::parse(b"a.example").unwrap())
+    Shadowsocks::of(&config.inbounds[0], &Host::parse(b"a.example").unwrap(), None)
+}
+
+#[test]
+fn one_user_of_shadowsocks() {
+    let text = "[[inbound]]\nname = \"s\"\nprotocol = \"shadowsocks\"\nlisten = \":8388\"\nmethod = \"2022-blake3-aes-128-gcm\"\n\
+                password = \"AAAAAAAAAAAAAAAAAAAAAA==\"\nusers = [{ name = \"u\", password = \"AQAAAAAAAAAAAAAAAAAAAA==\" }, \
+                { name = \"v\", password = \"AgAAAAAAAAAAAAAAAAAAAA==\" }]\n";
+    let config = native::parse("t", text).unwrap().config;
+    let host = Host::parse(b"a.example").unwrap();
+    let names = |user| {
+        let all = Shadowsocks::of(&config.inbounds[0], &host, user);
+        all.into_iter().map(|one| one.name.into_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(None), ["s u", "s v"]);
+    assert_eq!(names(Some("v")), ["s v"]);
+    assert_eq!(names(Some("w")), Vec::<String>::new());
 }
 
 #[test]
@@ -216,10 +275,10 @@ fn generated_keys() {
 }
 
 fn native_client(text: &str) -> (crate::model::SnellClient, bool) {
-    client(native::parse("t", text).unwrap().config)
+    client_of(native::parse("t", text).unwrap().config)
 }
 
-fn client(mut config: Config) -> (crate::model::SnellClient, bool) {
+fn client_of(mut config: Config) -> (crate::model::SnellClient, bool) {
     let outbound = config.outbounds.remove(0);
     let OutboundProtocol::Snell(client) = outbound.protocol else { panic!("not snell") };
     (client, outbound.dial.fast_open)
@@ -244,7 +303,7 @@ fn psk_in(form: Form, text: &str) -> String {
         Form::OpenSnell => {
             let loaded = opensnell::parse(opensnell::Program::Client, None, "t", text).unwrap();
             assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
-            client(loaded.config).0.psk.expose().to_owned()
+            client_of(loaded.config).0.psk.expose().to_owned()
         }
         Form::Shadowrocket => {
             let inside = text.strip_prefix("snell://").unwrap().split('?').next().unwrap();

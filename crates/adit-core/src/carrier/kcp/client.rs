@@ -10,12 +10,12 @@ use std::time::Instant;
 use adit_config::model::{Egress, KcpClient};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::rt::{self, Carried, Stream};
-use adit_net::udp::{Fragmentation, Socket};
+use adit_net::udp::{Fragmentation, RawSocket, Socket};
 use adit_proto::wire::{Rng, Target};
 
 use super::driver::{Driver, Handle};
 use super::stream::CarriedStream;
-use super::{Context, Shared};
+use super::{Context, Link, Shared};
 use crate::rng::OsRng;
 
 /// The sessions of one outbound on one core.
@@ -117,10 +117,16 @@ impl Client {
         if let Some(handle) = self.live(at) {
             return Ok(handle);
         }
-        let (socket, peer) = self.connect(&addrs)?;
+        let (link, peer) = match self.config.kcp.raw_tcp {
+            false => self.connect(&addrs)?,
+            true => Box::pin(self.connect_raw(&addrs)).await?,
+        };
+        if let Some(handle) = self.live(at) {
+            return Ok(handle);
+        }
         let failed = |source| DialError::Socket { addr: peer, source };
         let mut driver =
-            Driver::new(self.shared.clone(), self.context.clone(), socket, None).map_err(failed)?;
+            Driver::new(self.shared.clone(), self.context.clone(), link, None).map_err(failed)?;
         let now = rt::now();
         let mut conv = [0; 4];
         OsRng.fill(&mut conv);
@@ -133,7 +139,7 @@ impl Client {
     }
 
     /// A socket for the first address that the system has a way to.
-    fn connect(&self, addrs: &[SocketAddr]) -> Result<(Socket, SocketAddr), DialError> {
+    fn connect(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
         let mut failure = None;
         for &addr in addrs {
             let made = Socket::connect(addr, &self.egress).and_then(|socket| {
@@ -141,8 +147,20 @@ impl Client {
                 Ok(socket)
             });
             match made {
-                Ok(socket) => return Ok((socket, addr)),
+                Ok(socket) => return Ok((Link::Udp(socket), addr)),
                 Err(source) => failure = Some(DialError::Socket { addr, source }),
+            }
+        }
+        Err(failure.unwrap_or(DialError::Port))
+    }
+
+    /// The same for the first address that answers.
+    async fn connect_raw(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
+        let mut failure = None;
+        for &addr in addrs {
+            match RawSocket::connect(addr, &self.egress).await {
+                Ok(socket) => return Ok((Link::Tcp(socket), addr)),
+                Err(source) => failure = Some(DialError::Connect { addr, source }),
             }
         }
         Err(failure.unwrap_or(DialError::Port))

@@ -11,9 +11,11 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, Sent, Socket};
+use adit_net::udp::{Datagram, Sent};
 use adit_proto::smux::{Role, StreamId};
 
+use super::link::Link;
+use super::memory::RESERVED;
 use super::session::{Failure, Session, as_u64, conversation};
 use super::shared::Shared;
 use super::{Context, Scratch};
@@ -41,8 +43,8 @@ pub(super) struct Handle {
     due_at: Cell<Option<Instant>>,
     /// It counts among the connections that a drain waits for.
     is_unflushed: Cell<bool>,
-    /// Bytes that it has in the core's account.
-    unread: Cell<usize>,
+    /// Bytes that it has taken of the process's memory.
+    charged: Cell<usize>,
     /// When people are told of it again.
     reports_at: Cell<Instant>,
     /// Something may have changed since.
@@ -72,10 +74,20 @@ impl Handle {
         }
     }
 
-    /// Keeps the accounts of the core up to date.
-    fn settle(&self, unread: usize, is_unflushed: bool) {
-        let (total, active) = (&self.context.unread, &self.context.active);
-        total.set(total.get() + unread - self.unread.replace(unread));
+    /// Whether the process has so little memory left that sessions are to hold no more.
+    pub(super) fn is_short(&self) -> bool {
+        self.context.memory.is_short()
+    }
+
+    /// Keeps the account of the process's memory up to date.
+    pub(super) fn charge(&self, bytes: usize) {
+        self.context.memory.change(self.charged.replace(bytes), bytes);
+    }
+
+    /// Keeps the accounts up to date.
+    fn settle(&self, charge: usize, is_unflushed: bool) {
+        self.charge(charge);
+        let active = &self.context.active;
         match (self.is_unflushed.replace(is_unflushed), is_unflushed) {
             (false, true) => active.set(active.get() + 1),
             (true, false) => active.set(active.get() - 1),
@@ -97,7 +109,7 @@ pub(super) type Accept = Box<dyn Fn(&Rc<Handle>, StreamId)>;
 pub(super) struct Driver {
     shared: Arc<Shared>,
     context: Context,
-    socket: Socket,
+    link: Link,
     local: SocketAddr,
     desk: Rc<Desk>,
     sessions: HashMap<SocketAddr, Rc<Handle>>,
@@ -118,26 +130,26 @@ impl Driver {
     pub(super) fn new(
         shared: Arc<Shared>,
         context: Context,
-        socket: Socket,
+        link: Link,
         accept: Option<Accept>,
     ) -> io::Result<Self> {
         let config = &shared.config;
-        let local = socket.local_addr()?;
+        let local = link.local_addr()?;
         if accept.is_some() && local.ip().is_unspecified() {
             // Answers come from where the question went to.
-            socket.report_destination()?;
+            link.report_destination()?;
         }
         if let Some(len) = config.socket_buffer {
-            socket.set_buffers(len)?;
+            link.set_buffers(len)?;
         }
         let class = if local.is_ipv6() { config.class_v6 } else { config.class_v4 };
         if class > 0 {
-            socket.set_traffic_class(class)?;
+            link.set_traffic_class(class)?;
         }
         Ok(Self {
             shared,
             context,
-            socket,
+            link,
             local,
             desk: Rc::default(),
             sessions: HashMap::new(),
@@ -164,7 +176,7 @@ impl Driver {
             is_listed: Cell::new(false),
             due_at: Cell::new(None),
             is_unflushed: Cell::new(false),
-            unread: Cell::new(0),
+            charged: Cell::new(0),
             reports_at: Cell::new(now),
             is_unreported: Cell::new(false),
             retires_at: Cell::new(None),
@@ -173,6 +185,7 @@ impl Driver {
             old.session.borrow_mut().fail(Failure::Replaced);
             self.forget(&old);
         }
+        handle.charge(RESERVED);
         handle.touch();
         handle
     }
@@ -235,7 +248,7 @@ impl Driver {
         let mut scratch = scratch.borrow_mut();
         let Scratch { batch, .. } = &mut **scratch.get_or_insert_default();
         let mut lost = 0;
-        std::task::ready!(self.socket.poll_receive(cx, batch, &mut lost))?;
+        std::task::ready!(self.link.poll_receive(cx, batch, &mut lost))?;
         let now = rt::now();
         let mut bytes = 0;
         for at in 0..batch.len() {
@@ -265,18 +278,8 @@ impl Driver {
             (Some(handle), Some((conv, _))) if handle.session.borrow().arq.conv() == conv => handle,
             (Some(_), Some((conv, 0))) if self.accept.is_some() => self.begin(from, conv, now),
             (None, Some((conv, _))) if self.accept.is_some() => {
-                if self.sessions.len() >= MAX_SESSIONS {
-                    self.shared.metrics.refused.add(1);
-                    if let Some(times) = self.shared.notices.crowded.due(now) {
-                        let carrier = &*self.shared.name;
-                        tracing::warn!(
-                            carrier,
-                            times,
-                            most = MAX_SESSIONS,
-                            "too many sessions: no more are taken"
-                        );
-                    }
-                    return;
+                if self.sessions.len() >= MAX_SESSIONS || !self.context.memory.admits() {
+                    return self.turn_away(now);
                 }
                 self.begin(from, conv, now)
             }
@@ -287,9 +290,19 @@ impl Driver {
         };
         let mut session = handle.session.borrow_mut();
         session.from = datagram.to;
-        session.handle_datagram(payload, now);
+        session.handle_datagram(payload, now, handle.is_short());
+        handle.charge(session.charge());
         drop(session);
         handle.touch();
+    }
+
+    /// One session too many.
+    fn turn_away(&self, now: Instant) {
+        self.shared.metrics.refused.add(1);
+        let Some(times) = self.shared.notices.crowded.due(now) else { return };
+        let (carrier, sessions) = (&*self.shared.name, self.sessions.len());
+        let text = if sessions >= MAX_SESSIONS { "too many sessions" } else { "no memory for more sessions" };
+        tracing::warn!(carrier, times, sessions, "{text}: no more are taken");
     }
 
     /// A datagram that does not open: nobody is told on the wire.
@@ -334,8 +347,16 @@ impl Driver {
 
     fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant) {
         let mut session = handle.session.borrow_mut();
-        let may_hold = self.context.unread.get() < Context::CORE_MEMORY;
-        session.step(now, may_hold);
+        let is_short = handle.is_short();
+        session.step(now, is_short);
+        if is_short && let Some(times) = self.context.memory.tell_shortage(now) {
+            let most = self.context.memory.most();
+            tracing::warn!(
+                times,
+                most,
+                "sessions hold what they may together: they take in no more than they give out"
+            );
+        }
         let opened = std::mem::take(&mut session.opened);
         if !opened.is_empty() {
             drop(session);
@@ -367,7 +388,7 @@ impl Driver {
         if retired.is_some_and(|at| now >= at || session.stream_count() == 0 && !is_unflushed) {
             session.fail(Failure::Replaced);
         }
-        handle.settle(session.unread(), is_unflushed);
+        handle.settle(session.charge(), is_unflushed);
         let timeout = session.poll_timeout(now).into_iter().chain(retired).min();
         // While it does something it is looked at once a second, for those who watch.
         let is_watched = handle.is_unreported.get() || session.stream_count() > 0;
@@ -419,7 +440,7 @@ impl Driver {
             return;
         }
         let Sent { sent, full, too_big, failed, .. } =
-            self.socket.send_from(batch, &outbox.block, &outbox.datagrams);
+            self.link.send_from(batch, &outbox.block, &outbox.datagrams);
         let metrics = &self.shared.metrics;
         metrics.out_datagrams.add(as_u64(sent));
         metrics.out_bytes.add(as_u64(outbox.block.len()));

@@ -2,23 +2,26 @@
 //!
 //! ```text
 //!   relay ─ Stream ─┐
-//!   relay ─ Stream ─┼─ smux ─ [snappy] ─ KCP ─ [FEC] ─ cipher ─ batch ─ UDP socket
+//!   relay ─ Stream ─┼─ smux ─ [snappy] ─ KCP ─ [FEC] ─ cipher ─ batch ─ socket
 //!   relay ─ Stream ─┘   └───────────── one Session ────────┘     └─── one Driver ──┘
 //! ```
 //!
 //! - A [`Session`](session::Session) puts the state machines together; it has no socket, no task and no timer.
-//! - A [`Driver`](driver::Driver) is one socket on one core with its sessions: a client's has one, a server's one for
+//! - A [`Link`](link::Link) is a socket for UDP, or a raw one whose datagrams look like TCP.
+//! - A [`Driver`](driver::Driver) is one link on one core with its sessions: a client's has one, a server's one for
 //!   each client. It is one future. A turn receives one batch, lets each session that has something to do do it, and
 //!   sends, so much per session, before the others on the core run.
 //! - A stream calls its session directly, which puts itself on the driver's list of those that have something to do.
 //!   There is no channel and no copy between them.
 //!
 //! What bounds memory: the windows of KCP, the receive buffer of smux, its send buffers (a stream that has no room there
-//! does not read from its source), the number of streams and sessions, and what the sessions of a core hold together
-//! ([`Context::CORE_MEMORY`]).
+//! does not read from its source), the number of streams and sessions, and what all sessions of the process hold together
+//! ([`Memory`]).
 
 mod client;
 mod driver;
+mod link;
+mod memory;
 mod metrics;
 mod outbox;
 mod server;
@@ -28,12 +31,16 @@ mod stream;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use adit_net::udp::Batch;
 
 use self::outbox::Outbox;
 
 pub(crate) use self::client::Client;
+pub(crate) use self::link::Link;
+pub(crate) use self::memory::Memory;
+pub use self::memory::MemoryStatus;
 pub(crate) use self::metrics::KcpMetrics;
 pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
 pub(crate) use self::server::serve;
@@ -52,16 +59,12 @@ pub(crate) struct Context {
     scratch: Rc<RefCell<Option<Box<Scratch>>>>,
     /// Connections on this core, which a drain waits for; a session that has not sent everything counts too.
     active: Rc<Cell<usize>>,
-    /// Bytes that wait for readers, all sessions together.
-    unread: Rc<Cell<usize>>,
+    memory: Arc<Memory>,
 }
 
 impl Context {
-    /// Bytes that may wait for readers on one core before sessions stop reading, beyond 64 KiB each.
-    pub(crate) const CORE_MEMORY: usize = 128 << 20;
-
     /// Nothing is made before the first driver runs.
-    pub(crate) fn new(active: Rc<Cell<usize>>) -> Self {
-        Self { scratch: Rc::default(), active, unread: Rc::default() }
+    pub(crate) fn new(active: Rc<Cell<usize>>, memory: Arc<Memory>) -> Self {
+        Self { scratch: Rc::default(), active, memory }
     }
 }

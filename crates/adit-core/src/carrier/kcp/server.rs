@@ -1,32 +1,30 @@
 //! The side that takes sessions.
 
 use std::io;
-use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_net::rt::{Carried, Stream};
-use adit_net::udp::Socket;
 
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
-use super::{Context, Shared};
+use super::{Context, Link, Shared};
 use adit_proto::smux::StreamId;
 
-/// Serves the sessions that come to `socket`; each stream is given to `take`, with its peer.
+/// Serves the sessions that come by `link`; each stream is given to `take`, with its peer.
 ///
 /// # Errors
 /// When the socket cannot be used.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     context: Context,
-    socket: UdpSocket,
+    link: Link,
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {
         let stream: Box<dyn Carried> = Box::new(CarriedStream::new(handle.clone(), id));
         take(stream.into(), handle.peer);
     });
-    Driver::new(shared, context, Socket::from_std(socket)?, Some(accept))?.run().await;
+    Driver::new(shared, context, link, Some(accept))?.run().await;
     Ok(())
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use adit_proto::kcp::arq::{Arq, Arrival, Limit};
+use adit_proto::kcp::arq::{Admission, Arq, Arrival, Limit};
 use adit_proto::kcp::crypt::Qpp;
 use adit_proto::kcp::fec::{self, Decoder, Received, Sending};
 use adit_proto::smux::{Event, Mux, Role, StreamId, Version};
 use adit_proto::snappy;
 use adit_proto::wire::WireError;
 
+use super::memory::RESERVED;
 use super::metrics::SessionStatus;
 use super::outbox::Outbox;
 use super::shared::Shared;
@@ -20,8 +21,12 @@ use crate::rng::OsRng;
 
 /// What is decompressed or compressed in one go is kept for the next time up to this capacity, in bytes.
 const KEPT: usize = 16 << 10;
-/// Pause of a session that stopped reading because its core holds too much.
-const STALL: Duration = Duration::from_millis(20);
+/// Pause of a session that stands still because the process holds too much.
+const STALL: Duration = Duration::from_millis(100);
+/// Bytes that a session may hold in each direction however little memory is left.
+const OWN: usize = RESERVED / 2;
+/// Streams that a session may have then.
+const OWN_STREAMS: usize = 16;
 /// Without an answer for this long, something is said in the log.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Longest burst of a session with a limited rate, in seconds of that rate.
@@ -75,6 +80,8 @@ pub(super) struct Session {
     /// Readers, or the core's memory, stand in the way.
     stalled_until: Option<Instant>,
     is_full: bool,
+    /// A writer was sent away because memory is short.
+    is_starved: bool,
     tokens: Option<Tokens>,
     pub(super) counts: Counts,
 }
@@ -150,6 +157,7 @@ impl Session {
             unopened: 0,
             stalled_until: None,
             is_full: false,
+            is_starved: false,
             tokens,
             counts: Counts::default(),
             shared,
@@ -251,17 +259,54 @@ impl Session {
         is_there && !is_empty && !self.is_over()
     }
 
-    pub(super) fn unread(&self) -> usize {
-        self.mux.as_ref().map_or(0, Mux::unread)
+    /// Bytes that it is charged for: what it holds, with what keeping that costs, and no less than what is its own.
+    pub(super) fn charge(&self) -> usize {
+        let squeeze =
+            self.squeeze.as_ref().map_or(0, |squeeze| squeeze.plain.capacity() + squeeze.frames.capacity());
+        let mux = self.mux.as_ref().map_or(0, Mux::footprint);
+        let arq = self.arq.sending_footprint() + self.arq.receiving_footprint();
+        (arq + mux + self.decoder.held() + self.pending.capacity() + squeeze).max(RESERVED)
+    }
+
+    /// Whether writers are to wait although there is room: the process has none.
+    pub(super) fn is_throttled(&self, is_short: bool) -> bool {
+        let mux = self.mux.as_ref().map_or(0, Mux::sending_footprint);
+        is_short && self.arq.sending_footprint() + mux >= OWN
+    }
+
+    /// A writer waits until the process has memory again.
+    pub(super) fn starve(&mut self, id: StreamId, waker: &Waker) {
+        self.is_starved = true;
+        self.wait_writable(id, waker);
+    }
+
+    /// Decides what is taken of what comes: everything, unless the process has no memory left or the peer's segments
+    /// are larger than any program's. Even then each session goes on, by one segment at a time, as long as its readers
+    /// do.
+    fn admit(&mut self, is_short: bool) {
+        let unread = self.mux.as_ref().map_or(0, Mux::unread);
+        let plain = self.squeeze.as_ref().map_or(0, |squeeze| squeeze.plain.len() - squeeze.plain_at);
+        let is_large = self.arq.receiving_footprint() > self.shared.most_received();
+        let admission = match is_short || is_large {
+            false => Admission::All,
+            true if self.arq.readable() + unread + plain < OWN => Admission::Next,
+            true => Admission::Nothing,
+        };
+        if admission != Admission::All {
+            // Repairing others takes memory too.
+            self.decoder.clear();
+        }
+        self.arq.set_admission(admission);
     }
 
     fn held(&self) -> usize {
         self.arq.held() + self.mux.as_ref().map_or(0, Mux::held)
     }
 
-    /// Takes what was inside of a datagram.
-    pub(super) fn handle_datagram(&mut self, payload: &[u8], now: Instant) {
+    /// Takes what was inside of a datagram; `is_short` says whether the process has little memory left.
+    pub(super) fn handle_datagram(&mut self, payload: &[u8], now: Instant, is_short: bool) {
         self.heard_at = Some(now);
+        self.admit(is_short);
         match self.decoder.handle(payload) {
             Ok(Received::Data(bytes)) => {
                 self.counts.received += as_u64(bytes.len());
@@ -280,15 +325,16 @@ impl Session {
         }
     }
 
-    /// Lets everything inside go on as far as it can. `may_hold` says whether the core has memory left.
-    pub(super) fn step(&mut self, now: Instant, may_hold: bool) {
+    /// Lets everything inside go on as far as it can; `is_short` as for [`Session::handle_datagram`].
+    pub(super) fn step(&mut self, now: Instant, is_short: bool) {
         if self.is_over() {
             return;
         }
+        self.admit(is_short);
         if self.role == Role::Client && self.arq.is_forgotten() {
             return self.fail(Failure::Forgotten);
         }
-        if let Err(error) = self.read(now, may_hold) {
+        if let Err(error) = self.read(now, !is_short) {
             return self.fail(Failure::Wire(error));
         }
         let timeout = self.shared.config.timeout;
@@ -308,6 +354,25 @@ impl Session {
             mux.set_round_trip(round_trip);
         }
         self.dispatch(now);
+        if is_short {
+            self.refuse_streams();
+        }
+        if self.is_starved && self.is_throttled(is_short) {
+            self.stalled_until = Some(now + STALL);
+        } else if std::mem::take(&mut self.is_starved) {
+            let writers = self.streams.values_mut().filter_map(|waiting| waiting.writer.take());
+            writers.for_each(Waker::wake);
+        }
+    }
+
+    /// Closes what the peer has opened beyond a few streams.
+    fn refuse_streams(&mut self) {
+        while self.streams.len() > OWN_STREAMS
+            && let Some(id) = self.opened.pop()
+        {
+            self.streams.remove(&id.get());
+            self.mux.iter_mut().for_each(|mux| mux.close(id));
+        }
     }
 
     /// From KCP to the streams, as far as they take it.
@@ -320,7 +385,7 @@ impl Session {
             {
                 let plain = &squeeze.plain[squeeze.plain_at..];
                 let mux = ready(&mut self.mux, plain, &self.shared, now)?;
-                let taken = if may_hold || mux.unread() < KEPT * 4 { mux.handle_input(plain)? } else { 0 };
+                let taken = if may_hold || mux.unread() < OWN { mux.handle_input(plain)? } else { 0 };
                 self.has_frames = true;
                 squeeze.plain_at += taken;
                 if squeeze.plain_at < squeeze.plain.len() {
@@ -339,7 +404,7 @@ impl Session {
             } else {
                 let mux = ready(&mut self.mux, bytes, &self.shared, now)?;
                 self.has_frames = true;
-                if may_hold || mux.unread() < KEPT * 4 { mux.handle_input(bytes)? } else { 0 }
+                if may_hold || mux.unread() < OWN { mux.handle_input(bytes)? } else { 0 }
             };
             if taken == 0 {
                 self.stall(now, may_hold);

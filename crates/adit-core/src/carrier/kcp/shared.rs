@@ -22,6 +22,8 @@ const FIRST_RECV_WINDOW: u16 = 1024;
 const SEND_BUFFER: usize = 128 << 10;
 /// The same for all streams of a session.
 const SEND_BUFFERS: usize = 4 << 20;
+/// The longest datagram that any program sends.
+const LONGEST: usize = 1500;
 /// Streams of one session.
 const MAX_STREAMS: usize = 4096;
 
@@ -125,6 +127,13 @@ impl Shared {
     /// Segments that the receive window may grow to.
     fn most_recv_window(&self) -> u16 {
         u16::try_from(self.config.memory / self.config.mtu).unwrap_or(u16::MAX)
+    }
+
+    /// Bytes that segments of a session may take that its streams have not: what its window allows, if no segment is
+    /// longer than a datagram of any program.
+    pub(super) fn most_received(&self) -> usize {
+        let window = self.config.recv_window.map_or(0, usize::from);
+        2 * self.config.memory.max(window * LONGEST)
     }
 
     pub(super) fn mux(&self, version: Version) -> smux::Settings {

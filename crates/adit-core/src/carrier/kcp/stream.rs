@@ -60,6 +60,7 @@ impl Carried for CarriedStream {
                 if session.has_work() {
                     self.handle.touch();
                 }
+                self.handle.charge(session.charge());
                 Poll::Ready(Ok(len))
             }
             Received::End => Poll::Ready(Ok(0)),
@@ -77,6 +78,12 @@ impl Carried for CarriedStream {
         }
         if session.answer_is_late(self.id, rt::now()) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if session.is_throttled(self.handle.is_short()) {
+            session.starve(self.id, cx.waker());
+            drop(session);
+            self.handle.touch();
+            return Poll::Pending;
         }
         let sent = match &self.pads {
             Some(pads) => session.send_padded(self.id, bytes, &mut pads.borrow_mut().0),

@@ -65,6 +65,9 @@ const UNKNOWN_RTT_US: u64 = 100_000;
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
 
+/// What keeping a segment costs in bytes besides its data, at most.
+const PER_SEGMENT: usize = 128;
+
 /// Bytes that may wait in the queue: beyond, interactive streams above would wait behind bulk.
 const MAX_QUEUED: usize = 64 << 10;
 
@@ -127,6 +130,17 @@ pub enum Arrival {
     Received,
     /// It was computed from parity: late, so that its window and its times mean nothing.
     Recovered,
+}
+
+/// What is taken of the data that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// What the window allows.
+    All,
+    /// The segment that is next in order alone, and the peer is given a narrow window.
+    Next,
+    /// Nothing, and the peer is told so.
+    Nothing,
 }
 
 /// What keeps a conversation from sending more.
@@ -457,9 +471,11 @@ impl Arq {
     pub fn consume(&mut self, len: usize) {
         assert!(len <= self.peek().len(), "consumed {len} of {} bytes", self.peek().len());
         self.receiver.consume(len);
-        if std::mem::take(&mut self.receiver.reopened) {
-            self.probe.tell = true;
-        }
+        self.tell_reopened();
+    }
+
+    fn tell_reopened(&mut self) {
+        self.probe.tell |= std::mem::take(&mut self.receiver.reopened);
     }
 
     /// Received bytes that can be read.
@@ -557,6 +573,22 @@ impl Arq {
     /// Bytes of payload that are held in either direction.
     pub fn held(&self) -> usize {
         self.sender.held() + self.receiver.held()
+    }
+
+    /// Bytes that sending takes, with what keeping them costs; an upper bound that is quickly told.
+    pub fn sending_footprint(&self) -> usize {
+        self.sender.footprint(self.mss)
+    }
+
+    /// The same for receiving.
+    pub fn receiving_footprint(&self) -> usize {
+        self.receiver.footprint()
+    }
+
+    /// What is taken from now on of the data that comes: what is not taken is as if it had been lost.
+    pub fn set_admission(&mut self, admission: Admission) {
+        self.receiver.set_admission(admission);
+        self.tell_reopened();
     }
 
     /// Changes the number of KCP bytes in a datagram, within [`Settings::mtu`]. Segments that were cut before keep their
@@ -758,6 +790,7 @@ pub fn fuzz_arq(data: &[u8], epoch: Instant) {
             out.clear();
         }
         assert!(arq.receiver.readable() <= data.len());
+        assert!(arq.receiver.held() <= arq.receiving_footprint());
         assert!(arq.sender.span() <= usize::from(arq.settings.send_window));
         let read = arq.peek().len() / 2;
         arq.consume(read);

@@ -1,12 +1,16 @@
 use std::collections::VecDeque;
 
 use super::segment::before;
+use super::{Admission, PER_SEGMENT};
 
 /// Buffers that are kept for reuse while data flows.
 const SPARE: usize = 64;
 
 /// Pending acknowledgements that are kept at most: beyond, the oldest go, which `una` covers or a repetition renews.
 const MAX_ACKS: usize = 4096;
+
+/// Segments that a peer is told to send at most while only the next one is taken: it goes on, and does not have to ask.
+const NARROW: u16 = 32;
 
 /// The receiving half: puts segments in order and keeps account of what to acknowledge.
 ///
@@ -17,6 +21,9 @@ pub(super) struct Receiver {
     window: u16,
     /// From `next` on; `None` has not arrived.
     gaps: VecDeque<Option<Vec<u8>>>,
+    /// Bytes in them.
+    waiting: usize,
+    admission: Admission,
     /// In order, for the reader, who has taken `taken` bytes of the first.
     ready: VecDeque<Vec<u8>>,
     taken: usize,
@@ -36,6 +43,8 @@ impl Receiver {
             next: 0,
             window,
             gaps: VecDeque::new(),
+            waiting: 0,
+            admission: Admission::All,
             ready: VecDeque::new(),
             taken: 0,
             readable: 0,
@@ -60,9 +69,19 @@ impl Receiver {
         self.settle();
     }
 
+    pub(super) fn set_admission(&mut self, admission: Admission) {
+        let before = std::mem::replace(&mut self.admission, admission);
+        self.reopened |= before == Admission::Nothing && admission != Admission::Nothing;
+    }
+
     /// The free window, as the peer is told.
     pub(super) fn free_window(&self) -> u16 {
-        u16::try_from(usize::from(self.window).saturating_sub(self.ready.len())).unwrap_or(u16::MAX)
+        let free = u16::try_from(usize::from(self.window).saturating_sub(self.ready.len()));
+        match self.admission {
+            Admission::All => free.unwrap_or(u16::MAX),
+            Admission::Next => free.unwrap_or(u16::MAX).min(NARROW),
+            Admission::Nothing => 0,
+        }
     }
 
     /// Segments that have been taken in, each once.
@@ -77,13 +96,27 @@ impl Receiver {
 
     /// Bytes held, with what waits for gaps to be filled.
     pub(super) fn held(&self) -> usize {
-        self.readable + self.gaps.iter().flatten().map(Vec::len).sum::<usize>()
+        self.readable + self.waiting
     }
 
-    /// Takes a PUSH. Duplicates are acknowledged again; what lies beyond the window is not.
+    /// The same with what keeping them costs.
+    pub(super) fn footprint(&self) -> usize {
+        self.held() + (self.gaps.len() + self.ready.len()) * PER_SEGMENT
+    }
+
+    /// Takes a PUSH. Duplicates are acknowledged again; what lies beyond the window, or is not admitted, is not.
     pub(super) fn push(&mut self, sn: u32, ts: u32, data: &[u8]) {
         let at = sn.wrapping_sub(self.next);
         if !before(sn, self.next.wrapping_add(self.window.into())) {
+            return;
+        }
+        let is_known = before(sn, self.next) || self.gaps.get(at as usize).is_some_and(Option::is_some);
+        let is_admitted = match self.admission {
+            Admission::All => true,
+            Admission::Next => at == 0,
+            Admission::Nothing => false,
+        };
+        if !is_known && !is_admitted {
             return;
         }
         if self.acks.len() == MAX_ACKS {
@@ -105,6 +138,7 @@ impl Receiver {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend(data);
         self.fresh += 1;
+        self.waiting += buffer.len();
         self.gaps[at] = Some(buffer);
         self.settle();
     }
@@ -115,6 +149,7 @@ impl Receiver {
             && let Some(Some(_)) = self.gaps.front()
             && let Some(Some(data)) = self.gaps.pop_front()
         {
+            self.waiting -= data.len();
             self.readable += data.len();
             self.ready.push_back(data);
             self.next = self.next.wrapping_add(1);

@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 
-use super::SEGMENT_HEADER_LEN;
 use super::rto::Rto;
 use super::segment::before;
+use super::{PER_SEGMENT, SEGMENT_HEADER_LEN};
 
 /// Buffers that are kept for reuse while data flows.
 const SPARE: usize = 64;
@@ -143,6 +143,11 @@ impl Sender {
     /// Bytes held, sent or not.
     pub(super) fn held(&self) -> usize {
         self.queued + self.slots.iter().map(|slot| slot.data.len()).sum::<usize>()
+    }
+
+    /// The same with what keeping them costs, counted as if all segments had `mss` bytes.
+    pub(super) fn footprint(&self, mss: usize) -> usize {
+        self.queued + self.slots.len() * (mss + PER_SEGMENT) + self.queue.len() * PER_SEGMENT
     }
 
     /// Cuts `data` to pieces of `mss` bytes; with `top_up` the last piece of the queue is filled first.

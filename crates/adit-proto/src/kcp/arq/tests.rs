@@ -361,3 +361,31 @@ proptest! {
         prop_assert!(pair.received[0].len() == 2_000);
     }
 }
+
+/// What is not admitted is as if it had been lost: the other end sends it again, and everything arrives once it may.
+#[test]
+fn a_receiver_takes_no_more_than_it_admits() {
+    let mut pair = Pair::new(&settings(), Conditions::default());
+    pair.ends[1].set_admission(Admission::Nothing);
+    let sent = bytes(60_000);
+    let mut left = &sent[..];
+    let mut offer = |end: &mut Arq| left = &left[end.send(left)..];
+    for _ in 0..200 {
+        offer(&mut pair.ends[0]);
+        pair.step();
+    }
+    assert_eq!((pair.ends[1].held(), pair.ends[1].receiver.free_window()), (0, 0));
+    // Segments that come out of order are not kept, those in order are; the peer is given a narrow window.
+    pair.ends[1].set_admission(Admission::Next);
+    assert_eq!(pair.ends[1].receiver.free_window(), 32);
+    let next = pair.ends[1].receiver.next();
+    pair.ends[1].receiver.push(next.wrapping_add(1), 0, &[1; 100]);
+    assert_eq!((pair.ends[1].receiving_footprint(), pair.ends[1].receiver.acks.len()), (0, 0));
+    while pair.received[1].len() < sent.len() {
+        offer(&mut pair.ends[0]);
+        assert!(pair.step(), "it goes on");
+        pair.read();
+        assert_eq!(pair.ends[1].receiver.held(), pair.ends[1].readable(), "nothing waits for gaps");
+    }
+    assert!(pair.received[1] == sent);
+}

@@ -149,6 +149,17 @@ impl Decoder {
         self.group = shards.map(|shards| (shards, Code::new(shards.data(), shards.parity())));
     }
 
+    /// Bytes that are kept.
+    pub fn held(&self) -> usize {
+        self.kept
+    }
+
+    /// Drops all packets that are kept to repair others with.
+    pub fn clear(&mut self) {
+        self.forget();
+        self.spare.clear();
+    }
+
     fn forget(&mut self) {
         while let Some(group) = self.groups.pop() {
             self.release_group(group);

@@ -243,6 +243,16 @@ impl Opener {
         Some(key)
     }
 
+    /// Whether `first`, the first bytes of a direction, have the shape of `profile`; costs no derivation, and says nothing
+    /// about the key.
+    pub(in super::super) fn has_shape(profile: &Profile, first: &[u8]) -> bool {
+        let Some((salt_block, rest)) = first.split_at_checked(profile.salt_block_len()) else { return false };
+        let Some(prefix) = rest.get(..profile.prefix_len(0)) else { return false };
+        let is_salt = |at: usize| profile.salt_at.iter().any(|salt_at| usize::from(*salt_at) == at);
+        let filler = salt_block.iter().copied().enumerate().filter(|(at, _)| !is_salt(*at));
+        profile.has_shape(0, prefix.iter().copied().enumerate()) && profile.has_shape(SALT_BLOCK_SEQ, filler)
+    }
+
     pub(in super::super) fn profile(&self) -> &Arc<Profile> {
         &self.profile
     }

@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use super::super::codec::{Format, Opener, Sealer};
 use super::super::frame::Frame;
+use super::super::tests::TestRng;
 use super::super::{DirectionKey, Psk};
 use super::fill::{Draws, Filler, SALT_BLOCK_SEQ};
 use super::profile::{DM, G, Profile, mix64, prf, shuffle_prf};
-use super::{Sealer as ShapedSealer, frame::put_header};
+use super::{Opener as ShapedOpener, Sealer as ShapedSealer, frame::put_header};
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce};
 use crate::wire::{Rng, WireError};
@@ -177,7 +178,47 @@ fn drawn_filler_has_the_shape_and_never_repeats() {
             _ => one.iter().skip(small(&row["params"]["g6"]) - 3).take(2).all(u8::is_ascii_digit),
         };
         assert!(has_shape, "{}", row["psk"]);
+        assert!(profile.has_shape(3, one.iter().copied().enumerate()), "{}", row["psk"]);
     }
+}
+
+/// The first bytes of other programs' connections, and of adit's, have the shape of their key and of few others.
+#[test]
+fn first_bytes_have_the_shape_of_their_key() {
+    let (mut firsts, mut random) = (Vec::new(), TestRng(6));
+    let captures = load("captures");
+    for capture in rows(&captures, "captures") {
+        if let Format::Shaped(profile) = format(capture) {
+            let streams =
+                rows(capture, "connections").iter().flat_map(|one| [&one["c2s_stream"], &one["s2c_stream"]]);
+            firsts.extend(
+                streams.filter(|stream| stream.is_string()).map(|stream| (profile.clone(), hex(stream))),
+            );
+        }
+    }
+    let recorded = firsts.len();
+    assert!(recorded > 10, "{recorded}");
+    let profiles: Vec<_> = (0..2000)
+        .map(|n| Arc::new(Profile::new(&Psk::new(format!("the key of user {n}").as_bytes()), &mut random)))
+        .collect();
+    for (profile, n) in profiles.iter().step_by(20).zip(0_u8..) {
+        let key = Psk::new(b"twelve bytes").derive(&[n; 16]);
+        let mut sealer = Sealer::new(Format::Shaped(profile.clone()), &key, true, &mut random);
+        firsts.push((profile.clone(), frame(&mut sealer, b"x", now())));
+    }
+    for (profile, first) in &firsts {
+        if first.len() < profile.opening_len() {
+            continue;
+        }
+        assert!(ShapedOpener::has_shape(profile, first));
+        let others = profiles.iter().filter(|other| ShapedOpener::has_shape(other, first)).count();
+        // Text of one key looks like text of another's.
+        assert!(others <= 500, "{others} of 2000");
+    }
+    let mut bytes = [0; 300];
+    random.fill(&mut bytes);
+    let likely = profiles.iter().filter(|profile| ShapedOpener::has_shape(profile, &bytes)).count();
+    assert!(likely <= 20, "{likely} of 2000");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! From flags and file to the model.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub(super) fn translate(
         config: Config::default(),
         process: merged.process(),
         acl: merged.path(Key::Acl),
+        acl_of: BTreeMap::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),

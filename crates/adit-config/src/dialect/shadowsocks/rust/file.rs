@@ -102,6 +102,7 @@ pub(super) struct Server {
     pub(super) tcp_weight: u8,
     pub(super) udp_weight: u8,
     pub(super) egress: Egress,
+    pub(super) acl: Option<PathBuf>,
 }
 
 /// One local port.
@@ -113,6 +114,7 @@ pub(super) struct Local {
     pub(super) mode: Option<Transports>,
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
+    pub(super) acl: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -360,6 +362,7 @@ impl Reader<'_, '_, '_> {
             tcp_weight: 100,
             udp_weight: 100,
             egress: Egress::default(),
+            acl: None,
         })
     }
 
@@ -397,11 +400,7 @@ impl Reader<'_, '_, '_> {
             "outbound_proxy",
             "not in this build, so connections would go out without it",
         );
-        self.refuse(
-            &mut fields,
-            "acl",
-            "one list for one server is not in this build; acl at the top holds for all",
-        );
+        let acl = acl(self.report, &mut fields);
         self.end(fields);
         if disabled {
             return None;
@@ -420,6 +419,7 @@ impl Reader<'_, '_, '_> {
             tcp_weight,
             udp_weight,
             egress,
+            acl,
         })
     }
 
@@ -434,7 +434,7 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new() })
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new(), acl: None })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -464,11 +464,7 @@ impl Reader<'_, '_, '_> {
             let field = fields.take(key).filter(|_| !disabled);
             users.extend(field.map(|field| self.auth(&field)).unwrap_or_default());
         }
-        self.refuse(
-            &mut fields,
-            "acl",
-            "one list for one port is not in this build; acl at the top holds for all",
-        );
+        let acl = acl(self.report, &mut fields);
         self.end(fields);
         if disabled {
             return None;
@@ -482,6 +478,7 @@ impl Reader<'_, '_, '_> {
                 mode,
                 forward: None,
                 users,
+                acl,
             });
         }
         if port_field.is_none() {
@@ -498,6 +495,7 @@ impl Reader<'_, '_, '_> {
             mode,
             forward: forward_host.zip(forward_port),
             users,
+            acl,
         })
     }
 
@@ -740,6 +738,12 @@ fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
             Vec::new()
         }
     }
+}
+
+/// The file of an access control list.
+fn acl(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<PathBuf> {
+    let path = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
+    path.map(|path| PathBuf::from(&*path))
 }
 
 /// `outbound_bind_interface`, `outbound_bind_addr` and `outbound_fwmark`.

@@ -121,7 +121,7 @@ fn a_file_with_everything() {
         runtime: {mode: 'single_thread'},\n\
         online_config: {config_url: 'https://x.example/token', update_interval: 60, allowed_plugins: ['p']},\n\
         locals: [{local_port: 1080, socks5_auth_config_path: 'socks.json'},\n\
-          {local_port: 8080, protocol: 'http', http_auth_config_path: 'http.json', mode: 'tcp_only'},\n\
+          {local_port: 8080, protocol: 'http', acl: 'b.acl', http_auth_config_path: 'http.json', mode: 'tcp_only'},\n\
           {local_port: 9, disabled: true}],\n\
         shadowsocks: [{address: 'a.example', port: 0x20FB, method: 'none', remarks: 'one', tcp_weight: 0.5, udp_weight: 0},\n\
           {server: '::1', server_port: 2, method: 'AES-128-GCM', password: '${MINE}', name: 'one', mode: 'tcp_only',\n\
@@ -132,6 +132,7 @@ fn a_file_with_everything() {
     assert!(setup.diagnostics.to_string().contains("warning: shadowsocks[0].method: none encrypts nothing"));
     assert_eq!(setup.diagnostics.len(), 1, "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["[::1]:1080", "[::1]:8080"]);
+    assert_eq!(setup.acl_of[&setup.config.inbounds[1].name], Path::new("b.acl"));
     let InboundProtocol::Local(local) = &setup.config.inbounds[0].protocol else { panic!() };
     assert_eq!((local.accepts, &*local.users[0].0), (LocalProtocols::Mixed, "ann"));
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
@@ -278,9 +279,9 @@ fn findings() {
         (
             Program::Local,
             "",
-            "{S, locals: [{local_port: 1, acl: 'x'}]}",
-            Exit::Config,
-            "locals[0].acl: one list for one port",
+            "{servers: [{S, acl: 'x'}], local_port: 1}",
+            Exit::Flag,
+            "warning: servers[0].acl: a client's lists belong to its local ports, so it has no effect",
         ),
         (
             Program::Local,

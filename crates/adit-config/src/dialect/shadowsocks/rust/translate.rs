@@ -1,6 +1,8 @@
 //! From what is asked for to the model.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::shadowsocks::Method;
@@ -233,6 +235,7 @@ impl Builder<'_> {
             tcp_weight: 100,
             udp_weight: 100,
             egress: Egress::default(),
+            acl: None,
         })
     }
 
@@ -264,6 +267,7 @@ impl Builder<'_> {
             tcp_weight: 100,
             udp_weight: 100,
             egress: Egress::default(),
+            acl: None,
         })
     }
 
@@ -278,6 +282,7 @@ impl Builder<'_> {
             mode: Some(self.flag_mode().unwrap_or_default()),
             forward: self.flag(Flag::ForwardAddr, split),
             users: Vec::new(),
+            acl: None,
         })
     }
 
@@ -296,6 +301,7 @@ impl Builder<'_> {
             },
             process: wanted.process.clone(),
             acl: wanted.acl.clone(),
+            acl_of: BTreeMap::new(),
             control: Control::None,
             online: wanted.online.clone().into_iter().collect(),
             diagnostics: Diagnostics::new(),
@@ -365,7 +371,7 @@ impl Builder<'_> {
                 outbounds.push(Outbound { name, dial, protocol: OutboundProtocol::Direct });
                 outbounds.len() - 1
             });
-            let Server { origin, host, port, key, users, plugin, mode, .. } = server;
+            let Server { origin, host, port, key, users, plugin, mode, acl, .. } = server;
             let listen = match setup::listen_host(&host) {
                 Ok(ip) => SocketAddr::new(ip, port),
                 Err(problem) => {
@@ -382,9 +388,11 @@ impl Builder<'_> {
                 continue;
             }
             taken.push(listen);
+            let name: Arc<str> = if many { format!("server-{}", i + 1).into() } else { "server".into() };
+            setup.acl_of.extend(acl.map(|acl| (name.clone(), acl)));
             match ShadowsocksServerKey::with_users(key, users) {
                 Ok(key) => setup.config.inbounds.push(Inbound {
-                    name: if many { format!("server-{}", i + 1).into() } else { "server".into() },
+                    name,
                     listen: vec![listen],
                     socket: SocketOptions { fast_open: self.wanted.fast_open, ..SocketOptions::default() },
                     outbound,
@@ -437,7 +445,9 @@ impl Builder<'_> {
         let mut taken: Vec<SocketAddr> = Vec::new();
         for local in locals {
             let mode = local.mode.unwrap_or(self.wanted.mode);
+            let acl = local.acl.clone();
             let Some(inbound) = self.local(local, &mut taken) else { continue };
+            setup.acl_of.extend(acl.map(|acl| (inbound.name.clone(), acl)));
             setup.config.inbounds.push(inbound);
             carried = Some(match carried {
                 Some(other) if other != mode => Transports::Both,
@@ -472,8 +482,13 @@ impl Builder<'_> {
 
     fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
         let dial = self.dial(Some(&server));
-        let Server { origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, .. } =
-            server;
+        let Server {
+            origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, acl, ..
+        } = server;
+        if acl.is_some() {
+            let problem = Problem::new("a client's lists belong to its local ports, so it has no effect");
+            origin.warning(&mut self.report, "acl", problem);
+        }
         let host = match Host::parse(host.as_bytes()) {
             Ok(Host::Ip(ip)) if ip.is_unspecified() => {
                 let problem = Problem::new("an address to listen on, not one to connect to");

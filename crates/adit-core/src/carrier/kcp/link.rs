@@ -1,0 +1,65 @@
+//! What datagrams go by.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use adit_net::udp::{Batch, Outgoing, RawSocket, Sent, Socket};
+
+/// A socket whose datagrams go by UDP, or look like segments of TCP.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Udp(Socket),
+    Tcp(RawSocket),
+}
+
+impl Link {
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Udp(udp) => udp.local_addr(),
+            Self::Tcp(tcp) => Ok(tcp.local_addr()),
+        }
+    }
+
+    /// Answers are to come from where questions went to.
+    pub(super) fn report_destination(&self) -> io::Result<()> {
+        match self {
+            Self::Udp(udp) => udp.report_destination(),
+            // It does so by itself.
+            Self::Tcp(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn set_buffers(&self, len: usize) -> io::Result<()> {
+        match self {
+            Self::Udp(udp) => udp.set_buffers(len),
+            Self::Tcp(tcp) => tcp.set_buffers(len),
+        }
+    }
+
+    pub(super) fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        match self {
+            Self::Udp(udp) => udp.set_traffic_class(class),
+            Self::Tcp(tcp) => tcp.set_traffic_class(class),
+        }
+    }
+
+    pub(super) fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        lost: &mut u64,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Self::Udp(udp) => udp.poll_receive(cx, batch, lost),
+            Self::Tcp(tcp) => tcp.poll_receive(cx, batch, lost),
+        }
+    }
+
+    pub(super) fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+        match self {
+            Self::Udp(udp) => udp.send_from(batch, block, datagrams),
+            Self::Tcp(tcp) => tcp.send_from(batch, block, datagrams),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What all sessions of the process may hold together.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::notice::Notice;
+
+/// What each session has for itself, whatever the others hold: half of it for each direction. A session at rest holds
+/// half of this at most.
+pub(super) const RESERVED: usize = 128 << 10;
+
+/// The least that all sessions may hold together, whatever the system has: a few busy ones.
+const LEAST: usize = 64 << 20;
+
+/// The memory that the carriers of all cores take from.
+///
+/// A session takes what it holds, and never less than [`RESERVED`]. Once little is left, sessions that have more than
+/// that take in no more than they give out, and no new ones are begun by peers, so that what is held stays below
+/// [`Memory::most`]: between a look at the account and the next, a core takes less than what [`Memory::is_short`] keeps
+/// back.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    most: usize,
+    used: AtomicUsize,
+    peak: AtomicUsize,
+    notice: Notice,
+}
+
+/// What carriers hold, all sessions together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Bytes that sessions hold or have reserved.
+    pub used: usize,
+    /// The most that it ever was.
+    pub peak: usize,
+    /// How many those may be.
+    pub most: usize,
+}
+
+impl Memory {
+    /// `most` bytes; without a number a quarter of the system's memory, at least 64 MiB.
+    pub(crate) fn new(most: Option<usize>) -> Self {
+        let quarter = || adit_net::system_memory().map_or(LEAST, |all| (all / 4).max(LEAST));
+        let most = most.unwrap_or_else(quarter);
+        Self { most, used: AtomicUsize::new(0), peak: AtomicUsize::new(0), notice: Notice::default() }
+    }
+
+    /// Whether sessions are to take no more: an eighth is kept back for what is under way on all cores.
+    pub(super) fn is_short(&self) -> bool {
+        self.used.load(Ordering::Relaxed) >= self.most - self.most / 8
+    }
+
+    /// Whether there is room for another session.
+    pub(super) fn admits(&self) -> bool {
+        self.used.load(Ordering::Relaxed) + RESERVED <= self.most - self.most / 8
+    }
+
+    /// A session takes `now` bytes in the place of `before`.
+    pub(super) fn change(&self, before: usize, now: usize) {
+        if now > before {
+            let used = self.used.fetch_add(now - before, Ordering::Relaxed) + (now - before);
+            self.peak.fetch_max(used, Ordering::Relaxed);
+        } else if now < before {
+            self.used.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+
+    /// How often memory was short since it was last told, if that is due.
+    pub(super) fn tell_shortage(&self, now: Instant) -> Option<u64> {
+        self.notice.due(now)
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(crate) fn status(&self) -> MemoryStatus {
+        let [used, peak] = [&self.used, &self.peak].map(|number| number.load(Ordering::Relaxed));
+        MemoryStatus { used, peak, most: self.most }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_take_from_one_account() {
+        let memory = Memory::new(Some(16 << 20));
+        let mut sessions = 0;
+        while memory.admits() {
+            memory.change(0, RESERVED);
+            sessions += 1;
+        }
+        assert_eq!((sessions, memory.is_short()), (112, true));
+        memory.change(RESERVED, 0);
+        assert!(!memory.is_short() && memory.admits());
+        memory.change(RESERVED, 3 * RESERVED);
+        assert!(memory.is_short() && !memory.admits());
+        memory.change(3 * RESERVED, RESERVED);
+        let status = memory.status();
+        assert_eq!((status.used, status.peak, status.most), (111 * RESERVED, 113 * RESERVED, 16 << 20));
+        assert!(Memory::new(None).most() >= LEAST);
+    }
+}
