@@ -45,7 +45,7 @@ fn path(server: SocketAddr) -> SocketAddr {
                     number = number
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
-                    if (number >> 33) % LOSE != 0 {
+                    if !(number >> 33).is_multiple_of(LOSE) {
                         queue.push_back((Instant::now() + DELAY, buffer[..len].to_vec()));
                     }
                     if queue.front().is_some_and(|(at, _)| *at <= Instant::now()) {
