@@ -113,7 +113,7 @@ fn a_server_that_refuses_targets_and_clients() {
     let local = Running::start(dir.adit(&line));
     for host in ["127.0.0.1", "localhost", "a.blocked.example"] {
         let mut stream = socks5(local.address(), host, target.port());
-        stream.write_all(b"hello").unwrap();
+        stream.write_all(b"hello").ok();
         assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "{host}");
     }
     refusing.line("refused by the access control list");
@@ -148,7 +148,7 @@ fn a_list_of_one_port_and_one_for_the_others() {
     let target = echo();
     round_trip(&mut socks5(own, "127.0.0.1", target.port()), 1000);
     let mut through = socks5(other, "127.0.0.1", target.port());
-    through.write_all(b"hello").unwrap();
+    through.write_all(b"hello").ok();
     assert!(matches!(through.read(&mut [0]), Ok(0) | Err(_)), "nobody serves it");
     drop(local);
 }
