@@ -40,14 +40,15 @@ fn receive(mut stream: &TcpStream, block: &mut [u8], len: usize) {
     }
 }
 
-/// Allocations of the whole process while `move_bytes` moves `len` bytes, per MiB.
+/// Allocations of the whole process while `move_bytes` moves `len` bytes, per MiB. Some are made when more has to wait than
+/// ever before; one for each record or read would be 16 to 64.
 fn measure(what: &str, len: usize, move_bytes: impl FnOnce()) {
     let before = total_allocations();
     move_bytes();
     let calls = total_allocations() - before;
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     let per_mib = calls as f64 / (len >> 20) as f64;
-    assert!(per_mib < 0.05, "{what}: {calls} allocations, {per_mib:.3} per MiB");
+    assert!(per_mib < 0.5, "{what}: {calls} allocations, {per_mib:.3} per MiB");
 }
 
 fn every_kind() -> Vec<(Setup, usize)> {
