@@ -4,7 +4,7 @@
 //! later segment from it ([`adit_sys::raw`]), so that it neither answers nor resets. That takes `CAP_NET_RAW` and no
 //! firewall, and leaves nothing behind when the process ends.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
@@ -17,14 +17,14 @@ use adit_config::model::Egress;
 use adit_proto::rawtcp::{Flow, HEADER_LEN, Segment, parse_v4};
 use adit_sys::udp::{self as sys, Head};
 use adit_sys::{raw, udp::Meta};
-use socket2::{Domain, Protocol, SockRef, Type};
+use socket2::{Domain, Protocol, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::batch::{Batch, MESSAGES};
 use super::group::Outgoing;
-use super::socket::{Sent, is_full, is_too_big};
+use super::socket::{Lost, Sent, is_full, is_too_big, set_traffic_class};
 use crate::egress::apply;
 use crate::listen::{ListenError, ListenOptions, listen_many};
 
@@ -72,8 +72,7 @@ pub struct RawSocket {
     fd: AsyncFd<socket2::Socket>,
     local: SocketAddr,
     flows: RefCell<Flows>,
-    /// The kernel's count of lost segments, as last seen.
-    lost: Cell<u32>,
+    lost: Lost,
     _kernel: Kernel,
 }
 
@@ -169,11 +168,9 @@ impl RawSocket {
         kernel.set_linger(Some(Duration::ZERO))?;
         raw::connect_only(&kernel)?;
         apply(&kernel, egress)?;
-        let from: IpAddr = match peer {
-            SocketAddr::V4(_) => egress.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into(),
-            SocketAddr::V6(_) => egress.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into(),
-        };
-        kernel.bind(&SocketAddr::new(from, 0).into())?;
+        let any =
+            if peer.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+        kernel.bind(&SocketAddr::new(egress.source(peer.ip()).unwrap_or(any), 0).into())?;
         let bound = kernel.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
         let socket = open(bound, egress, (0, 1)).map_err(explain)?;
         let connect = TcpSocket::from_std_stream(kernel.into()).connect(peer);
@@ -190,7 +187,7 @@ impl RawSocket {
         #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
         let flows = Flows { by_peer: HashMap::new(), takes_new, sweep_at: Instant::now() + SWEEP };
-        Ok(Self { fd, local, flows: RefCell::new(flows), lost: Cell::new(0), _kernel: kernel })
+        Ok(Self { fd, local, flows: RefCell::new(flows), lost: Lost::default(), _kernel: kernel })
     }
 
     /// The peer's part of the handshake lies in the queue: the system's TCP has had it only after this socket.
@@ -239,12 +236,7 @@ impl RawSocket {
     /// # Errors
     /// What the system reports.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
-        let socket = SockRef::from(self.fd.get_ref());
-        if self.local.is_ipv6() {
-            socket.set_tclass_v6(class.into())
-        } else {
-            socket.set_tos_v4(class.into())
-        }
+        set_traffic_class(self.fd.get_ref(), self.local.is_ipv6(), class)
     }
 
     /// As [`super::Socket::poll_receive`]; the batch is also empty if what came carried no datagrams.
@@ -281,9 +273,7 @@ impl RawSocket {
         let mut flows = self.flows.borrow_mut();
         for at in 0..count {
             let Some(meta) = batch.receiver.meta(at) else { continue };
-            if let Some(dropped) = meta.dropped {
-                *lost += u64::from(dropped.wrapping_sub(self.lost.replace(dropped)));
-            }
+            *lost += self.lost.since(&meta);
             let message = Batch::message(at, meta.len);
             let Some(found) = self.read(&batch.block[message.clone()], &meta) else { continue };
             if found.segment.is_request() {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 use adit_config::model::Egress;
-use adit_sys::udp::{self as sys, Fragmentation, Head, Sender};
+use adit_sys::udp::{self as sys, Fragmentation, Head, Meta, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -66,8 +66,18 @@ pub struct Socket {
     /// Largest segment of a message that is to be cut; 0 below [`Ability::Segments`].
     max_segment: Cell<usize>,
     gro: Cell<Gro>,
-    /// The kernel's count of lost datagrams, as last seen.
-    lost: Cell<u32>,
+    lost: Lost,
+}
+
+/// The kernel's count of what it had no room for, as last seen (`SO_RXQ_OVFL`).
+#[derive(Debug, Default)]
+pub(super) struct Lost(Cell<u32>);
+
+impl Lost {
+    /// How much it has grown by a message.
+    pub(super) fn since(&self, meta: &Meta) -> u64 {
+        meta.dropped.map_or(0, |dropped| dropped.wrapping_sub(self.0.replace(dropped)).into())
+    }
 }
 
 impl Socket {
@@ -99,7 +109,7 @@ impl Socket {
             ability: Cell::new(ability),
             max_segment: Cell::new(max_segment),
             gro: Cell::new(gro),
-            lost: Cell::new(0),
+            lost: Lost::default(),
         })
     }
 
@@ -165,8 +175,7 @@ impl Socket {
     /// # Errors
     /// What the system reports.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
-        let socket = SockRef::from(self.fd.get_ref());
-        if self.is_v6 { socket.set_tclass_v6(class.into()) } else { socket.set_tos_v4(class.into()) }
+        set_traffic_class(self.fd.get_ref(), self.is_v6, class)
     }
 
     /// Notes the traffic class of each datagram.
@@ -263,9 +272,7 @@ impl Socket {
         let mut in_a_row = (None, 0, 0);
         for at in 0..count {
             let Some(meta) = batch.receiver.meta(at) else { continue };
-            if let Some(dropped) = meta.dropped {
-                *lost += u64::from(dropped.wrapping_sub(self.lost.replace(dropped)));
-            }
+            *lost += self.lost.since(&meta);
             let (from, run, longest) = in_a_row;
             let run = if from == Some(meta.from) { run + 1 } else { 1 };
             in_a_row = (Some(meta.from), run, longest.max(run));
@@ -450,6 +457,11 @@ impl Sent {
 pub(crate) fn raise_buffers(socket: &impl AsFd, receive: usize) -> io::Result<usize> {
     sys::set_send_buffer(socket, receive.min(1 << 20))?;
     sys::set_receive_buffer(socket, receive)
+}
+
+pub(super) fn set_traffic_class(socket: &impl AsFd, is_v6: bool, class: u8) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    if is_v6 { socket.set_tclass_v6(class.into()) } else { socket.set_tos_v4(class.into()) }
 }
 
 fn unbound(domain: Domain, egress: &Egress) -> io::Result<socket2::Socket> {
