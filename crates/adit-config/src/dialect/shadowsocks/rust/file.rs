@@ -219,8 +219,7 @@ impl Reader<'_, '_, '_> {
         wanted.egress = egress(report, fields);
         self.refuse(fields, "outbound_proxy", "not in this build, so connections would go out without it");
         let report = &mut *self.report;
-        let acl = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
-        wanted.acl = acl.map(|path| PathBuf::from(&*path));
+        wanted.acl = acl(report, fields);
         if let Some(field) = fields.take("dns") {
             wanted.dns = dns(report, &field);
         }
