@@ -1,16 +1,16 @@
 //! kcptun as Debian has it (20210922), at either end.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
-use adit_config::model::{Kcp, KcpClient, KcpParity};
+use adit_config::model::{Kcp, KcpParity};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
-use adit_testkit::unused_addr;
 
-use crate::support::{KEY, Peer, addr, client, destination, echo, has, kcp, round_trip, server};
+use crate::support::{
+    addr, client_of_kcptun, echo, has, kcp, kcptun_client, kcptun_server, round_trip, server,
+};
 
 const SIZES: [usize; 3] = [1, 30_000, 2_000_000];
 
@@ -36,19 +36,6 @@ fn shapes(crypt: Method) -> Vec<Kcp> {
     if crypt == Method::Aes128 { all } else { vec![all[0].clone(), all[7].clone()] }
 }
 
-fn flags(command: &mut Command, kcp: &Kcp) {
-    let (data, parity) = match kcp.parity {
-        KcpParity::Fixed(shards) => (shards.data(), shards.parity()),
-        KcpParity::Off | KcpParity::Measured => (0, 0),
-    };
-    command.args(["-key", KEY, "-crypt", kcp.crypt.name()]);
-    command.args(["-datashard", &data.to_string(), "-parityshard", &parity.to_string()]);
-    command.args(["-smuxver", if kcp.version == Some(Version::V1) { "1" } else { "2" }]);
-    if !kcp.compression {
-        command.arg("-nocomp");
-    }
-}
-
 fn exercise(port: SocketAddr, kcp: &Kcp, which: &str) {
     println!("{which}: {} {:?} {:?} {}", kcp.crypt.name(), kcp.version, kcp.parity, kcp.compression);
     for len in SIZES {
@@ -66,11 +53,7 @@ fn their_client_our_server() {
     for kcp in crypts().flat_map(shapes) {
         // One server takes both versions.
         let servers = server(&Kcp { version: None, ..kcp.clone() }, echo);
-        let local = unused_addr();
-        let mut command = Command::new("kcptun-client");
-        command.args(["-l", &local.to_string(), "-r", &addr(&servers).to_string()]);
-        flags(&mut command, &kcp);
-        let _peer = Peer::start(&mut command, local);
+        let (_peer, local) = kcptun_client(addr(&servers), &kcp);
         exercise(local, &kcp, "their client");
         servers.end();
     }
@@ -84,13 +67,8 @@ fn our_client_their_server() {
     }
     let echo = echo();
     for kcp in crypts().flat_map(shapes) {
-        let listen = unused_addr();
-        let mut command = Command::new("kcptun-server");
-        command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
-        flags(&mut command, &kcp);
-        let _peer = Peer::start_udp(&mut command, listen);
-        let settings = KcpClient { half_close: false, ..KcpClient::new(kcp.clone(), destination(listen)) };
-        let clients = client(settings);
+        let (_peer, listen) = kcptun_server(echo, &kcp);
+        let clients = client_of_kcptun(&kcp, listen);
         exercise(addr(&clients), &kcp, "our client");
         clients.end();
     }
@@ -105,14 +83,9 @@ fn an_answer_survives_the_end_of_its_question() {
         return;
     }
     let echo = echo();
-    let listen = unused_addr();
     let kcp = Kcp { version: Some(Version::V1), ..kcp(Method::Aes128) };
-    let mut command = Command::new("kcptun-server");
-    command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
-    flags(&mut command, &kcp);
-    let _peer = Peer::start_udp(&mut command, listen);
-    let settings = KcpClient { half_close: false, ..KcpClient::new(kcp, destination(listen)) };
-    let clients = client(settings);
+    let (_peer, listen) = kcptun_server(echo, &kcp);
+    let clients = client_of_kcptun(&kcp, listen);
     // The echo never sees an end, so that only the bytes are compared; the end is passed on when ours has gone.
     let mut stream = crate::support::connect(addr(&clients));
     let data = crate::support::pattern(500_000);

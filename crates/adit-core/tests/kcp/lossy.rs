@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Kcp, KcpClient, KcpParity};
+use adit_config::model::{Kcp, KcpParity};
 use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
-use adit_testkit::unused_addr;
 
 use crate::support::{
-    KEY, Peer, addr, client, client_status, destination, echo, has, kcp, round_trip, server, server_status,
+    addr, client_of_kcptun, client_status, echo, has, kcp, kcptun_client, kcptun_server, round_trip, server,
+    server_status,
 };
 
 /// One way.
@@ -75,12 +75,10 @@ fn measured(version: Version) -> Kcp {
     Kcp { version: Some(version), parity: KcpParity::Measured, ..kcp(Method::Aes128) }
 }
 
-fn flags(command: &mut Command, version: Version, parity: bool) {
-    command.args(["-key", KEY, "-crypt", "aes-128", "-nocomp"]);
-    command.args(["-smuxver", if version == Version::V1 { "1" } else { "2" }]);
-    if !parity {
-        command.args(["-datashard", "0", "-parityshard", "0"]);
-    }
+/// What kcptun is told: its usual parity, or none.
+fn theirs(version: Version, parity: bool) -> Kcp {
+    let parity = if parity { KcpParity::Fixed(Shards::USUAL) } else { KcpParity::Off };
+    Kcp { parity, ..measured(version) }
 }
 
 /// Sends text there and back, and goes on until `repaired` says that something has been computed from parity.
@@ -103,11 +101,7 @@ fn their_client_our_server_with_losses() {
     for (version, parity) in shapes() {
         println!("their client: {version:?}, parity {parity}");
         let servers = server(&measured(version), echo);
-        let local = unused_addr();
-        let mut command = Command::new("kcptun-client");
-        command.args(["-l", &local.to_string(), "-r", &path(addr(&servers)).to_string()]);
-        flags(&mut command, version, parity);
-        let _peer = Peer::start(&mut command, local);
+        let (_peer, local) = kcptun_client(path(addr(&servers)), &theirs(version, parity));
         exercise(local, parity, || server_status(&servers).totals.recovered);
         servers.end();
     }
@@ -122,14 +116,8 @@ fn our_client_their_server_with_losses() {
     let echo = echo();
     for (version, parity) in shapes() {
         println!("our client: {version:?}, parity {parity}");
-        let listen = unused_addr();
-        let mut command = Command::new("kcptun-server");
-        command.args(["-l", &listen.to_string(), "-t", &echo.to_string()]);
-        flags(&mut command, version, parity);
-        let _peer = Peer::start_udp(&mut command, listen);
-        let settings =
-            KcpClient { half_close: false, ..KcpClient::new(measured(version), destination(path(listen))) };
-        let clients = client(settings);
+        let (_peer, listen) = kcptun_server(echo, &theirs(version, parity));
+        let clients = client_of_kcptun(&measured(version), path(listen));
         exercise(addr(&clients), parity, || client_status(&clients).totals.recovered);
         clients.end();
     }

@@ -2,18 +2,22 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use adit_config::model::{
-    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, Limits, Outbound, OutboundProtocol, Secret,
-    SocketOptions, Transports,
+    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpParity, Limits, Outbound, OutboundProtocol,
+    Secret, SocketOptions, Transports,
 };
 use adit_core::{KcpStatus, Running, start};
 use adit_proto::kcp::crypt::Method;
+use adit_proto::smux::Version;
 use adit_proto::wire::Target;
-pub(crate) use adit_testkit::peer::{Peer, has};
+use adit_testkit::peer::Peer;
+pub(crate) use adit_testkit::peer::has;
+use adit_testkit::unused_addr;
 pub(crate) use adit_testkit::{Lines, wait_for};
 
 /// No read or write of a test takes longer.
@@ -150,5 +154,41 @@ pub(crate) fn round_trip(port: SocketAddr, len: usize, ends: bool) {
     assert!(back == data, "{len} bytes through {port} came back changed");
     if ends {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an orderly end");
+    }
+}
+
+/// Debian's client of the server at `to`, and where it listens.
+pub(crate) fn kcptun_client(to: SocketAddr, kcp: &Kcp) -> (Peer, SocketAddr) {
+    let listen = unused_addr();
+    let mut command = Command::new("kcptun-client");
+    command.args(["-l", &listen.to_string(), "-r", &to.to_string()]);
+    flags(&mut command, kcp);
+    (Peer::start(&mut command, listen), listen)
+}
+
+/// Debian's server, which leads each stream to `target`, and where it listens.
+pub(crate) fn kcptun_server(target: SocketAddr, kcp: &Kcp) -> (Peer, SocketAddr) {
+    let listen = unused_addr();
+    let mut command = Command::new("kcptun-server");
+    command.args(["-l", &listen.to_string(), "-t", &target.to_string()]);
+    flags(&mut command, kcp);
+    (Peer::start_udp(&mut command, listen), listen)
+}
+
+/// Our client of such a server: ends are held back.
+pub(crate) fn client_of_kcptun(kcp: &Kcp, server: SocketAddr) -> Running {
+    client(KcpClient { half_close: false, ..KcpClient::new(kcp.clone(), destination(server)) })
+}
+
+fn flags(command: &mut Command, kcp: &Kcp) {
+    let (data, parity) = match kcp.parity {
+        KcpParity::Fixed(shards) => (shards.data(), shards.parity()),
+        KcpParity::Off | KcpParity::Measured => (0, 0),
+    };
+    command.args(["-key", KEY, "-crypt", kcp.crypt.name()]);
+    command.args(["-datashard", &data.to_string(), "-parityshard", &parity.to_string()]);
+    command.args(["-smuxver", if kcp.version == Some(Version::V1) { "1" } else { "2" }]);
+    if !kcp.compression {
+        command.arg("-nocomp");
     }
 }
