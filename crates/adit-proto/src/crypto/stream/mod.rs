@@ -13,6 +13,7 @@
 //! | [`Algorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
 //! | [`Algorithm::Xchacha20`] | 32 | 24 | |
 
+mod aes_ctr;
 mod mode;
 mod table;
 
@@ -26,6 +27,7 @@ use rc4::Rc4;
 use salsa20::Salsa20;
 use zeroize::Zeroizing;
 
+use self::aes_ctr::AesCtr;
 use self::mode::{Cfb64, Mode128};
 pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
 use self::table::Tables;
@@ -179,6 +181,10 @@ impl Key {
             Algorithm::Table | Algorithm::BlowfishCfb => unreachable!("has material of its own"),
             Algorithm::Rc4 => Inner::Rc4(rc4(key)),
             Algorithm::Rc4Md5 => Inner::Rc4(rc4(&md5(&[key, iv]))),
+            Algorithm::Block(
+                BlockCipher::Aes128 | BlockCipher::Aes192 | BlockCipher::Aes256,
+                BlockMode::Ctr,
+            ) => Inner::AesCtr(AesCtr::new(key, iv)),
             Algorithm::Block(cipher, mode) => Inner::Block(Mode128::new(cipher, mode, direction, key, iv)),
             Algorithm::Salsa20 => Inner::Salsa20(keyed(key, iv)),
             Algorithm::Chacha20 => Inner::Chacha20(keyed(key, iv)),
@@ -210,6 +216,7 @@ pub struct Cipher(Inner);
 enum Inner {
     Table(Arc<Tables>, Direction),
     Rc4(Box<Rc4>),
+    AesCtr(AesCtr),
     Block(Mode128),
     Blowfish(Cfb64),
     Salsa20(Box<Salsa20>),
@@ -231,6 +238,10 @@ impl Cipher {
                 Ok(())
             }
             Inner::Rc4(rc4) => rc4.try_apply_keystream(data),
+            Inner::AesCtr(ctr) => {
+                ctr.apply(data);
+                Ok(())
+            }
             Inner::Block(mode) => {
                 mode.apply(data);
                 Ok(())
