@@ -15,6 +15,7 @@
 
 mod aes_ctr;
 mod mode;
+mod rc4;
 mod table;
 
 use std::fmt;
@@ -23,13 +24,13 @@ use std::sync::Arc;
 use blowfish::Blowfish;
 use chacha20::{ChaCha20, ChaCha20Legacy, XChaCha20};
 use cipher::{KeyInit, KeyIvInit, StreamCipher};
-use rc4::Rc4;
 use salsa20::Salsa20;
 use zeroize::Zeroizing;
 
 use self::aes_ctr::AesCtr;
 use self::mode::{Cfb64, Mode128};
 pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
+use self::rc4::Rc4;
 use self::table::Tables;
 use super::md5;
 use crate::wire::WireError;
@@ -179,8 +180,8 @@ impl Key {
         };
         let inner = match self.algorithm {
             Algorithm::Table | Algorithm::BlowfishCfb => unreachable!("has material of its own"),
-            Algorithm::Rc4 => Inner::Rc4(rc4(key)),
-            Algorithm::Rc4Md5 => Inner::Rc4(rc4(&md5(&[key, iv]))),
+            Algorithm::Rc4 => Inner::Rc4(Rc4::new(key)),
+            Algorithm::Rc4Md5 => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
             Algorithm::Block(
                 BlockCipher::Aes128 | BlockCipher::Aes192 | BlockCipher::Aes256,
                 BlockMode::Ctr,
@@ -193,10 +194,6 @@ impl Key {
         };
         Cipher(inner)
     }
-}
-
-fn rc4(key: &[u8]) -> Box<Rc4> {
-    Box::new(Rc4::new_from_slice(key).expect("RC4 takes 16 bytes"))
 }
 
 fn keyed<C: KeyIvInit>(key: &[u8], iv: &[u8]) -> Box<C> {
@@ -237,7 +234,10 @@ impl Cipher {
                 tables.apply(*direction, data);
                 Ok(())
             }
-            Inner::Rc4(rc4) => rc4.try_apply_keystream(data),
+            Inner::Rc4(rc4) => {
+                rc4.apply(data);
+                Ok(())
+            }
             Inner::AesCtr(ctr) => {
                 ctr.apply(data);
                 Ok(())
