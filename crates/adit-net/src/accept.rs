@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::listen::{LocalListener, SocketFile};
-use crate::options::tune;
 use crate::rt::Stream;
 
 /// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
@@ -131,8 +130,8 @@ impl Acceptor {
         Ok(Self::new(TcpListener::from_std(listener)?))
     }
 
-    /// The next connection, tuned ([`tune`]), with its peer's address (never an IPv4-mapped one; loopback, port 0, for
-    /// a unix socket's).
+    /// The next connection with its peer's address (never an IPv4-mapped one; loopback, port 0, for a unix socket's).
+    /// It has the options of the listener, which [`crate::listen`] has tuned.
     ///
     /// Connections that failed while they waited are skipped; when descriptors or memory run out this waits, warns
     /// at most once a minute, and after a second closes what keeps coming in. It may be cancelled at any time.
@@ -146,11 +145,6 @@ impl Acceptor {
                 Ok((stream, peer)) => {
                     self.short_since = None;
                     self.counters.accepted += 1;
-                    if let Accepted::Tcp(tcp) = &stream
-                        && let Err(error) = tune(tcp)
-                    {
-                        debug!(%error, "cannot set options of an accepted connection");
-                    }
                     return Ok((stream, peer));
                 }
                 Err(error) => error,
@@ -291,15 +285,18 @@ impl RateLimit {
 mod tests {
     use std::net::TcpStream as StdStream;
 
+    use adit_config::model::TcpOptions;
     use socket2::SockRef;
 
     use super::*;
     use crate::listen::{ListenOptions, listen};
-    use crate::options::KEEP_ALIVE;
 
     #[tokio::test(flavor = "local")]
     async fn accepted_connections_are_tuned_and_not_inherited() {
-        let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &ListenOptions::default()).unwrap();
+        let keep_alive = Duration::from_secs(7);
+        let tcp = TcpOptions { keep_alive, receive_buffer: Some(60_000), ..TcpOptions::default() };
+        let options = ListenOptions { tcp, ..ListenOptions::default() };
+        let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let mut acceptor = Acceptor::new(listener);
         let client = StdStream::connect(acceptor.local_addr().unwrap()).unwrap();
         let (Accepted::Tcp(stream), peer) = acceptor.accept().await.unwrap() else { panic!("not TCP") };
@@ -307,8 +304,10 @@ mod tests {
         assert!(stream.nodelay().unwrap());
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), keep_alive);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), keep_alive);
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.recv_buffer_size().unwrap(), 120_000);
         assert_eq!(acceptor.counters(), AcceptCounters { accepted: 1, ..AcceptCounters::default() });
         #[cfg(target_os = "linux")]
         {

@@ -8,12 +8,14 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_config::model::SocketOptions;
+use adit_config::model::{SocketOptions, TcpOptions};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
 use crate::holder::find_holder;
-use crate::options::{Warning, bind_interface, check_fast_open_server};
+use crate::options::{
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, tune,
+};
 
 pub use crate::holder::PortHolder;
 
@@ -24,6 +26,8 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Accepts TCP Fast Open.
     pub fast_open: bool,
+    /// What connections have; sockets for datagrams leave it aside.
+    pub tcp: TcpOptions,
     /// Interface that the socket is bound to.
     pub interface: Option<Box<str>>,
     /// Keeps an IPv6 wildcard from taking IPv4 connections as well; see [`needs_v6_only`].
@@ -41,15 +45,22 @@ const FAST_OPEN_QUEUE: u32 = 256;
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { reuse_port: false, fast_open: false, interface: None, v6_only: false, backlog: BACKLOG }
+        Self {
+            reuse_port: false,
+            fast_open: false,
+            tcp: TcpOptions::default(),
+            interface: None,
+            v6_only: false,
+            backlog: BACKLOG,
+        }
     }
 }
 
 impl From<&SocketOptions> for ListenOptions {
     fn from(options: &SocketOptions) -> Self {
-        let SocketOptions { fast_open, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
-        let (fast_open, reuse_port) = (*fast_open, *reuse_port);
-        Self { fast_open, reuse_port, interface: interface.clone(), ..Self::default() }
+        let SocketOptions { fast_open, tcp, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
+        let (fast_open, tcp, reuse_port) = (*fast_open, *tcp, *reuse_port);
+        Self { fast_open, tcp, reuse_port, interface: interface.clone(), ..Self::default() }
     }
 }
 
@@ -298,6 +309,9 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
         let socket = bind(actual, options, share, Type::STREAM)?;
         // Known to the system only once the first socket is bound to port 0.
         actual = local_addr(&socket)?;
+        if at == 0 {
+            warnings.extend(check_multipath(&options.tcp));
+        }
         if options.fast_open && at == 0 {
             warnings.extend(check_fast_open_server());
         }
@@ -316,9 +330,14 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
 fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> io::Result<Socket> {
     let is_stream = kind == Type::STREAM;
     let protocol = if is_stream { Protocol::TCP } else { Protocol::UDP };
-    let socket = Socket::new(Domain::for_address(addr), kind, Some(protocol))?;
+    let multipath = if is_stream && options.tcp.multipath { multipath_socket(addr).ok() } else { None };
+    let socket = match multipath {
+        Some(socket) => socket,
+        None => Socket::new(Domain::for_address(addr), kind, Some(protocol))?,
+    };
     socket.set_nonblocking(true)?;
     if is_stream {
+        tune(&socket, &options.tcp)?;
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;
