@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_config::model::{SocketOptions, TcpOptions};
+use adit_config::model::{SocketOptions, TcpOptions, Transports};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
@@ -210,13 +210,50 @@ const LISTENER_BUFFER: usize = 4 << 20;
 /// Below this much, as the kernel counts it, bursts of a fast link are lost: worth a warning.
 const SMALL_BUFFER: usize = 1 << 20;
 
-/// An address of `ip` with a port that nobody listens on at this moment, for another program to listen on.
+/// An address of `ip` with a port that nobody uses at this moment for streams or datagrams, for another program to
+/// listen on: `wanted`, if that is such a port.
 ///
 /// # Errors
 /// As bind(2).
-pub fn free_port(ip: IpAddr) -> io::Result<SocketAddr> {
-    StdListener::bind((ip, 0))?.local_addr()
+pub fn free_port(ip: IpAddr, wanted: u16) -> io::Result<SocketAddr> {
+    let tries = std::iter::once(wanted).chain(std::iter::repeat_n(0, PORT_TRIES));
+    let mut found = Err(io::ErrorKind::AddrInUse.into());
+    for port in tries {
+        found = StdListener::bind((ip, port)).and_then(|listener| listener.local_addr());
+        found = found.and_then(|addr| StdUdpSocket::bind(addr).map(|_| addr));
+        if found.is_ok() {
+            break;
+        }
+    }
+    found
 }
+
+/// Sockets on one port of loopback for what another program brings: listeners, sockets for datagrams, or both.
+///
+/// # Errors
+/// [`ListenError`].
+pub fn listen_behind(
+    transports: Transports,
+    count: usize,
+) -> Result<(Option<Listeners>, Option<DatagramSockets>), ListenError> {
+    let options = ListenOptions::default();
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut left = PORT_TRIES;
+    loop {
+        let streams = transports.tcp().then(|| listen_many(at(0), &options, count)).transpose()?;
+        let port = streams.as_ref().map_or(0, |made| made.addr.port());
+        let datagrams = transports.udp().then(|| listen_datagrams(at(port), &options, count)).transpose();
+        match datagrams {
+            Ok(datagrams) => return Ok((streams, datagrams)),
+            // The port is free for streams alone.
+            Err(_) if left > 0 => left -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Ports that are tried where one has to be free for streams and datagrams.
+const PORT_TRIES: usize = 8;
 
 /// Listens on `addr` with one socket, registered with the runtime that this is called on.
 ///

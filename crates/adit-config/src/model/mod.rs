@@ -52,6 +52,9 @@ pub struct Config {
     pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
+    /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
+    /// are open, and could not end another one's children then.
+    pub plugin_user: Option<Box<str>>,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
