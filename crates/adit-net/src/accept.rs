@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use adit_sys::rate::unpace_local;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -58,12 +59,13 @@ pub struct Acceptor {
 
 #[derive(Debug)]
 enum Listener {
-    Tcp(TcpListener),
-    /// The file goes first.
-    Unix {
-        _file: Arc<SocketFile>,
-        listener: UnixListener,
+    Tcp {
+        listener: TcpListener,
+        /// Takes connections from this machine alone.
+        is_local: bool,
     },
+    /// The file goes first.
+    Unix { _file: Arc<SocketFile>, listener: UnixListener },
 }
 
 /// What an [`Acceptor`] hands out; a [`Stream`] takes it.
@@ -87,9 +89,12 @@ impl From<Accepted> for Stream {
 impl Listener {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Accepted, SocketAddr)>> {
         match self {
-            Self::Tcp(tcp) => {
-                let (stream, peer) = ready!(tcp.poll_accept(cx))?;
+            Self::Tcp { listener, is_local } => {
+                let (stream, peer) = ready!(listener.poll_accept(cx))?;
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                if !is_local {
+                    unpace_local(&stream, peer.ip()).ok();
+                }
                 Poll::Ready(Ok((Accepted::Tcp(stream), peer)))
             }
             Self::Unix { listener, .. } => {
@@ -106,7 +111,12 @@ static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 impl Acceptor {
     /// Takes over a listener.
     pub fn new(listener: TcpListener) -> Self {
-        Self::of(Listener::Tcp(listener))
+        let local = listener.local_addr().ok();
+        let is_local = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
+        if let Some(local) = local {
+            unpace_local(&listener, local.ip()).ok();
+        }
+        Self::of(Listener::Tcp { listener, is_local })
     }
 
     fn of(listener: Listener) -> Self {
@@ -175,7 +185,7 @@ impl Acceptor {
     /// What the system reports; a unix socket has none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.listener {
-            Listener::Tcp(tcp) => tcp.local_addr(),
+            Listener::Tcp { listener, .. } => listener.local_addr(),
             Listener::Unix { .. } => Err(io::ErrorKind::Unsupported.into()),
         }
     }

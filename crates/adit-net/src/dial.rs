@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use adit_config::model::{Dial, Egress, Family, TcpOptions};
 use adit_proto::wire::{Host, Target};
+use adit_sys::rate::unpace_local;
 use thiserror::Error;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -291,6 +292,7 @@ impl Dialer {
             None => TcpSocket::new_v6()?,
         };
         tune(&socket, &self.tcp)?;
+        unpace_local(&socket, addr.ip()).ok();
         egress::apply(&socket, &self.egress)?;
         egress::bind(&socket, &self.egress, addr.ip())?;
         if self.fast_open
