@@ -11,6 +11,7 @@ use std::sync::Arc;
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+use tracing::debug;
 
 use crate::holder::find_holder;
 use crate::options::{
@@ -374,7 +375,10 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
     };
     socket.set_nonblocking(true)?;
     if is_stream {
-        tune(&socket, &options.tcp)?;
+        // Accepted connections inherit them.
+        if let Err(error) = tune(&socket, &options.tcp) {
+            debug!(%error, "cannot set options for accepted connections");
+        }
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;
