@@ -122,7 +122,7 @@ impl Ports {
         }
         let shared = inbound::Shared::new(&inbound, &self.ledger).map_err(build)?;
         let pacer = inbound.socket.pace.map(|pace| Arc::new(Pacer::new(pace)));
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(self.config.plugin_user.as_deref());
         let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
         let (mut addresses, mut warnings) = (Vec::new(), inbound::warnings(&inbound));
         for addr in &inbound.listen {

@@ -141,7 +141,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let name = name.clone();
         move |source| StartError::Build { name, source }
     };
-    let mut plugins = Plugins::default();
+    let mut plugins = Plugins::new(config.plugin_user.as_deref());
     let (ledger, damage) = open_ledger(config)?;
     let inbound_shared: Result<Vec<_>, _> =
         config.inbounds.iter().map(|i| inbound::Shared::new(i, &ledger).map_err(build(&i.name))).collect();
@@ -317,19 +317,28 @@ pub(crate) fn open(
         }
         return Ok((made.addr, made.warnings.iter().map(ToString::to_string).collect()));
     }
+    let mut behind = Behind::default();
+    if let Some(plugin) = plugin_of(inbound) {
+        (addr, behind) = open_behind(inbound, plugin, addr, cores.len(), plugins)?;
+    }
     if inbound::transports(inbound).tcp() {
-        let made = match plugin_of(inbound) {
-            Some(plugin) => open_behind(inbound, plugin, addr, cores.len(), plugins)?,
-            None => listen::listen_many(addr, &options, cores.len()).map_err(failed)?,
+        let made = match behind.streams.take() {
+            Some(made) => made,
+            None => listen::listen_many(addr, &options, cores.len())
+                .inspect(|made| addr = made.addr)
+                .map_err(failed)?,
         };
-        addr = made.addr;
         warnings.extend(made.warnings.iter().map(ToString::to_string));
         for (core, socket) in cores.iter_mut().zip(made.sockets) {
             core.listeners.push((index, socket));
         }
     }
     if takes {
-        let made = match listen::listen_datagrams(addr, &options, cores.len()) {
+        let own = behind.datagrams.take().map(Ok);
+        let own = own.unwrap_or_else(|| {
+            listen::listen_datagrams(addr, &options, cores.len()).inspect(|made| addr = made.addr)
+        });
+        let made = match own {
             Ok(made) => made,
             // The rest works without them.
             Err(error) if !inbound::needs_datagrams(inbound) => {
@@ -338,7 +347,6 @@ pub(crate) fn open(
             }
             Err(error) => return Err(failed(error)),
         };
-        addr = made.addr;
         let shown = made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6);
         warnings.extend(shown.map(|warning| warning.to_string()));
         let exchange = Arc::new(Exchange::new(cores.len()));
@@ -365,30 +373,37 @@ pub(crate) fn open_unix(
     Ok(())
 }
 
-/// The plugin that listens in the place of `inbound`.
-fn plugin_of(inbound: &model::Inbound) -> Option<&model::Plugin> {
+/// The plugin that listens in the place of `inbound`, for what it carries of that.
+fn plugin_of(inbound: &model::Inbound) -> Option<model::Plugin> {
     let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return None };
     let model::ServerCover::Plugin(plugin) = &server.cover else { return None };
-    (server.transports.tcp() && plugin.transports.tcp()).then_some(plugin)
+    let transports = server.transports.common(plugin.transports)?;
+    Some(model::Plugin { transports, ..plugin.clone() })
 }
 
-/// Listens on loopback, and has `plugin` listen on `addr`.
+/// Sockets on loopback for what a plugin brings.
+#[derive(Default)]
+struct Behind {
+    streams: Option<listen::Listeners>,
+    datagrams: Option<listen::DatagramSockets>,
+}
+
+/// Listens on loopback for what `plugin` carries, and has it listen on `addr`; returns where that is.
 fn open_behind(
     inbound: &model::Inbound,
-    plugin: &model::Plugin,
+    plugin: model::Plugin,
     addr: SocketAddr,
     count: usize,
     plugins: &mut Plugins,
-) -> Result<listen::Listeners, StartError> {
+) -> Result<(SocketAddr, Behind), StartError> {
     let fail = |source| StartError::Build { name: inbound.name.clone(), source };
-    let public = if addr.port() == 0 { listen::free_port(addr.ip()).map_err(fail)? } else { addr };
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut made = listen::listen_many(loopback, &ListenOptions::default(), count)
+    let public = if addr.port() == 0 { listen::free_port(addr.ip(), 0).map_err(fail)? } else { addr };
+    let (streams, datagrams) = listen::listen_behind(plugin.transports, count)
         .map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
-    let role = Role::Server { public, local: made.addr };
-    plugins.start(&inbound.name, plugin, role).map_err(fail)?;
-    made.addr = public;
-    Ok(made)
+    let local = streams.as_ref().map(|made| made.addr).or_else(|| datagrams.as_ref().map(|made| made.addr));
+    let role = Role::Server { public, local: local.expect("a plugin carries something") };
+    plugins.start(&inbound.name, &plugin, role).map_err(fail)?;
+    Ok((public, Behind { streams, datagrams }))
 }
 
 /// A group that grows, from wherever its members are found.

@@ -11,10 +11,9 @@ use std::time::Duration;
 use adit_sys::rate::unpace_local;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::listen::{LocalListener, SocketFile};
-use crate::options::tune;
 use crate::rt::Stream;
 
 /// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
@@ -112,10 +111,6 @@ static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 impl Acceptor {
     /// Takes over a listener.
     pub fn new(listener: TcpListener) -> Self {
-        // Accepted connections inherit the options.
-        if let Err(error) = tune(&listener) {
-            debug!(%error, "cannot set options for accepted connections");
-        }
         let local = listener.local_addr().ok();
         let is_local = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
         if let Some(local) = local {
@@ -145,8 +140,8 @@ impl Acceptor {
         Ok(Self::new(TcpListener::from_std(listener)?))
     }
 
-    /// The next connection, tuned ([`tune`]), with its peer's address (never an IPv4-mapped one; loopback, port 0, for
-    /// a unix socket's).
+    /// The next connection with its peer's address (never an IPv4-mapped one; loopback, port 0, for a unix socket's).
+    /// It has the options of the listener, which [`crate::listen`] has tuned.
     ///
     /// Connections that failed while they waited are skipped; when descriptors or memory run out this waits, warns
     /// at most once a minute, and after a second closes what keeps coming in. It may be cancelled at any time.
@@ -300,15 +295,18 @@ impl RateLimit {
 mod tests {
     use std::net::TcpStream as StdStream;
 
+    use adit_config::model::TcpOptions;
     use socket2::SockRef;
 
     use super::*;
     use crate::listen::{ListenOptions, listen};
-    use crate::options::KEEP_ALIVE;
 
     #[tokio::test(flavor = "local")]
     async fn accepted_connections_are_tuned_and_not_inherited() {
-        let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &ListenOptions::default()).unwrap();
+        let keep_alive = Duration::from_secs(7);
+        let tcp = TcpOptions { keep_alive, receive_buffer: Some(60_000), ..TcpOptions::default() };
+        let options = ListenOptions { tcp, ..ListenOptions::default() };
+        let (listener, _) = listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let mut acceptor = Acceptor::new(listener);
         let client = StdStream::connect(acceptor.local_addr().unwrap()).unwrap();
         let (Accepted::Tcp(stream), peer) = acceptor.accept().await.unwrap() else { panic!("not TCP") };
@@ -316,8 +314,10 @@ mod tests {
         assert!(stream.nodelay().unwrap());
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), keep_alive);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), keep_alive);
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.recv_buffer_size().unwrap(), 120_000);
         assert_eq!(acceptor.counters(), AcceptCounters { accepted: 1, ..AcceptCounters::default() });
         #[cfg(target_os = "linux")]
         {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, Egress, Family};
+use adit_config::model::{Dial, Egress, Family, TcpOptions};
 use adit_proto::wire::{Host, Target};
 use adit_sys::rate::unpace_local;
 use thiserror::Error;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::debug;
 
 use crate::egress;
-use crate::options::{Warning, check_fast_open_client, tune};
+use crate::options::{Warning, check_fast_open_client, check_multipath, multipath_socket, tune};
 use crate::race::Race;
 use crate::resolve::{Answers, ResolveError, Resolver, is_allowed, is_preferred};
 
@@ -158,6 +158,7 @@ pub struct Dialer {
     family: Family,
     egress: Egress,
     fast_open: bool,
+    tcp: TcpOptions,
     timeout: Duration,
     resolver: Rc<Resolver>,
 }
@@ -170,15 +171,16 @@ impl Dialer {
 
     /// A dialer that shares a resolver; [`Dial::dns`] does not count.
     pub fn with_resolver(dial: &Dial, resolver: Rc<Resolver>) -> Self {
-        let Dial { family, egress, dns: _, fast_open, timeout, carrier: _, unix: _, pace: _ } = dial;
-        let egress = egress.clone();
-        Self { family: *family, egress, fast_open: *fast_open, timeout: *timeout, resolver }
+        let Dial { family, egress, dns: _, fast_open, tcp, timeout, carrier: _, unix: _, pace: _ } = dial;
+        let (egress, tcp) = (egress.clone(), *tcp);
+        Self { family: *family, egress, fast_open: *fast_open, tcp, timeout: *timeout, resolver }
     }
 
     /// What was asked for and is not to be had; to be shown to a person, once.
     pub fn warnings(&self) -> Vec<Warning> {
         let fast_open = if self.fast_open { check_fast_open_client() } else { None };
-        egress::warnings(&self.egress).into_iter().chain(fast_open).collect()
+        let multipath = check_multipath(&self.tcp);
+        egress::warnings(&self.egress).into_iter().chain(fast_open).chain(multipath).collect()
     }
 
     /// The resolver, for what does not go over TCP.
@@ -283,8 +285,13 @@ impl Dialer {
     }
 
     fn socket(&self, addr: SocketAddr) -> io::Result<TcpSocket> {
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        tune(&socket)?;
+        let multipath = if self.tcp.multipath { multipath_socket(addr).ok() } else { None };
+        let socket = match multipath {
+            Some(socket) => TcpSocket::from_std_stream(socket.into()),
+            None if addr.is_ipv4() => TcpSocket::new_v4()?,
+            None => TcpSocket::new_v6()?,
+        };
+        tune(&socket, &self.tcp)?;
         unpace_local(&socket, addr.ip()).ok();
         egress::apply(&socket, &self.egress)?;
         egress::bind(&socket, &self.egress, addr.ip())?;

@@ -6,12 +6,24 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use adit_config::model::Transports;
+
 /// Most descriptors that are looked at, over all processes: a busy machine has tens of thousands, read at some
 /// microseconds each.
 const MAX_FDS: usize = 200_000;
 
-/// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` in Linux `include/net/tcp_states.h`).
-const LISTEN: &str = "0A";
+/// What is looked for in one of the kernel's tables.
+struct Table {
+    paths: [&'static str; 2],
+    /// State of a socket that anybody may talk to, as in Linux `include/net/tcp_states.h`.
+    state: &'static str,
+}
+
+/// Listeners: `TCP_LISTEN`.
+const STREAMS: Table = Table { paths: ["/proc/net/tcp", "/proc/net/tcp6"], state: "0A" };
+
+/// Sockets for datagrams that are bound and not connected: `TCP_CLOSE`.
+const DATAGRAMS: Table = Table { paths: ["/proc/net/udp", "/proc/net/udp6"], state: "07" };
 
 /// The process that listens on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,30 +42,32 @@ impl fmt::Display for PortHolder {
 
 /// The process that listens on `addr`, or on a wildcard of the same port.
 pub(crate) fn find_holder(addr: SocketAddr) -> Option<PortHolder> {
-    let inodes = listening_inodes(addr);
+    let inodes = listening_inodes(&STREAMS, addr);
     if inodes.is_empty() { None } else { find_owner(&inodes) }
 }
 
-/// Whether anybody listens on `addr`, or on a wildcard of the same port; false where that cannot be told.
-pub(crate) fn is_held(addr: SocketAddr) -> bool {
-    !listening_inodes(addr).is_empty()
+/// Whether somebody takes all of `transports` at `addr`, or at a wildcard of the same port; false where that cannot be
+/// told.
+pub(crate) fn is_held(addr: SocketAddr, transports: Transports) -> bool {
+    let is_held = |table| !listening_inodes(table, addr).is_empty();
+    (!transports.tcp() || is_held(&STREAMS)) && (!transports.udp() || is_held(&DATAGRAMS))
 }
 
-fn listening_inodes(addr: SocketAddr) -> Vec<u64> {
+fn listening_inodes(table: &Table, addr: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let text = fs::read_to_string(table).unwrap_or_default();
-        inodes.extend(text.lines().skip(1).filter_map(|line| listening_inode(line, addr)));
+    for path in table.paths {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        inodes.extend(text.lines().skip(1).filter_map(|line| listening_inode(line, table.state, addr)));
     }
     inodes
 }
 
 /// The inode of the socket of one line of `/proc/net/tcp{,6}`, if it listens on `addr` or overlaps it:
 /// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ..`.
-fn listening_inode(line: &str, addr: SocketAddr) -> Option<u64> {
+fn listening_inode(line: &str, state: &str, addr: SocketAddr) -> Option<u64> {
     let mut fields = line.split_ascii_whitespace();
     let local = parse_address(fields.nth(1)?)?;
-    if fields.nth(1)? != LISTEN || local.port() != addr.port() {
+    if fields.nth(1)? != state || local.port() != addr.port() {
         return None;
     }
     let (local, ours) = (local.ip(), addr.ip().to_canonical());
@@ -120,10 +134,15 @@ mod tests {
             (any6, "127.0.0.1:8080", Some(4712)),
             (any6, "[::1]:8080", Some(4712)),
         ] {
-            assert_eq!(listening_inode(line, addr.parse().unwrap()), inode, "{line} for {addr}");
+            assert_eq!(
+                listening_inode(line, STREAMS.state, addr.parse().unwrap()),
+                inode,
+                "{line} for {addr}"
+            );
         }
-        assert_eq!(listening_inode(&v4.replace(" 0A ", " 01 "), "127.0.0.1:8080".parse().unwrap()), None);
-        assert_eq!(listening_inode("garbage", "127.0.0.1:8080".parse().unwrap()), None);
+        let other = v4.replace(" 0A ", " 01 ");
+        assert_eq!(listening_inode(&other, STREAMS.state, "127.0.0.1:8080".parse().unwrap()), None);
+        assert_eq!(listening_inode("garbage", STREAMS.state, "127.0.0.1:8080".parse().unwrap()), None);
         let mapped = parse_address("0000000000000000FFFF00000100007F:0050").unwrap();
         assert_eq!(mapped, "127.0.0.1:80".parse().unwrap());
     }

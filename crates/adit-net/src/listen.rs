@@ -8,12 +8,15 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_config::model::SocketOptions;
+use adit_config::model::{SocketOptions, TcpOptions, Transports};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+use tracing::debug;
 
 use crate::holder::find_holder;
-use crate::options::{Warning, bind_interface, check_fast_open_server};
+use crate::options::{
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, tune,
+};
 
 pub use crate::holder::PortHolder;
 
@@ -24,6 +27,8 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Accepts TCP Fast Open.
     pub fast_open: bool,
+    /// What connections have; sockets for datagrams leave it aside.
+    pub tcp: TcpOptions,
     /// Interface that the socket is bound to.
     pub interface: Option<Box<str>>,
     /// Keeps an IPv6 wildcard from taking IPv4 connections as well; see [`needs_v6_only`].
@@ -41,15 +46,22 @@ const FAST_OPEN_QUEUE: u32 = 256;
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { reuse_port: false, fast_open: false, interface: None, v6_only: false, backlog: BACKLOG }
+        Self {
+            reuse_port: false,
+            fast_open: false,
+            tcp: TcpOptions::default(),
+            interface: None,
+            v6_only: false,
+            backlog: BACKLOG,
+        }
     }
 }
 
 impl From<&SocketOptions> for ListenOptions {
     fn from(options: &SocketOptions) -> Self {
-        let SocketOptions { fast_open, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
-        let (fast_open, reuse_port) = (*fast_open, *reuse_port);
-        Self { fast_open, reuse_port, interface: interface.clone(), ..Self::default() }
+        let SocketOptions { fast_open, tcp, interface, reuse_port, unix: _, carrier: _, pace: _ } = options;
+        let (fast_open, tcp, reuse_port) = (*fast_open, *tcp, *reuse_port);
+        Self { fast_open, tcp, reuse_port, interface: interface.clone(), ..Self::default() }
     }
 }
 
@@ -199,13 +211,50 @@ const LISTENER_BUFFER: usize = 4 << 20;
 /// Below this much, as the kernel counts it, bursts of a fast link are lost: worth a warning.
 const SMALL_BUFFER: usize = 1 << 20;
 
-/// An address of `ip` with a port that nobody listens on at this moment, for another program to listen on.
+/// An address of `ip` with a port that nobody uses at this moment for streams or datagrams, for another program to
+/// listen on: `wanted`, if that is such a port.
 ///
 /// # Errors
 /// As bind(2).
-pub fn free_port(ip: IpAddr) -> io::Result<SocketAddr> {
-    StdListener::bind((ip, 0))?.local_addr()
+pub fn free_port(ip: IpAddr, wanted: u16) -> io::Result<SocketAddr> {
+    let tries = std::iter::once(wanted).chain(std::iter::repeat_n(0, PORT_TRIES));
+    let mut found = Err(io::ErrorKind::AddrInUse.into());
+    for port in tries {
+        found = StdListener::bind((ip, port)).and_then(|listener| listener.local_addr());
+        found = found.and_then(|addr| StdUdpSocket::bind(addr).map(|_| addr));
+        if found.is_ok() {
+            break;
+        }
+    }
+    found
 }
+
+/// Sockets on one port of loopback for what another program brings: listeners, sockets for datagrams, or both.
+///
+/// # Errors
+/// [`ListenError`].
+pub fn listen_behind(
+    transports: Transports,
+    count: usize,
+) -> Result<(Option<Listeners>, Option<DatagramSockets>), ListenError> {
+    let options = ListenOptions::default();
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut left = PORT_TRIES;
+    loop {
+        let streams = transports.tcp().then(|| listen_many(at(0), &options, count)).transpose()?;
+        let port = streams.as_ref().map_or(0, |made| made.addr.port());
+        let datagrams = transports.udp().then(|| listen_datagrams(at(port), &options, count)).transpose();
+        match datagrams {
+            Ok(datagrams) => return Ok((streams, datagrams)),
+            // The port is free for streams alone.
+            Err(_) if left > 0 => left -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Ports that are tried where one has to be free for streams and datagrams.
+const PORT_TRIES: usize = 8;
 
 /// Listens on `addr` with one socket, registered with the runtime that this is called on.
 ///
@@ -298,6 +347,9 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
         let socket = bind(actual, options, share, Type::STREAM)?;
         // Known to the system only once the first socket is bound to port 0.
         actual = local_addr(&socket)?;
+        if at == 0 {
+            warnings.extend(check_multipath(&options.tcp));
+        }
         if options.fast_open && at == 0 {
             warnings.extend(check_fast_open_server());
         }
@@ -316,9 +368,17 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
 fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> io::Result<Socket> {
     let is_stream = kind == Type::STREAM;
     let protocol = if is_stream { Protocol::TCP } else { Protocol::UDP };
-    let socket = Socket::new(Domain::for_address(addr), kind, Some(protocol))?;
+    let multipath = if is_stream && options.tcp.multipath { multipath_socket(addr).ok() } else { None };
+    let socket = match multipath {
+        Some(socket) => socket,
+        None => Socket::new(Domain::for_address(addr), kind, Some(protocol))?,
+    };
     socket.set_nonblocking(true)?;
     if is_stream {
+        // Accepted connections inherit them.
+        if let Err(error) = tune(&socket, &options.tcp) {
+            debug!(%error, "cannot set options for accepted connections");
+        }
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;

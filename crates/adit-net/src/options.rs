@@ -1,17 +1,14 @@
 //! Options that every relayed connection gets, and what is said when an asked-for option is not to be had.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use adit_config::model::TcpOptions;
 use adit_sys::tcp::{FastOpenSupport, fast_open_support};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
-
-/// Idle time before the first keep-alive probe, and the time between probes. The replaced programs are written in Go,
-/// whose runtime sets these on every connection.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Unanswered probes after which a connection is given up; Go's default as well.
 const KEEP_ALIVE_PROBES: u32 = 9;
@@ -49,20 +46,59 @@ pub enum Warning {
         "brutal is not to be had ({0}), so connections are paced at its rate and give way to loss (hint: load the kernel module tcp-brutal)"
     )]
     Brutal(io::ErrorKind),
+    /// The system has no Multipath TCP.
+    #[error(
+        "Multipath TCP is not to be had ({0}), so connections have one path (hint: set the sysctl net.mptcp.enabled)"
+    )]
+    Multipath(io::ErrorKind),
     /// The system has no IPv6.
     #[error("IPv6 is not available: listening on IPv4 alone")]
     NoIpv6,
 }
 
-/// Sets what every relayed connection has: no delay of small segments, and keep-alive probes.
+/// Sets what every relayed connection has: no delay of small segments, keep-alive probes, and buffers where their
+/// size is given. A listener hands it on to the connections that it accepts.
 ///
 /// # Errors
 /// What the system reports; a connection that the peer has already reset may give one on some systems.
-pub fn tune(stream: &impl AsFd) -> io::Result<()> {
+pub fn tune(stream: &impl AsFd, options: &TcpOptions) -> io::Result<()> {
+    let TcpOptions { keep_alive, send_buffer, receive_buffer, multipath: _ } = *options;
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
-    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
-    socket.set_tcp_keepalive(&keep_alive.with_retries(KEEP_ALIVE_PROBES))
+    let keep_alive = TcpKeepalive::new().with_time(keep_alive).with_interval(keep_alive);
+    socket.set_tcp_keepalive(&keep_alive.with_retries(KEEP_ALIVE_PROBES))?;
+    if let Some(len) = send_buffer {
+        socket.set_send_buffer_size(len as usize)?;
+    }
+    if let Some(len) = receive_buffer {
+        socket.set_recv_buffer_size(len as usize)?;
+    }
+    Ok(())
+}
+
+/// A non-blocking socket for Multipath TCP with addresses like `addr`.
+///
+/// # Errors
+/// What the system reports when it has no such protocol, or has switched it off.
+pub(crate) fn multipath_socket(addr: SocketAddr) -> io::Result<Socket> {
+    #[cfg(target_os = "linux")]
+    {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::MPTCP))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _unused = addr;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What keeps connections from having several paths, if they were to.
+pub(crate) fn check_multipath(options: &TcpOptions) -> Option<Warning> {
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    let error = options.multipath.then(|| multipath_socket(any).err())??;
+    Some(Warning::Multipath(error.kind()))
 }
 
 /// Makes closing the connection reset it and drop what is still unsent.
@@ -107,8 +143,6 @@ fn client_warning(support: Option<FastOpenSupport>) -> Option<Warning> {
 
 #[cfg(test)]
 mod tests {
-    use socket2::{Domain, Socket, Type};
-
     use super::*;
 
     #[test]
@@ -125,10 +159,17 @@ mod tests {
     #[test]
     fn a_tuned_socket_has_its_options() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        tune(&socket).unwrap();
+        let keep_alive = Duration::from_secs(7);
+        let buffers =
+            TcpOptions { send_buffer: Some(50_000), receive_buffer: Some(60_000), ..TcpOptions::default() };
+        tune(&socket, &TcpOptions { keep_alive, ..buffers }).unwrap();
         assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), keep_alive);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), keep_alive);
+        // Linux doubles them for what it keeps beside the bytes.
+        let factor = if cfg!(target_os = "linux") { 2 } else { 1 };
+        assert_eq!(socket.send_buffer_size().unwrap(), 50_000 * factor);
+        assert_eq!(socket.recv_buffer_size().unwrap(), 60_000 * factor);
         reset_on_close(&socket).unwrap();
         assert_eq!(socket.linger().unwrap(), Some(Duration::ZERO));
     }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use adit_config::model;
 use adit_proto::wire::Target;
+use adit_sys::user::User;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -60,7 +61,7 @@ pub enum Role {
     },
 }
 
-/// Where a client's plugin listens. It moves when the plugin is started again.
+/// Where a client's plugin listens. It may move when the plugin is started again.
 #[derive(Debug, Clone, Default)]
 pub struct PluginPort(Arc<AtomicU16>);
 
@@ -77,6 +78,7 @@ pub struct Plugins {
     stopper: Stopper,
     stop: Stop,
     host: Option<Host>,
+    user: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -98,24 +100,30 @@ struct Job {
     plugin: model::Plugin,
     role: Role,
     port: PluginPort,
-}
-
-impl Default for Plugins {
-    fn default() -> Self {
-        let (stopper, stop) = Stopper::new();
-        Self { stopper, stop, host: None }
-    }
+    user: Option<Arc<str>>,
 }
 
 impl Plugins {
-    /// Starts a plugin for the inbound or outbound `name` and keeps it running. Returns when it listens, or has had
-    /// the time to; for a client, with where that is.
+    /// None yet; all of them will run as `user`, by name or number, or as the user of this process.
+    pub fn new(user: Option<&str>) -> Self {
+        let (stopper, stop) = Stopper::new();
+        Self { stopper, stop, host: None, user: user.map(Into::into) }
+    }
+
+    /// Starts a plugin for the inbound or outbound `name` and keeps it running. Returns when it listens for all of its
+    /// transports, or has had the time to; for a client, with where that is.
     ///
     /// # Errors
     /// When the program cannot be started, or ends at once, with the last line that it wrote.
     pub fn start(&mut self, name: &Arc<str>, plugin: &model::Plugin, role: Role) -> io::Result<PluginPort> {
         let port = PluginPort::default();
-        let job = Job { name: name.clone(), plugin: plugin.clone(), role, port: port.clone() };
+        let job = Job {
+            name: name.clone(),
+            plugin: plugin.clone(),
+            role,
+            port: port.clone(),
+            user: self.user.clone(),
+        };
         let (ready, started) = std::sync::mpsc::channel();
         let dead = || io::Error::other("the thread that starts plugins has died");
         self.host()?.orders.send(Order { job, ready }).map_err(|_| dead())?;
@@ -166,11 +174,18 @@ async fn run_host(mut inbox: mpsc::UnboundedReceiver<Order>, stop: Stop) {
 async fn supervise(job: Job, ready: std::sync::mpsc::Sender<io::Result<()>>, stop: Stop) {
     let mut first = Some(ready);
     let mut pause = PAUSE.0;
+    let mut tried = false;
     loop {
         let since = rt::now();
         let end = Box::pin(run_once(&job, &mut first, stop.clone())).await;
         if matches!(end, End::Told) {
             return;
+        }
+        if matches!((&first, &job.role, &end), (Some(_), Role::Client { .. }, End::Exited(..))) && !tried {
+            // Its port may have become somebody else's before it had it: the next one is another.
+            tried = true;
+            job.port.0.store(0, Ordering::Relaxed);
+            continue;
         }
         if let Some(ready) = first.take() {
             // The caller shows it.
@@ -180,8 +195,13 @@ async fn supervise(job: Job, ready: std::sync::mpsc::Sender<io::Result<()>>, sto
         if stop.is_draining() {
             return;
         }
-        if rt::now().saturating_duration_since(since) >= STABLE {
+        let ran_for = rt::now().saturating_duration_since(since);
+        if ran_for >= STABLE {
             pause = PAUSE.0;
+        }
+        if ran_for < READY {
+            // It may have been the port.
+            job.port.0.store(0, Ordering::Relaxed);
         }
         warn!(name = &*job.name, plugin = &*job.plugin.program, %end, again_in = ?pause, "plugin has ended");
         let mut told = stop.clone();
@@ -235,7 +255,7 @@ async fn run_once(
     });
     let announce = async {
         let listens = async {
-            while !is_held(listens_at) {
+            while !is_held(listens_at, job.plugin.transports) {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -286,11 +306,12 @@ async fn end(child: &mut Child) {
 
 /// Starts the program; returns with it where it will listen.
 fn spawn(job: &Job) -> io::Result<(Child, SocketAddr)> {
-    let Job { plugin, role, port, .. } = job;
+    let Job { plugin, role, port, user, name: _ } = job;
     let (remote, local, listens_at) = match role {
         Role::Client { server } => {
-            // Free at this moment: the plugin has to open it itself.
-            let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+            // Free at this moment: the plugin has to open it itself. The same again, if that can be: flows of datagrams
+            // go on then.
+            let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST), port.0.load(Ordering::Relaxed))?;
             port.0.store(free.port(), Ordering::Relaxed);
             ((server.host.to_string(), server.port), free, free)
         }
@@ -312,6 +333,9 @@ fn spawn(job: &Job) -> io::Result<(Child, SocketAddr)> {
         .kill_on_drop(true);
     if !plugin.options.is_empty() {
         command.env("SS_PLUGIN_OPTIONS", &*plugin.options);
+    }
+    if let Some(user) = user {
+        User::find(user)?.run_child(command.as_std_mut());
     }
     adit_sys::process::end_with_parent(command.as_std_mut());
     Ok((command.spawn()?, listens_at))
@@ -376,7 +400,7 @@ mod tests {
 
     fn server() -> Role {
         // Nobody listens there; a plugin counts as ready after a while.
-        let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
         Role::Server { public: free, local: "127.0.0.1:9".parse().unwrap() }
     }
 
@@ -415,8 +439,26 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs root"]
+    fn it_runs_as_the_user_that_is_named() {
+        let (file, written) = (scratch("user"), |file: &PathBuf| fs::read_to_string(file).ok());
+        fs::write(&file, "").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&file, mode).unwrap();
+        let mut plugins = Plugins::new(Some("nobody"));
+        let script = format!("echo $(id -un) $(id -G) $$ > {}; exec sleep 1000", file.display());
+        plugins.start(&"s".into(), &shell(&script), server()).unwrap();
+        let line = wait_for(|| written(&file).filter(|line| line.ends_with('\n')));
+        let [user, group, pid] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert!(user == "nobody" && group != "0" && is_running(pid), "{line}");
+        drop(plugins);
+        wait_for(|| (!is_running(pid)).then_some(()));
+        fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
     fn what_does_not_start_is_an_error() {
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(None);
         let missing = model::Plugin { program: "no-such-plugin".into(), ..shell("") };
         let error = plugins.start(&"x".into(), &missing, server()).unwrap_err().to_string();
         assert!(error.starts_with("plugin no-such-plugin: cannot be started: "), "{error}");
@@ -429,7 +471,7 @@ mod tests {
         let path = scratch("env");
         let script =
             format!("env >{0}.new; echo PID=$$ >>{0}.new; mv {0}.new {0}; exec sleep 600", path.display());
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(None);
         let target = Target::new(b"proxy.example", 8388).unwrap();
         let port = plugins.start(&"x".into(), &shell(&script), Role::Client { server: target }).unwrap();
         let text = wait_for(|| fs::read_to_string(&path).ok());
@@ -453,7 +495,7 @@ mod tests {
     fn one_that_ends_is_started_again() {
         let path = scratch("again");
         let script = format!("echo $$ >>{}; exec sleep 600", path.display());
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(None);
         plugins.start(&"x".into(), &shell(&script), server()).unwrap();
         let pids = |count: usize| {
             let read = || fs::read_to_string(&path).ok().filter(|text| text.lines().count() >= count);
@@ -478,7 +520,7 @@ mod tests {
     fn host_of_a_plugin() {
         let Some(path) = std::env::var_os("ADIT_TEST_PLUGIN_PID") else { return };
         let script = format!("echo $$ >{}; exec sleep 600", PathBuf::from(path).display());
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(None);
         plugins.start(&"x".into(), &shell(&script), server()).unwrap();
         std::thread::sleep(Duration::from_secs(600));
     }
@@ -505,7 +547,7 @@ mod tests {
     fn one_that_does_not_listen_to_reason_is_killed() {
         let path = scratch("stubborn");
         let script = format!("trap '' TERM; echo $$ >{}; while :; do sleep 1; done", path.display());
-        let mut plugins = Plugins::default();
+        let mut plugins = Plugins::new(None);
         plugins.start(&"x".into(), &shell(&script), server()).unwrap();
         let pid = wait_for(|| fs::read_to_string(&path).ok().filter(|pid| pid.ends_with('\n')));
         drop(plugins);

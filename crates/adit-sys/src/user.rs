@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Longest entry of the user database that is read, in bytes.
 const MAX_ENTRY: usize = 1 << 20;
@@ -41,6 +43,14 @@ impl User {
         // SAFETY: takes no pointers and cannot fail.
         let own = unsafe { libc::geteuid() };
         own == self.uid
+    }
+
+    /// Makes the child that `command` starts run as that user, with the user's own group alone. Nothing is done if this
+    /// process runs as that user already.
+    pub fn run_child(&self, command: &mut Command) {
+        if !self.is_current() {
+            command.uid(self.uid).gid(self.gid);
+        }
     }
 
     /// Turns the whole process, every thread of it, into that user, with the user's groups and for good. Nothing is

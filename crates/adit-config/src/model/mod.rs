@@ -7,6 +7,7 @@ mod kcp;
 mod pace;
 mod shadowsocks;
 mod snell;
+mod tcp;
 mod url;
 mod users;
 
@@ -28,6 +29,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::tcp::TcpOptions;
 pub use self::url::{HttpUrl, HttpsUrl, UrlError, fuzz_http_url};
 pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
 
@@ -50,6 +52,9 @@ pub struct Config {
     pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
+    /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
+    /// are open, and could not end another one's children then.
+    pub plugin_user: Option<Box<str>>,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
@@ -392,6 +397,8 @@ pub struct Dial {
     pub dns: Vec<SocketAddr>,
     /// TCP Fast Open on outgoing connections.
     pub fast_open: bool,
+    /// What is asked of TCP on outgoing connections.
+    pub tcp: TcpOptions,
     /// Time for name resolution and all connection attempts together.
     pub timeout: Duration,
     /// Connections that are streams of a session with this server, in the place of TCP to whatever is dialled.
@@ -409,6 +416,7 @@ impl Default for Dial {
             egress: Egress::default(),
             dns: Vec::new(),
             fast_open: false,
+            tcp: TcpOptions::default(),
             timeout: Duration::from_secs(10),
             carrier: None,
             unix: None,
@@ -485,6 +493,8 @@ pub enum Family {
 pub struct SocketOptions {
     /// TCP Fast Open on the listener.
     pub fast_open: bool,
+    /// What is asked of TCP on the connections that come.
+    pub tcp: TcpOptions,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
     /// Unix socket that connections come to as well; without a carrier. Its mode is what the umask leaves, as the

@@ -206,6 +206,15 @@ impl Transports {
     pub fn udp(self) -> bool {
         self != Self::Tcp
     }
+
+    /// What both of them carry, if there is something.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Both, other) | (other, Self::Both) => Some(other),
+            (one, other) => (one == other).then_some(one),
+        }
+    }
 }
 
 /// What is done about a connection whose salt was there before. Methods of 2022 always refuse it.

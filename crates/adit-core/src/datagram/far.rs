@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::{self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, Udp};
+use adit_net::plugin::PluginPort;
 use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
 use adit_net::udp::{Fragmentation, Socket};
@@ -30,9 +31,15 @@ pub(crate) struct Far {
 
 enum Kind {
     Direct,
-    Shadowsocks { server: Target, key: Arc<Key> },
+    Shadowsocks { server: Server, key: Arc<Key> },
     Snell { server: Target, outbound: Rc<Outbound>, pool: Pool, quic: QuicMode },
     Group(Rc<Group>),
+}
+
+/// Where the datagrams of a Shadowsocks client go.
+enum Server {
+    At(Target),
+    Plugin(PluginPort),
 }
 
 enum QuicMode {
@@ -80,7 +87,7 @@ impl Far {
     pub(crate) fn carries(outbound: &model::Outbound) -> bool {
         match &outbound.protocol {
             OutboundProtocol::Direct => true,
-            OutboundProtocol::Shadowsocks(client) => carries_datagrams(client),
+            OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
             OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
         }
     }
@@ -125,6 +132,14 @@ impl Far {
         running: &Rc<Outbound>,
         pool: &Pool,
     ) -> Option<Self> {
+        if let (OutboundProtocol::Shadowsocks(client), Some(port)) =
+            (&outbound.protocol, running.datagram_plugin())
+        {
+            let (server, key) = (Server::Plugin(port.clone()), Arc::new(client.key.derive()));
+            let far = Self::with(outbound, udp, Kind::Shadowsocks { server, key });
+            // The plugin is on this machine, whatever the way to the server.
+            return Some(Self { egress: Egress::default(), ..far });
+        }
         let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
         if !Self::is_there(outbound) {
             return None;
@@ -154,8 +169,9 @@ impl Far {
     pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
-            OutboundProtocol::Shadowsocks(client) if carries_datagrams(client) => {
-                Kind::Shadowsocks { server: client.server.clone(), key: Arc::new(client.key.derive()) }
+            OutboundProtocol::Shadowsocks(client) if client.transports.udp() && !is_by_plugin(client) => {
+                let server = Server::At(client.server.clone());
+                Kind::Shadowsocks { server, key: Arc::new(client.key.derive()) }
             }
             OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
@@ -184,7 +200,8 @@ impl Far {
     pub(crate) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
         match &self.kind {
             Kind::Direct | Kind::Group(_) => self.names.find(target, waker, now),
-            Kind::Shadowsocks { server, .. } | Kind::Snell { server, .. } => {
+            Kind::Shadowsocks { server: Server::Plugin(port), .. } => Known::Addr(port.addr()),
+            Kind::Shadowsocks { server: Server::At(server), .. } | Kind::Snell { server, .. } => {
                 self.names.find(server, waker, now)
             }
         }
@@ -252,12 +269,11 @@ pub(super) fn set_options(socket: &Socket, udp: &Udp, is_tunnel: bool) -> io::Re
 }
 
 /// What a plugin should carry is not sent past it.
-fn carries_datagrams(client: &ShadowsocksClient) -> bool {
-    let by_plugin = match &client.cover {
+fn is_by_plugin(client: &ShadowsocksClient) -> bool {
+    match &client.cover {
         ClientCover::Plugin(plugin) => plugin.transports.udp(),
         ClientCover::Obfs(_) => false,
-    };
-    client.transports.udp() && !by_plugin
+    }
 }
 
 impl FarFlow {

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, ServerCover, Transports};
+use adit_config::model::{self, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
@@ -72,17 +72,14 @@ pub(crate) fn transports(inbound: &model::Inbound) -> Transports {
     }
 }
 
-/// Whether datagrams come to a port of its own: a plugin that carries them would take it.
+/// Whether datagrams come to a port of its own, or to the plugin that has that port.
 pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
-    let by_plugin = match &inbound.protocol {
-        model::InboundProtocol::Shadowsocks(server) => match &server.cover {
-            ServerCover::Plugin(plugin) => plugin.transports.udp(),
-            ServerCover::Obfs(_) => false,
-        },
-        model::InboundProtocol::Snell(server) => return server.quic && server.versions.has_quic(),
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => false,
-    };
-    transports(inbound).udp() && !by_plugin
+    match &inbound.protocol {
+        model::InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
+        model::InboundProtocol::Shadowsocks(_)
+        | model::InboundProtocol::Local(_)
+        | model::InboundProtocol::Tunnel { .. } => transports(inbound).udp(),
+    }
 }
 
 /// Whether it is of no use without datagrams.
@@ -168,9 +165,6 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
     let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();
     if let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol {
         warnings.extend(notice::method_warning(server.key.method()));
-        if server.transports.udp() && !takes_datagrams(inbound) {
-            warnings.push("datagrams through a plugin are not in this build".into());
-        }
     }
     warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
 }

@@ -15,14 +15,13 @@ use std::time::Duration;
 use adit_config::model;
 use adit_net::dial::{DialError, Dialer};
 use adit_net::pace::{Pacer, check_pace};
-use adit_net::plugin::Plugins;
+use adit_net::plugin::{PluginPort, Plugins};
 use adit_net::resolve::ResolveError;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
 use crate::carrier::kcp;
-use crate::datagram::Far;
 use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
@@ -230,9 +229,6 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     warnings.extend(outbound.dial.pace.as_ref().and_then(check_pace).map(|warning| warning.to_string()));
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
-        if client.transports.udp() && !Far::is_there(outbound) {
-            warnings.push("datagrams through a plugin are not in this build".into());
-        }
     }
     warnings.iter().map(|warning| format!("outbound {}: {warning}", outbound.name)).collect()
 }
@@ -261,6 +257,12 @@ impl Outbound {
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
         let unix = outbound.dial.unix.clone();
         Self { name, kind, dialer, loopback, carrier: None, unix, pacer: None, metrics }
+    }
+
+    /// Where a plugin takes the datagrams of this outbound, if there is one that does.
+    pub(crate) fn datagram_plugin(&self) -> Option<&PluginPort> {
+        let Kind::Shadowsocks(shadowsocks) = &self.kind else { return None };
+        shadowsocks.datagram_plugin()
     }
 
     /// The same with what takes the place of TCP, if there is something.

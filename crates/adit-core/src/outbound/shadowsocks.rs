@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use adit_config::model::{self, ClientCover, ObfsClient};
+use adit_config::model::{self, ClientCover, ObfsClient, Transports};
 use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
@@ -28,8 +28,8 @@ pub(crate) struct ShadowsocksShared {
     key: Key,
     server: Target,
     disguise: ClientDisguise,
-    /// Where the plugin listens that takes the server's place.
-    plugin: Option<PluginPort>,
+    /// Where the plugin listens that takes the server's place, and for what.
+    plugin: Option<(PluginPort, Transports)>,
     carries_streams: bool,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
@@ -46,13 +46,13 @@ impl ShadowsocksShared {
         let (disguise, plugin) = match &config.cover {
             ClientCover::Obfs(obfs) => (ClientDisguise::new(obfs)?, None),
             ClientCover::Plugin(plugin) => {
-                let port = if plugin.transports.tcp() {
+                let carries = plugin.transports.common(config.transports);
+                let start = |transports| {
+                    let plugin = model::Plugin { transports, ..plugin.clone() };
                     let role = Role::Client { server: config.server.clone() };
-                    Some(plugins.start(name, plugin, role)?)
-                } else {
-                    None
+                    plugins.start(name, &plugin, role).map(|port| (port, transports))
                 };
-                (ClientDisguise::new(&ObfsClient::Off)?, port)
+                (ClientDisguise::new(&ObfsClient::Off)?, carries.map(start).transpose()?)
             }
         };
         Ok(Self {
@@ -72,10 +72,16 @@ impl ShadowsocksShared {
         self.carries_streams
     }
 
-    /// Where the plugin listens at this moment, if there is one.
+    /// Where the plugin listens for streams at this moment, if there is one.
     pub(super) fn plugin(&self) -> Option<Target> {
-        let addr = self.plugin.as_ref()?.addr();
+        let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
+        let addr = port.addr();
         Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
+    }
+
+    /// Where the plugin takes datagrams, if there is one that does.
+    pub(super) fn datagram_plugin(&self) -> Option<&PluginPort> {
+        self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }
 
     pub(super) fn server(&self) -> &Target {

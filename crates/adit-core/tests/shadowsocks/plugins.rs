@@ -1,16 +1,20 @@
 //! Plugins of SIP003 in both directions: our two ends with Debian's programs between them, and each of these programs
 //! against the disguises that are built in.
 
-use std::net::SocketAddr;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use adit_config::model::{ClientCover, ObfsClient, ObfsServer, Plugin, ServerCover, Transports};
 use adit_core::Running;
+use adit_testkit::unused_addr;
 
 use crate::support::{
-    Service, addrs, client, has, method, password, round_trip_without_end, run_clients, run_servers, server,
+    LOOPBACK, Service, addrs, client, connect, datagram_echo, datagrams_come_back, has, method, password,
+    round_trip_without_end, run_clients, run_datagram_clients, run_server_at, run_servers, server,
     try_run_clients, wait_for,
 };
 
@@ -82,6 +86,119 @@ fn v2ray() {
             ServerCover::Plugin(plugin(program, &format!("server;path=/way{mux}"))),
             ClientCover::Plugin(plugin(program, &format!("path=/way;host=www.example.com{mux}"))),
         );
+    }
+}
+
+/// This very program as a plugin: see [`forwards_for_another_test`].
+fn forwarder(transports: Transports, options: &str) -> Plugin {
+    let program = std::env::current_exe().unwrap().to_str().unwrap().into();
+    let args = ["plugins::forwards_for_another_test", "--exact", "--ignored", "--nocapture"];
+    Plugin { program, options: options.into(), args: args.map(Into::into).to_vec(), transports }
+}
+
+#[test]
+fn datagrams_go_through_a_plugin() {
+    for (transports, words) in
+        [(Transports::Udp, "udp"), (Transports::Both, "tcp udp"), (Transports::Tcp, "tcp")]
+    {
+        let (m, p) = (method("2022-blake3-aes-128-gcm"), password(method("2022-blake3-aes-128-gcm"), 1));
+        let mut server = server(m, &p);
+        server.transports = Transports::Both;
+        server.cover = ServerCover::Plugin(forwarder(transports, &format!("server {words}")));
+        let servers = run_server_at(unused_addr(), server);
+        let mut client = client(addrs(&servers)[0], m, &p);
+        client.transports = Transports::Both;
+        client.cover = ClientCover::Plugin(forwarder(transports, &format!("client {words}")));
+        let clients = run_datagram_clients(client.clone(), datagram_echo(LOOPBACK));
+        datagrams_come_back(addrs(&clients)[0]);
+        clients.end();
+        let echo = Service::echo();
+        let clients = run_clients([client], echo.addr);
+        let port = addrs(&clients)[0];
+        // On a busy machine the plugins may come late.
+        wait_for("a stream passes", || {
+            let (mut stream, mut back) = (connect(port), [0; 5]);
+            stream
+                .write_all(b"hello")
+                .and_then(|()| stream.read_exact(&mut back))
+                .is_ok_and(|()| back == *b"hello")
+        });
+        round_trip_without_end(port, 30_000);
+        clients.end();
+        servers.end();
+    }
+}
+
+/// A plugin that turns every bit round, so that nothing passes if one end goes past it.
+#[test]
+#[ignore = "is a plugin that other tests start; does nothing by itself"]
+fn forwards_for_another_test() {
+    let Some([remote, local]) = ["REMOTE", "LOCAL"]
+        .map(|end| {
+            let host = std::env::var(format!("SS_{end}_HOST")).ok()?;
+            format!("{host}:{}", std::env::var(format!("SS_{end}_PORT")).ok()?).parse::<SocketAddr>().ok()
+        })
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+        .and_then(|ends| <[_; 2]>::try_from(ends).ok())
+    else {
+        return;
+    };
+    let words = std::env::var("SS_PLUGIN_OPTIONS").unwrap();
+    let (from, to) = if words.contains("server") { (remote, local) } else { (local, remote) };
+    if words.contains("tcp") {
+        let listener = TcpListener::bind(from).unwrap();
+        thread::spawn(move || listener.incoming().flatten().for_each(|near| join_streams(near, to)));
+    }
+    if words.contains("udp") {
+        forward_datagrams(&UdpSocket::bind(from).unwrap(), to);
+    }
+    loop {
+        thread::park();
+    }
+}
+
+fn turn(bytes: &mut [u8]) {
+    bytes.iter_mut().for_each(|byte| *byte = !*byte);
+}
+
+fn join_streams(near: TcpStream, to: SocketAddr) {
+    let far = TcpStream::connect(to).unwrap();
+    let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
+    for (mut from, mut to) in ways {
+        thread::spawn(move || {
+            let mut bytes = [0; 16_384];
+            while let Ok(len @ 1..) = from.read(&mut bytes) {
+                turn(&mut bytes[..len]);
+                to.write_all(&bytes[..len]).ok();
+            }
+            to.shutdown(Shutdown::Both).ok();
+        });
+    }
+}
+
+/// A socket and a thread for each source.
+fn forward_datagrams(near: &UdpSocket, to: SocketAddr) {
+    let mut flows: HashMap<SocketAddr, UdpSocket> = HashMap::new();
+    let mut bytes = [0; 2048];
+    loop {
+        let Ok((len, source)) = near.recv_from(&mut bytes) else { continue };
+        turn(&mut bytes[..len]);
+        let flow = flows.entry(source).or_insert_with(|| {
+            let far = UdpSocket::bind(LOOPBACK).unwrap();
+            far.connect(to).unwrap();
+            let (back, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || {
+                let mut bytes = [0; 2048];
+                loop {
+                    let Ok(len) = back.recv(&mut bytes) else { continue };
+                    turn(&mut bytes[..len]);
+                    near.send_to(&bytes[..len], source).ok();
+                }
+            });
+            far
+        });
+        flow.send(&bytes[..len]).ok();
     }
 }
 

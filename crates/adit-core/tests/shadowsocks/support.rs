@@ -88,6 +88,13 @@ pub(crate) fn run_servers(servers: impl IntoIterator<Item = ShadowsocksServer>) 
     start(&config(inbounds, vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
 }
 
+/// A server at `addr`.
+pub(crate) fn run_server_at(addr: SocketAddr, server: ShadowsocksServer) -> Running {
+    let inbound =
+        Inbound { listen: vec![addr], ..inbound("server", 0, InboundProtocol::Shadowsocks(server)) };
+    start(&config(vec![inbound], vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
+}
+
 /// Clients in one process, each behind a port from which all connections go to `target`.
 pub(crate) fn run_clients(
     clients: impl IntoIterator<Item = ShadowsocksClient>,

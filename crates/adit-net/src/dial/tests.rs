@@ -6,7 +6,6 @@ use tokio::io::Interest;
 
 use super::*;
 use crate::listen::{ListenOptions, Listeners, listen_many};
-use crate::options::KEEP_ALIVE;
 use crate::testing::{A, AAAA, NameServer, Reply, in_time};
 
 fn on(interface: &str) -> Dial {
@@ -78,9 +77,31 @@ async fn a_name_and_an_address_are_connected_to() {
         let stream = dialer.dial(&target).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.addr);
         assert!(stream.nodelay().unwrap());
-        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), KEEP_ALIVE);
-        assert_eq!(SockRef::from(&stream).tcp_keepalive_interval().unwrap(), KEEP_ALIVE);
+        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), TcpOptions::default().keep_alive);
+        assert_eq!(
+            SockRef::from(&stream).tcp_keepalive_interval().unwrap(),
+            TcpOptions::default().keep_alive
+        );
     }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "local")]
+async fn connections_have_what_is_asked_of_tcp() {
+    let keep_alive = Duration::from_secs(9);
+    let tcp = TcpOptions { keep_alive, send_buffer: Some(70_000), receive_buffer: None, multipath: true };
+    let options = ListenOptions { tcp, ..ListenOptions::default() };
+    let made = listen_many("127.0.0.1:0".parse().unwrap(), &options, 1).unwrap();
+    let stream = dialer(&Dial { tcp, ..plan(Family::Any) }, None).dial(&made.addr.into()).await.unwrap();
+    let socket = SockRef::from(&stream);
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), keep_alive);
+    assert_eq!(socket.send_buffer_size().unwrap(), 140_000);
+    // A system without it has said so, and connects all the same.
+    let has_multipath = made.warnings.is_empty();
+    let (protocol, listening) =
+        (socket.protocol().unwrap(), SockRef::from(&made.sockets[0]).protocol().unwrap());
+    let wanted = if has_multipath { socket2::Protocol::MPTCP } else { socket2::Protocol::TCP };
+    assert_eq!((protocol, listening), (Some(wanted), Some(wanted)));
 }
 
 #[tokio::test(flavor = "local")]

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
 use adit_config::model::acl::AccessList;
-use adit_config::model::{
-    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, ServerCover, Transports,
-};
+use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Transports};
 use adit_config::source;
 use adit_net::User;
 
@@ -38,9 +36,8 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
     {
         if let Err(error) = User::find(user) {
             fitter.error("user", format!("no such user: {user}: {error}"), "name one of this machine");
-        } else if has_plugin(&setup) {
-            let problem = "a plugin that was started before could not be ended by another user";
-            fitter.error("user", problem, "start it as that user, for instance with User= of a systemd unit");
+        } else {
+            setup.config.plugin_user = Some(user.into());
         }
     }
     let fetched = setup.online.iter().any(|online| online.transports.udp());
@@ -99,7 +96,7 @@ impl Fitter {
                 self.warning("mode", "the server is used for no datagrams: streams alone are carried");
             } else {
                 let problem = "the server is used for no datagrams, and nothing else is asked for";
-                self.error("mode", problem, "give both the same mode, and plugins tcp_only");
+                self.error("mode", problem, "give both the same mode");
             }
         }
         if inbounds.is_empty() && !is_manager {
@@ -111,10 +108,7 @@ impl Fitter {
 fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
     match outbounds.get(index).map(|outbound| &outbound.protocol) {
         Some(OutboundProtocol::Direct) => true,
-        Some(OutboundProtocol::Shadowsocks(client)) => {
-            let by_plugin = matches!(&client.cover, ClientCover::Plugin(plugin) if plugin.transports.udp());
-            client.transports.udp() && !by_plugin
-        }
+        Some(OutboundProtocol::Shadowsocks(client)) => client.transports.udp(),
         // No group holds another one.
         Some(OutboundProtocol::Group(group)) => {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
@@ -122,11 +116,4 @@ fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
         }
         Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
     }
-}
-
-/// Whether a plugin is started, at once or for a server that is added.
-fn has_plugin(setup: &Setup) -> bool {
-    let of_outbound = |outbound: &Outbound| matches!(&outbound.protocol, OutboundProtocol::Shadowsocks(client) if matches!(client.cover, ClientCover::Plugin(_)));
-    let of_inbound = |inbound: &Inbound| matches!(&inbound.protocol, InboundProtocol::Shadowsocks(server) if matches!(server.cover, ServerCover::Plugin(_)));
-    setup.config.outbounds.iter().any(of_outbound) || setup.config.inbounds.iter().any(of_inbound)
 }

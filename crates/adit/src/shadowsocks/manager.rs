@@ -208,7 +208,7 @@ impl Servers {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, Transports};
+    use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, TcpOptions, Transports};
     use adit_testkit::unused_addr;
 
     use super::*;
@@ -226,6 +226,7 @@ mod tests {
             transports: Transports::Both,
             plugin: None,
             fast_open: false,
+            tcp: TcpOptions::default(),
             reuse_port: false,
             directory: None,
         };

@@ -166,7 +166,6 @@ fn statuses_of_rust() {
         ("ssserver -c bad.json5".to_owned(), 78, "bad.json5:1:"),
         (format!("{server} --acl f"), 78, "cannot read: "),
         ("ssmanager -m aes-128-gcm".to_owned(), 64, "key=manager_address"),
-        (format!("{local} --online-config-url https://example.com/"), 78, "over https are not in this build"),
         (format!("{local} --online-config-url http://a:b@example.com/"), 78, "key=online_config"),
         ("ssserver -s 192.0.2.1:1 -m aes-128-gcm -k hunter2".to_owned(), 70, "cannot listen on 192.0.2.1:1"),
         ("ssservice".to_owned(), 2, "usage: ssservice "),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::{MAX_CREDENTIAL, read_users};
 use super::write;
-use super::{carrier, name, pace, shadowsocks, snell};
+use super::{carrier, name, pace, shadowsocks, snell, tcp};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
 use crate::model::{InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
@@ -46,6 +46,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let listen = listen(&mut fields, report);
     let mut socket = SocketOptions {
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
+        tcp: tcp::read(&mut fields, report),
         interface: fields.parsed(report, "interface", interface).map(|i| i.value),
         unix: None,
         reuse_port: fields.flag(report, "reuse-port").unwrap_or(false),

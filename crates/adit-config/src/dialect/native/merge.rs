@@ -30,7 +30,19 @@ struct Merged {
 
 impl Merged {
     fn add(&mut self, file: &Arc<str>, config: Config) {
-        let Config { log, admin, state, cores, limits, acl: _, acl_of: _, udp, inbounds, outbounds } = config;
+        let Config {
+            log,
+            admin,
+            state,
+            cores,
+            limits,
+            acl: _,
+            acl_of: _,
+            plugin_user: _,
+            udp,
+            inbounds,
+            outbounds,
+        } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);

@@ -6,7 +6,7 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::MAX_CREDENTIAL;
-use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, write};
+use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, tcp, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{
     Dial, Egress, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient,
@@ -91,6 +91,7 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
         egress: egress(fields, report),
         dns: dns.into_iter().map(|server| server.value).collect(),
         fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
+        tcp: tcp::read(fields, report),
         timeout: timeout(fields, report),
         carrier: None,
         unix: None,

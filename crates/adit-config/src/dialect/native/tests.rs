@@ -11,7 +11,7 @@ use crate::model::{
     ClientCover, Day, Egress, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level,
     Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
     ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
-    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, User, UserLimits, Users,
+    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -424,17 +424,31 @@ fn dial_strategy() -> impl Strategy<Value = Dial> {
     let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
     let carrier = proptest::option::of((kcp_strategy(), target(), 1_usize..1024));
-    (family, egress_strategy(), dns, any::<bool>(), 1_u64..10_000_000, carrier).prop_map(
-        |(family, egress, dns, fast_open, timeout, carrier)| Dial {
+    let open = (any::<bool>(), tcp_strategy());
+    (family, egress_strategy(), dns, open, 1_u64..10_000_000, carrier).prop_map(
+        |(family, egress, dns, (fast_open, tcp), timeout, carrier)| Dial {
             family,
             egress,
             dns: dns.into_iter().map(SocketAddr::from).collect(),
             fast_open,
+            tcp,
             timeout: Duration::from_millis(timeout),
             carrier: carrier.map(|(kcp, server, sessions)| {
                 Box::new(KcpClient { sessions, ..KcpClient::new(kcp, server) })
             }),
             ..Dial::default()
+        },
+    )
+}
+
+fn tcp_strategy() -> impl Strategy<Value = TcpOptions> {
+    let buffer = || proptest::option::of(1..=TcpOptions::MAX_BUFFER);
+    (1_u64..=32_767, buffer(), buffer(), any::<bool>()).prop_map(
+        |(keep_alive, send_buffer, receive_buffer, multipath)| TcpOptions {
+            keep_alive: Duration::from_secs(keep_alive),
+            send_buffer,
+            receive_buffer,
+            multipath,
         },
     )
 }
@@ -655,9 +669,9 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());
-    let socket = (any::<(bool, bool)>(), interface_name(), carrier, pace_strategy());
+    let socket = (any::<(bool, bool)>(), tcp_strategy(), interface_name(), carrier, pace_strategy());
     (plain(20), listen, socket, any::<usize>(), protocol).prop_map(
-        |(name, listen, ((fast_open, reuse_port), interface, carrier, pace), outbound, protocol)| {
+        |(name, listen, ((fast_open, reuse_port), tcp, interface, carrier, pace), outbound, protocol)| {
             let serves = matches!(protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_));
             let pace = pace.filter(|_| serves && carrier.is_none());
             Inbound {
@@ -665,6 +679,7 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                 listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
                 socket: SocketOptions {
                     fast_open,
+                    tcp,
                     interface,
                     unix: None,
                     reuse_port,
@@ -800,6 +815,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             acl: None,
             acl_of: BTreeMap::new(),
             udp,
+            plugin_user: None,
             inbounds,
             outbounds,
         })

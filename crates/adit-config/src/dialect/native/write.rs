@@ -12,7 +12,7 @@ use crate::model::{
     Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
     OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
     ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
-    Transports, Udp, UserLimits,
+    TcpOptions, Transports, Udp, UserLimits,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -305,11 +305,25 @@ impl Writer {
             self.kcp(kcp);
         }
         self.switch("tcp-fast-open", socket.fast_open);
+        self.tcp(&socket.tcp);
         if let Some(interface) = &socket.interface {
             self.text("interface", interface);
         }
         self.switch("reuse-port", socket.reuse_port);
         self.pace(socket.pace);
+    }
+
+    fn tcp(&mut self, tcp: &TcpOptions) {
+        let TcpOptions { keep_alive, send_buffer, receive_buffer, multipath } = *tcp;
+        if keep_alive != TcpOptions::default().keep_alive {
+            self.text("tcp-keep-alive", &duration_text(keep_alive));
+        }
+        for (key, len) in [("tcp-send-buffer", send_buffer), ("tcp-receive-buffer", receive_buffer)] {
+            if let Some(len) = len {
+                self.raw(key, len);
+            }
+        }
+        self.switch("tcp-multipath", multipath);
     }
 
     fn pace(&mut self, pace: Option<Pace>) {
@@ -399,6 +413,7 @@ impl Writer {
             self.texts("dns", dial.dns.iter().map(ToString::to_string));
         }
         self.switch("tcp-fast-open", dial.fast_open);
+        self.tcp(&dial.tcp);
         self.text("timeout", &duration_text(dial.timeout));
         self.pace(dial.pace);
         if let Some(client) = &dial.carrier {

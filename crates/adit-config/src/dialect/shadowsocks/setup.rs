@@ -21,7 +21,7 @@ use crate::model::{
     Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
     Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
     ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions,
-    Transports,
+    TcpOptions, Transports,
 };
 
 /// What is said about settings of features that are to come.
@@ -123,6 +123,8 @@ pub struct Manager {
     pub plugin: Option<Plugin>,
     /// TCP Fast Open of all servers.
     pub fast_open: bool,
+    /// What its servers ask of TCP on the connections that come.
+    pub tcp: TcpOptions,
     /// Other processes of the same user may listen on the ports of servers.
     pub reuse_port: bool,
     /// Directory of the files that it leaves for its servers.
@@ -170,6 +172,7 @@ impl Manager {
             listen: self.hosts.iter().map(|host| SocketAddr::new(*host, add.port)).collect(),
             socket: SocketOptions {
                 fast_open: add.fast_open.unwrap_or(self.fast_open),
+                tcp: self.tcp,
                 reuse_port: self.reuse_port,
                 ..SocketOptions::default()
             },

@@ -315,7 +315,7 @@ impl GroupShared {
                 Some(same) => same.clone(),
                 None => {
                     // What needs a program of its own has been left out before.
-                    let shared = Shared::new(&outbound, &[], &mut Plugins::default())?;
+                    let shared = Shared::new(&outbound, &[], &mut Plugins::new(None))?;
                     Arc::new(Member::new(&outbound, None, weights, Some(shared)))
                 }
             });

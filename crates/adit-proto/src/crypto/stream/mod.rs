@@ -13,22 +13,29 @@
 //! | [`Algorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
 //! | [`Algorithm::Xchacha20`] | 32 | 24 | |
 
+mod aes_ctr;
 mod mode;
+mod rc4;
 mod table;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod wide;
 
 use std::fmt;
 use std::sync::Arc;
 
 use blowfish::Blowfish;
-use chacha20::{ChaCha20, ChaCha20Legacy, XChaCha20};
+use chacha20::{ChaCha20, ChaCha20Legacy, R20, hchacha};
 use cipher::{KeyInit, KeyIvInit, StreamCipher};
-use rc4::Rc4;
 use salsa20::Salsa20;
 use zeroize::Zeroizing;
 
+use self::aes_ctr::AesCtr;
 use self::mode::{Cfb64, Mode128};
 pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
+use self::rc4::Rc4;
 use self::table::Tables;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+use self::wide::Wide;
 use super::md5;
 use crate::wire::WireError;
 
@@ -177,24 +184,49 @@ impl Key {
         };
         let inner = match self.algorithm {
             Algorithm::Table | Algorithm::BlowfishCfb => unreachable!("has material of its own"),
-            Algorithm::Rc4 => Inner::Rc4(rc4(key)),
-            Algorithm::Rc4Md5 => Inner::Rc4(rc4(&md5(&[key, iv]))),
+            Algorithm::Rc4 => Inner::Rc4(Rc4::new(key)),
+            Algorithm::Rc4Md5 => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
+            Algorithm::Block(
+                BlockCipher::Aes128 | BlockCipher::Aes192 | BlockCipher::Aes256,
+                BlockMode::Ctr,
+            ) => Inner::AesCtr(AesCtr::new(key, iv)),
             Algorithm::Block(cipher, mode) => Inner::Block(Mode128::new(cipher, mode, direction, key, iv)),
-            Algorithm::Salsa20 => Inner::Salsa20(keyed(key, iv)),
-            Algorithm::Chacha20 => Inner::Chacha20(keyed(key, iv)),
-            Algorithm::Chacha20Ietf => Inner::Chacha20Ietf(keyed(key, iv)),
-            Algorithm::Xchacha20 => Inner::Xchacha20(keyed(key, iv)),
+            Algorithm::Salsa20 => salsa20(key, iv),
+            Algorithm::Chacha20 | Algorithm::Chacha20Ietf => chacha20(key, iv),
+            Algorithm::Xchacha20 => {
+                let (start, end) = iv.split_at(16);
+                let key = hchacha::<R20>(key.try_into().expect(LENGTHS), start.try_into().expect(LENGTHS));
+                let mut nonce = [0; 12];
+                nonce[4..].copy_from_slice(end);
+                chacha20(&key, &nonce)
+            }
         };
         Cipher(inner)
     }
 }
 
-fn rc4(key: &[u8]) -> Box<Rc4> {
-    Box::new(Rc4::new_from_slice(key).expect("RC4 takes 16 bytes"))
+const LENGTHS: &str = "lengths have been checked";
+
+/// Salsa20 under a key of 32 and a nonce of 8 bytes.
+fn salsa20(key: &[u8], nonce: &[u8]) -> Inner {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    if let Some(wide) = Wide::salsa(key.try_into().expect(LENGTHS), nonce) {
+        return Inner::Wide(wide);
+    }
+    Inner::Salsa20(keyed(key, nonce))
+}
+
+/// ChaCha20 under a key of 32 and a nonce of 8 or 12 bytes.
+fn chacha20(key: &[u8], nonce: &[u8]) -> Inner {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    if let Some(wide) = Wide::chacha(key.try_into().expect(LENGTHS), nonce) {
+        return Inner::Wide(wide);
+    }
+    if nonce.len() == 8 { Inner::Chacha20(keyed(key, nonce)) } else { Inner::Chacha20Ietf(keyed(key, nonce)) }
 }
 
 fn keyed<C: KeyIvInit>(key: &[u8], iv: &[u8]) -> Box<C> {
-    Box::new(C::new_from_slices(key, iv).expect("lengths have been checked"))
+    Box::new(C::new_from_slices(key, iv).expect(LENGTHS))
 }
 
 /// Shows no key material.
@@ -210,12 +242,14 @@ pub struct Cipher(Inner);
 enum Inner {
     Table(Arc<Tables>, Direction),
     Rc4(Box<Rc4>),
+    AesCtr(AesCtr),
     Block(Mode128),
     Blowfish(Cfb64),
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Wide(Box<Wide>),
     Salsa20(Box<Salsa20>),
     Chacha20(Box<ChaCha20Legacy>),
     Chacha20Ietf(Box<ChaCha20>),
-    Xchacha20(Box<XChaCha20>),
 }
 
 impl Cipher {
@@ -230,7 +264,14 @@ impl Cipher {
                 tables.apply(*direction, data);
                 Ok(())
             }
-            Inner::Rc4(rc4) => rc4.try_apply_keystream(data),
+            Inner::Rc4(rc4) => {
+                rc4.apply(data);
+                Ok(())
+            }
+            Inner::AesCtr(ctr) => {
+                ctr.apply(data);
+                Ok(())
+            }
             Inner::Block(mode) => {
                 mode.apply(data);
                 Ok(())
@@ -239,12 +280,13 @@ impl Cipher {
                 mode.apply(data);
                 Ok(())
             }
-            Inner::Salsa20(salsa) => salsa.try_apply_keystream(data),
-            Inner::Chacha20(chacha) => chacha.try_apply_keystream(data),
-            Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data),
-            Inner::Xchacha20(chacha) => chacha.try_apply_keystream(data),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Inner::Wide(wide) => wide.apply(data),
+            Inner::Salsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
+            Inner::Chacha20(chacha) => chacha.try_apply_keystream(data).map_err(drop),
+            Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data).map_err(drop),
         };
-        applied.map_err(|_| WireError::Exhausted { what: "keystream" })
+        applied.map_err(|()| WireError::Exhausted { what: "keystream" })
     }
 }
 

@@ -14,15 +14,13 @@ use super::file::{Given, Key, MAX_SERVERS, Values};
 use super::flags::Flags;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::manager::Add;
-use crate::dialect::shadowsocks::setup::{
-    self, Choice, Control, Manager, ManagerAddress, NOT_YET, Process, Setup,
-};
+use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, ManagerAddress, Process, Setup};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
 use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
 use crate::model::{
     Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log,
     Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports, Udp,
+    ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions, Transports, Udp,
 };
 
 /// Longest name of a user, in bytes.
@@ -60,7 +58,6 @@ pub(super) fn translate(
         mtu: mtu.filter(|mtu| *mtu >= 576),
         ..Udp::default()
     };
-    merged.warn_of_what_is_to_come();
     match program {
         Program::Server => merged.server(timeout, &mut setup),
         Program::Manager => merged.manager(timeout, &mut setup),
@@ -142,14 +139,6 @@ impl Merged<'_> {
         }
     }
 
-    fn warn_of_what_is_to_come(&mut self) {
-        if self.switch(Key::Mptcp)
-            && let Some(given) = self.given(Key::Mptcp)
-        {
-            given.warning(&mut self.found, Problem::new(NOT_YET));
-        }
-    }
-
     fn transports(&mut self) -> Transports {
         let Some(given) = self.given(Key::Mode) else { return Transports::Tcp };
         setup::transports(given.text()).unwrap_or_else(|mut problem| {
@@ -209,9 +198,15 @@ impl Merged<'_> {
             egress: self.egress(),
             dns: dns.unwrap_or_default(),
             fast_open: self.program.is_client() && self.switch(Key::FastOpen),
+            tcp: self.tcp(self.program.is_client()),
             timeout: Duration::from_secs(timeout.min(TEN_S)),
             ..Dial::default()
         }
+    }
+
+    /// `mptcp` concerns the side of the tunnel.
+    fn tcp(&mut self, is_tunnel: bool) -> TcpOptions {
+        TcpOptions { multipath: is_tunnel && self.switch(Key::Mptcp), ..TcpOptions::default() }
     }
 
     fn egress(&mut self) -> Egress {
@@ -319,6 +314,7 @@ impl Merged<'_> {
                 listen,
                 socket: SocketOptions {
                     fast_open: self.switch(Key::FastOpen),
+                    tcp: self.tcp(true),
                     reuse_port: self.switch(Key::ReusePort),
                     ..SocketOptions::default()
                 },
@@ -347,6 +343,7 @@ impl Merged<'_> {
             transports: self.transports(),
             plugin: self.plugin(),
             fast_open: self.switch(Key::FastOpen),
+            tcp: TcpOptions::default(),
             reuse_port: self.switch(Key::ReusePort),
             directory: self.path(Key::Directory),
         };

@@ -1,6 +1,7 @@
 //! The file: what it says, key by key, before anything is decided.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
 use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, Process};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
-use crate::model::{Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, Transports, Udp};
+use crate::model::{
+    Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports, Udp,
+};
 use crate::source::Source;
 
 const MAX_SERVERS: usize = 256;
@@ -36,6 +39,8 @@ pub(super) struct Wanted {
     pub(super) dns: Vec<SocketAddr>,
     pub(super) ipv6_first: bool,
     pub(super) fast_open: bool,
+    /// What is asked of TCP on the connections that come, and on those that are made.
+    pub(super) tcp: [TcpOptions; 2],
     pub(super) acl: Option<PathBuf>,
     pub(super) replay: ReplayPolicy,
     pub(super) check: Check,
@@ -204,17 +209,19 @@ impl Reader<'_, '_, '_> {
         wanted.fast_open = fields.flag(report, "fast_open").unwrap_or(false);
         fields.flag(report, "no_delay");
         fields.take("version");
-        for key in ["mptcp", "ipv6_only"] {
-            if let Some(field) = fields.take(key)
-                && field.flag(report) == Some(true)
-            {
-                field.warning(report, Problem::new(NOT_YET));
-            }
+        let multipath = fields.flag(report, "mptcp").unwrap_or(false);
+        let keep_alive = fields.number(report, "keep_alive", KEEP_ALIVE_S);
+        for tcp in &mut wanted.tcp {
+            tcp.multipath = multipath;
+            tcp.keep_alive = keep_alive.map_or(tcp.keep_alive, Duration::from_secs);
         }
-        for key in ["keep_alive", "dns_cache_size"] {
-            if let Some(field) = fields.take(key) {
-                field.warning(report, Problem::new(NOT_YET));
-            }
+        if let Some(field) = fields.take("ipv6_only")
+            && field.flag(report) == Some(true)
+        {
+            field.warning(report, Problem::new(NOT_YET));
+        }
+        if let Some(field) = fields.take("dns_cache_size") {
+            field.warning(report, Problem::new(NOT_YET));
         }
         wanted.egress = egress(report, fields);
         self.refuse(fields, "outbound_proxy", "not in this build, so connections would go out without it");
@@ -759,6 +766,10 @@ fn egress(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Egress {
     }
     egress
 }
+
+/// What the system takes as [`TcpOptions::keep_alive`], in seconds.
+pub(super) const KEEP_ALIVE_S: RangeInclusive<u64> =
+    TcpOptions::MIN_KEEP_ALIVE.as_secs()..=TcpOptions::MAX_KEEP_ALIVE.as_secs();
 
 /// 0 is none.
 pub(super) fn mark(number: u64) -> Option<u32> {

@@ -94,6 +94,12 @@ pub(super) enum Flag {
     OnlineUrl,
     OnlineInterval,
     OnlinePlugin,
+    KeepAlive,
+    Multipath,
+    InboundSend,
+    InboundReceive,
+    OutboundSend,
+    OutboundReceive,
     /// Belongs to protocols that are not in this build, or has no effect yet.
     Later,
     Help,
@@ -136,14 +142,14 @@ known! {
     ALL value(Later, None, &["dns-cache-size"]) "NUMBER  no effect yet";
     ALL switch(NoDelay, None, &["tcp-no-delay", "no-delay"]) "TCP_NODELAY, which is always on";
     ALL switch(FastOpen, None, &["tcp-fast-open", "fast-open"]) "TCP Fast Open";
-    ALL value(Later, None, &["tcp-keep-alive"]) "SECONDS  no effect yet";
-    ALL switch(Later, None, &["tcp-multipath", "mptcp"]) "no effect yet";
+    ALL value(KeepAlive, None, &["tcp-keep-alive"]) "SECONDS  silence before a peer is asked whether it is there (default 15)";
+    ALL switch(Multipath, None, &["tcp-multipath", "mptcp"]) "Multipath TCP";
     ALL value(UdpTimeout, None, &["udp-timeout"]) "SECONDS  association without datagrams (default 300)";
     ALL value(UdpAssociations, None, &["udp-max-associations"]) "NUMBER  most associations";
-    ALL value(Later, None, &["inbound-send-buffer-size"]) "BYTES  no effect yet";
-    ALL value(Later, None, &["inbound-recv-buffer-size"]) "BYTES  no effect yet";
-    ALL value(Later, None, &["outbound-send-buffer-size"]) "BYTES  no effect yet";
-    ALL value(Later, None, &["outbound-recv-buffer-size"]) "BYTES  no effect yet";
+    ALL value(InboundSend, None, &["inbound-send-buffer-size"]) "BYTES  send buffer of accepted connections";
+    ALL value(InboundReceive, None, &["inbound-recv-buffer-size"]) "BYTES  receive buffer of accepted connections";
+    ALL value(OutboundSend, None, &["outbound-send-buffer-size"]) "BYTES  send buffer of outgoing connections";
+    ALL value(OutboundReceive, None, &["outbound-recv-buffer-size"]) "BYTES  receive buffer of outgoing connections";
     SERVERS value(BindAddr, Some('b'), &["outbound-bind-addr", "bind-addr"]) "ADDRESS  sends from this address";
     LOCAL value(BindAddr, None, &["outbound-bind-addr", "bind-addr"]) "ADDRESS  sends from this address";
     ALL value(BindInterface, None, &["outbound-bind-interface"]) "NAME  interface of outgoing connections";

@@ -6,7 +6,7 @@ use super::*;
 use crate::dialect::shadowsocks::setup::{Control, ManagerAddress};
 use crate::model::{
     ClientCover, Family, InboundProtocol, Level, LocalProtocols, ObfsClient, OutboundProtocol, ReplayPolicy,
-    ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
+    ServerCover, ShadowsocksClient, ShadowsocksServer, TcpOptions, Transports,
 };
 
 const OUTSIDE: Outside<'static> = Outside {
@@ -223,6 +223,27 @@ fn flags_alone() {
 }
 
 #[test]
+fn options_of_tcp() {
+    const SERVER: &str = "server: '127.0.0.1', server_port: 1, method: 'aes-128-gcm', password: 'p'";
+    let tcp = |setup: &Setup| (setup.config.inbounds[0].socket.tcp, setup.config.outbounds[0].dial.tcp);
+    let secs = |s| TcpOptions { keep_alive: Duration::from_secs(s), ..TcpOptions::default() };
+    let file = format!("{{{SERVER}, local_port: 1, keep_alive: 5, mptcp: true}}");
+    let both = TcpOptions { multipath: true, ..secs(5) };
+    for program in [Program::Local, Program::Server] {
+        let setup = good(program, "", Some(&file));
+        assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+        assert_eq!(tcp(&setup), (both, both));
+    }
+    let line = "--tcp-keep-alive 7 --inbound-send-buffer-size 1 --inbound-recv-buffer-size 2 \
+                --outbound-send-buffer-size 3 --outbound-recv-buffer-size 4";
+    let (came, made) = tcp(&good(Program::Local, line, Some(&format!("{{{SERVER}, local_port: 1}}"))));
+    assert_eq!(came, TcpOptions { send_buffer: Some(1), receive_buffer: Some(2), ..secs(7) });
+    assert_eq!(made, TcpOptions { send_buffer: Some(3), receive_buffer: Some(4), ..secs(7) });
+    let (came, made) = tcp(&good(Program::Server, "--mptcp", Some(&file.replace(", mptcp: true", ""))));
+    assert_eq!((came, made), (both, both));
+}
+
+#[test]
 fn findings() {
     const SERVER: &str = "server: 'h', server_port: 1, method: 'aes-128-gcm', password: 'hunter2'";
     for (program, line, file, exit, want) in [
@@ -329,9 +350,16 @@ fn findings() {
         (
             Program::Local,
             "",
-            "{S, local_port: 1, keep_alive: 5}",
-            Exit::Flag,
-            "warning: keep_alive: not in this build yet",
+            "{S, local_port: 1, keep_alive: 0}",
+            Exit::Config,
+            "keep_alive: no whole number from 1 to 32767",
+        ),
+        (
+            Program::Local,
+            "--inbound-recv-buffer-size 0",
+            "{S, local_port: 1}",
+            Exit::Config,
+            "--inbound-recv-buffer-size: no whole number from 1 to 1073741823",
         ),
         (
             Program::Local,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
     Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
-    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
-    Udp,
+    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions,
+    Transports, Udp,
 };
 use crate::source::Source;
 
@@ -83,6 +84,11 @@ impl Builder<'_> {
         })
     }
 
+    fn ranged(&mut self, flag: Flag, range: RangeInclusive<u64>) -> Option<u64> {
+        let problem = || Problem::new(format!("no whole number from {} to {}", range.start(), range.end()));
+        self.flag(flag, |text| text.parse().ok().filter(|n| range.contains(n)).ok_or_else(problem))
+    }
+
     fn seconds(&mut self, flag: Flag) -> Option<Duration> {
         self.number(flag).filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
@@ -131,6 +137,7 @@ impl Builder<'_> {
             self.wanted.udp.flows = flows;
         }
         self.flag_egress();
+        self.flag_tcp();
         let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
         self.wanted.process.open_files = files.filter(|files| *files > 0);
         self.wanted.process.user = self.flag(Flag::User, |text| text_of(text, 256));
@@ -251,6 +258,23 @@ impl Builder<'_> {
         self.wanted.egress = egress.or(&self.wanted.egress);
     }
 
+    fn flag_tcp(&mut self) {
+        let keep_alive = self.ranged(Flag::KeepAlive, file::KEEP_ALIVE_S).map(Duration::from_secs);
+        let mut buffer = |flag| {
+            let len = self.ranged(flag, 1..=TcpOptions::MAX_BUFFER.into());
+            len.and_then(|len| u32::try_from(len).ok())
+        };
+        let buffers = [
+            (buffer(Flag::InboundSend), buffer(Flag::InboundReceive)),
+            (buffer(Flag::OutboundSend), buffer(Flag::OutboundReceive)),
+        ];
+        for (tcp, (send_buffer, receive_buffer)) in self.wanted.tcp.iter_mut().zip(buffers) {
+            tcp.keep_alive = keep_alive.unwrap_or(tcp.keep_alive);
+            tcp.multipath |= self.flags.has(Flag::Multipath);
+            *tcp = TcpOptions { send_buffer, receive_buffer, ..*tcp };
+        }
+    }
+
     fn flag_url(&mut self) -> Option<Server> {
         let profile =
             self.flag(Flag::ServerUrl, |text| sip002::parse(text).map_err(|e| Problem::new(e.to_string())))?;
@@ -351,6 +375,7 @@ impl Builder<'_> {
             egress: egress.or(&self.wanted.egress),
             dns: self.wanted.dns.clone(),
             fast_open: self.wanted.fast_open,
+            tcp: self.wanted.tcp[1],
             timeout: timeout
                 .or(self.wanted.timeout)
                 .unwrap_or(default.timeout)
@@ -394,7 +419,11 @@ impl Builder<'_> {
                 Ok(key) => setup.config.inbounds.push(Inbound {
                     name,
                     listen: vec![listen],
-                    socket: SocketOptions { fast_open: self.wanted.fast_open, ..SocketOptions::default() },
+                    socket: SocketOptions {
+                        fast_open: self.wanted.fast_open,
+                        tcp: self.wanted.tcp[0],
+                        ..SocketOptions::default()
+                    },
                     outbound,
                     protocol: InboundProtocol::Shadowsocks(ShadowsocksServer {
                         key,
@@ -435,6 +464,7 @@ impl Builder<'_> {
             transports: self.wanted.mode,
             plugin: self.wanted.plugin.clone(),
             fast_open: self.wanted.fast_open,
+            tcp: self.wanted.tcp[0],
             reuse_port: false,
             directory: directory.map(|path| (*path).into()),
         }));
@@ -446,7 +476,8 @@ impl Builder<'_> {
         for local in locals {
             let mode = local.mode.unwrap_or(self.wanted.mode);
             let acl = local.acl.clone();
-            let Some(inbound) = self.local(local, &mut taken) else { continue };
+            let Some(mut inbound) = self.local(local, &mut taken) else { continue };
+            inbound.socket.tcp = self.wanted.tcp[0];
             setup.acl_of.extend(acl.map(|acl| (inbound.name.clone(), acl)));
             setup.config.inbounds.push(inbound);
             carried = Some(match carried {
