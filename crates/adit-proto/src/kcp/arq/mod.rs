@@ -34,7 +34,7 @@ use self::congestion::Congestion;
 use self::receiver::Receiver;
 use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
-use self::sender::{Delivery, Loss, Outgoing, Sender, Sent};
+use self::sender::{Delivery, Loss, Outgoing, Overtaken, Sender, Sent};
 use super::fec::Seen;
 use super::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
@@ -67,6 +67,9 @@ const DEAD_LINK: u32 = 20;
 
 /// What keeping a segment costs in bytes besides its data, at most.
 const PER_SEGMENT: usize = 128;
+
+/// Round trips from a segment that is lost until what follows it may leave the window.
+const LOSS_ROUND_TRIPS: u64 = 2;
 
 /// Bytes that may wait in the queue: beyond, interactive streams above would wait behind bulk.
 const MAX_QUEUED: usize = 64 << 10;
@@ -376,14 +379,22 @@ impl Arq {
         }
         let limit = if self.settings.resend == 0 { u32::MAX } else { self.settings.resend };
         let span = u32::try_from(self.sender.span()).unwrap_or(u32::MAX);
-        if self.sender.overtake(&mut self.acked, limit) && self.settings.congestion {
+        let overtaken = self.sender.overtake(&mut self.acked, limit);
+        if overtaken.bytes > 0 && self.settings.congestion {
             self.congestion.overtaken(span, self.settings.resend, mss);
         }
         // With nothing new to send one overtaking is enough, whatever `resend` says. A closed window counts as nothing
         // to send in kcp-go; where a model keeps the window open it would only repeat what is out of order.
         let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
-        if self.sender.queue_len() == 0 || is_closed {
-            self.sender.hurry();
+        let hurried = if self.sender.queue_len() == 0 || is_closed {
+            self.sender.hurry()
+        } else {
+            Overtaken::default()
+        };
+        if let Some(model) = &mut self.model {
+            for lost in [overtaken, hurried] {
+                model.handle_lost(as_u64(lost.bytes), as_u64(lost.scattered));
+            }
         }
     }
 
@@ -604,8 +615,14 @@ impl Arq {
             sent: self.stats.sent,
             sent_again: self.stats.sent_again,
             round_trip_us: u64::from(self.rto.smoothed_ms()) * 1000,
-            has_room: self.model.as_ref().is_some_and(Model::has_room),
+            has_room: self.model.as_ref().is_some_and(|model| model.has_room() || self.is_narrow(model)),
         }
+    }
+
+    /// Whether the window would stand still while a loss is made good.
+    fn is_narrow(&self, model: &Model) -> bool {
+        let bytes = u64::from(self.window()) * as_u64(self.mss);
+        model.fits_bytes().is_some_and(|fits| bytes < fits * LOSS_ROUND_TRIPS)
     }
 
     /// Changes the windows while the conversation runs.
@@ -720,7 +737,9 @@ impl Arq {
         let wnd = self.receiver.free_window();
         let (conv, una) = (self.conv, self.receiver.next());
         let next = if self.sender.has_due() {
-            let twice = self.model.as_ref().is_some_and(Model::has_room);
+            // What is lost again and again holds up everything behind it.
+            let is_again = self.sender.was_lost_again();
+            let twice = self.model.as_ref().is_some_and(|model| model.has_room() || is_again);
             self.sender.send_again(sent, &self.rto, twice)
         } else {
             self.sender.send_new(sent, &self.rto)
@@ -751,6 +770,7 @@ fn ack_sample(now_us: u64, delivery: &Delivery, rtt_us: Option<u64>, sender: &Se
         now_us,
         bytes: as_u64(delivery.bytes),
         delivered_at_send: delivery.newest.map_or(0, |sent| sent.delivered),
+        sent_us: delivery.newest.map(|sent| sent.at_us),
         rtt_us,
         in_flight: as_u64(sender.in_flight()),
     }

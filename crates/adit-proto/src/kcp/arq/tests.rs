@@ -185,6 +185,41 @@ fn bursts_and_one_way_loss() {
 }
 
 #[test]
+fn long_gaps_count_once() {
+    let mut sender = Sender::new();
+    let rto = Rto::new(false, 30, true);
+    sender.enqueue(&bytes(3000), 100, false);
+    for _ in 0..30 {
+        assert!(sender.send_new(Sent::default(), &rto).is_some());
+    }
+    // Missing are 0, 2, and 5 to 24.
+    let mut acks: Vec<_> = [1, 3, 4].into_iter().chain(25..30).map(|sn| (sn, 0)).collect();
+    for &(sn, ts) in &acks {
+        sender.acknowledge(sn, ts, &mut Delivery::default());
+    }
+    let len = 100 + SEGMENT_HEADER_LEN;
+    assert_eq!(sender.overtake(&mut acks, 2), Overtaken { bytes: 22 * len, scattered: 6 * len });
+    assert_eq!(sender.overtake(&mut acks, 2), Overtaken::default());
+}
+
+#[test]
+fn timeouts_alone_are_not_sent_twice() {
+    let mut arq = Arq::new(9, Settings { tuning: Some(1 << 20), ..settings() }, epoch());
+    arq.send(&bytes(400));
+    let mut now = epoch();
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        let mut datagram = Vec::new();
+        while arq.poll_transmit(now, &mut datagram) {
+            sent.push(now - epoch());
+        }
+        now += Duration::from_secs(1);
+    }
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    assert!(!arq.sender.was_lost_again());
+}
+
+#[test]
 fn reader_that_pauses() {
     let mut pair = Pair::new(&settings(), lossy(Loss::Random(0.02)));
     let text = bytes(300_000);
