@@ -62,6 +62,9 @@ const LEAST_GROWTH_US: u64 = 20_000;
 /// The same while the round trip is not known.
 const UNKNOWN_RTT_US: u64 = 100_000;
 
+/// Time without data after which buffers are given back: bulk pauses between two acknowledgements, and between two reads.
+const REST_US: u64 = 1_000_000;
+
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
 
@@ -200,6 +203,8 @@ pub struct Arq {
     /// When the oldest pending acknowledgement has to leave.
     ack_at_us: Option<u64>,
     probe: Probe,
+    /// When buffers are given back, if nothing comes.
+    rest_at_us: Option<u64>,
     dead: bool,
     stats: Stats,
     /// `(sn, ts)` of the ACKs of one datagram.
@@ -258,6 +263,7 @@ impl Arq {
             widest_window: 0,
             ack_at_us: None,
             probe: Probe::default(),
+            rest_at_us: None,
             dead: false,
             stats: Stats::default(),
             acked: Vec::new(),
@@ -499,6 +505,7 @@ impl Arq {
         let now_us = self.clock(now);
         self.expire(now_us);
         self.update_probe(now_us);
+        self.update_rest(now_us);
         let start = out.len();
         self.emit_acks(now_us, start, out);
         if self.probe.ask && self.fits(start, 0, out) {
@@ -524,7 +531,7 @@ impl Arq {
             Some(model) if self.has_sendable() && self.fits_window() => model.send_at(0),
             _ => None,
         };
-        let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced];
+        let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced, self.rest_at_us];
         times.into_iter().flatten().min().map(|at_us| self.epoch + Duration::from_micros(at_us))
     }
 
@@ -670,6 +677,28 @@ impl Arq {
             }
         }
         self.probe.at_us = Some(now_us + self.probe.wait_us);
+    }
+
+    fn update_rest(&mut self, now_us: u64) {
+        let (could_send, could_receive) = (self.sender.could_rest(), self.receiver.could_rest());
+        self.rest_at_us = match self.rest_at_us {
+            _ if !(could_send || could_receive) => None,
+            None => Some(now_us + REST_US),
+            Some(at_us) if now_us < at_us => Some(at_us),
+            Some(_) => {
+                self.give_back(could_send, could_receive);
+                None
+            }
+        };
+    }
+
+    fn give_back(&mut self, of_sending: bool, of_receiving: bool) {
+        if of_sending {
+            self.sender.rest();
+        }
+        if of_receiving {
+            self.receiver.rest();
+        }
     }
 
     /// Thinned as kcp-go does: what `una` covers is not told again, save the last, whose time is wanted.

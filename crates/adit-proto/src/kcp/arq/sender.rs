@@ -202,7 +202,8 @@ impl Sender {
             self.holes.pop_front();
         }
         if self.slots.is_empty() {
-            self.rest();
+            self.timeout_us = u64::MAX;
+            self.due.clear();
         }
         true
     }
@@ -404,17 +405,18 @@ impl Sender {
         Some(Outgoing { sn, data, loss: None, transmissions: 1 })
     }
 
-    /// Gives back what an idle session does not need.
-    fn rest(&mut self) {
-        self.timeout_us = u64::MAX;
-        self.due.clear();
-        if self.queue.is_empty() {
-            self.spare.truncate(SPARE / 32);
-            self.slots.shrink_to(SPARE / 4);
-            self.queue.shrink_to(SPARE);
-            self.holes.shrink_to(SPARE);
-            self.due.shrink_to(SPARE);
-        }
+    /// Whether nothing is under way, and more is kept than an idle session needs.
+    pub(super) fn could_rest(&self) -> bool {
+        self.slots.is_empty() && self.queue.is_empty() && self.spare.len() > SPARE / 32
+    }
+
+    /// Gives that back.
+    pub(super) fn rest(&mut self) {
+        self.spare.truncate(SPARE / 32);
+        self.slots.shrink_to(SPARE / 4);
+        self.queue.shrink_to(SPARE);
+        self.holes.shrink_to(SPARE);
+        self.due.shrink_to(SPARE);
     }
 
     fn release(&mut self, mut buffer: Vec<u8>) {
@@ -422,6 +424,11 @@ impl Sender {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.len()
     }
 
     #[cfg(test)]

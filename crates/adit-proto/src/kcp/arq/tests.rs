@@ -333,6 +333,26 @@ fn idle_sessions_hold_little() {
         assert!(pair.step());
     }
     assert!(pair.ends.iter().all(|end| end.held() == 0));
+    while pair.step() {}
+    for end in &pair.ends {
+        let spare = (end.sender.spare(), end.receiver.spare());
+        assert!(spare.0 <= 2 && spare.1 <= 2, "{spare:?}");
+    }
+}
+
+/// A window may be empty between two writes.
+#[test]
+fn buffers_are_used_again_while_data_flows() {
+    let mut pair =
+        Pair::new(&settings(), Conditions { delay: Duration::from_millis(1), ..Conditions::default() });
+    for _ in 0..10 {
+        pair.received = Default::default();
+        pair.exchange([&bytes(10_000), &[]], Duration::from_secs(60));
+        while !pair.ends[0].is_flushed() {
+            assert!(pair.step());
+        }
+    }
+    assert!(pair.ends[0].sender.spare() > 8, "{}", pair.ends[0].sender.spare());
 }
 
 /// Segments that were cut for longer datagrams arrive too.
