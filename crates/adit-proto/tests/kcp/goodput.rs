@@ -117,7 +117,7 @@ fn leaves_room() {
             run(&tuned(), &Path { rival_at, ..path(mbit, rtt_ms, Loss::None, seconds) }).rival
         };
         let (same, later) = (at(0, (10, 40)), at(5, (40, until)));
-        assert!(same > 30.0 && later > 25.0, "{mbit} Mbit/s, {rtt_ms} ms: {same} {later}");
+        assert!(same > 30.0 && later > 20.0, "{mbit} Mbit/s, {rtt_ms} ms: {same} {later}");
     }
 }
 

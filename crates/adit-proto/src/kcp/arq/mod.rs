@@ -629,7 +629,8 @@ impl Arq {
     /// Whether the window would stand still while a loss is made good.
     fn is_narrow(&self, model: &Model) -> bool {
         let bytes = u64::from(self.window()) * as_u64(self.mss);
-        model.fits_bytes().is_some_and(|fits| bytes < fits * LOSS_ROUND_TRIPS)
+        let round_trip_us = u64::from(self.rto.smoothed_ms()) * 1000;
+        bytes < model.carries(round_trip_us * LOSS_ROUND_TRIPS)
     }
 
     /// Changes the windows while the conversation runs.

@@ -257,9 +257,9 @@ impl Model {
         self.roomy >= ROOMY
     }
 
-    /// Bytes that fit the path, once that is known.
-    pub fn fits_bytes(&self) -> Option<u64> {
-        self.fits().map(to_bytes)
+    /// Bytes that the path delivers in `time_us`, as far as is known.
+    pub fn carries(&self, time_us: u64) -> u64 {
+        to_bytes(self.rate() * to_float(time_us) / 1e6)
     }
 
     /// What else limits is less narrow than it was: how much the path could carry is to be seen anew.
@@ -331,6 +331,7 @@ impl Model {
 
     /// Takes what an acknowledgement has told.
     pub fn handle_ack(&mut self, ack: AckSample) {
+        self.waits.note_ack(ack.now_us, ack.in_flight);
         self.delivered += ack.bytes;
         self.long_bytes += ack.bytes;
         self.sent_us = self.sent_us.max(ack.sent_us.unwrap_or_default());
@@ -397,13 +398,16 @@ impl Model {
 
     fn sample_rtt(&mut self, now_us: u64, rtt_us: u64) {
         self.probed_rtt_us = Some(self.probed_rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
-        let is_long = self.min_rtt.is_some_and(|(least, _)| is_long(rtt_us, least));
-        self.waits.sample(rtt_us, is_long);
-        if !is_long {
+        let waits_long = self.min_rtt.is_some_and(|(least, _)| is_long(rtt_us, least));
+        let late_us = self.waits.late_us();
+        let has_waited =
+            self.min_rtt.is_some_and(|(least, _)| rtt_us > late_us && is_long(rtt_us - late_us, least));
+        self.waits.sample(rtt_us, has_waited);
+        if !waits_long {
             self.long_bytes = 0;
         }
         if self.phase == Phase::Startup && self.rate() > 0.0 {
-            self.long_rtts = if is_long { self.long_rtts + 1 } else { 0 };
+            self.long_rtts = if waits_long { self.long_rtts + 1 } else { 0 };
             let is_much = self.long_rtts >= FEW_SAMPLES && self.long_bytes > QUEUEING_BYTES;
             if self.long_rtts >= QUEUEING_SAMPLES || is_much {
                 self.long_rtts = 0;
@@ -447,7 +451,9 @@ impl Model {
         let bytes = self.delivered - round.started_with;
         if elapsed_us > 0 && bytes > 0 && !round.fresh {
             // What was sent slowly and comes back in a heap was no faster than it was sent.
-            let spaced_us = self.sent_us.saturating_sub(round.sent_us);
+            // Where acknowledgements are late, what they let follow is sent in heaps too.
+            let is_late = self.waits.late_us() > 0;
+            let spaced_us = if is_late { 0 } else { self.sent_us.saturating_sub(round.sent_us) };
             let rate = to_float(bytes) * 1e6 / to_float(elapsed_us.max(spaced_us));
             // Before anything is known, little that was sent says nothing: a rate made of it would keep itself up, as
             // pacing by it leaves rests in which nothing is measured.
@@ -466,7 +472,9 @@ impl Model {
             _ => self.roomy.saturating_sub(1),
         };
         self.waits.all_along = match (self.min_rtt, self.round.min_rtt_us) {
-            (Some((least, _)), Some(now)) => now > least + (least / 32).clamp(1_000, 4_000),
+            (Some((least, _)), Some(now)) => {
+                now > least + (least / 32).clamp(1_000, 4_000) + self.waits.late_us()
+            }
             _ => false,
         };
         self.judge_losses(now_us);

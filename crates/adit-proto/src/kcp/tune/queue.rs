@@ -11,6 +11,9 @@ pub(super) struct Waits {
     /// The longest of this cycle, and of the one before.
     pub(super) longest_us: u64,
     pub(super) longest_before_us: u64,
+    /// The newest acknowledgement, and the longest time between two of late: what waits at the peer is in no queue.
+    acked_us: Option<u64>,
+    gap_us: u64,
     /// A queue stood all through the last round, however short.
     pub(super) all_along: bool,
 }
@@ -35,7 +38,24 @@ pub(super) struct Bursts {
     pub(super) rounds: usize,
 }
 
+/// Acknowledgements every few milliseconds are not late, and none is later than kcptun's modes make it, in microseconds.
+const SOON_US: u64 = 4_000;
+const MOST_LATE_US: u64 = 50_000;
+
 impl Waits {
+    /// An acknowledgement came at `now_us`, after which `in_flight` bytes are under way.
+    pub(super) fn note_ack(&mut self, now_us: u64, in_flight: u64) {
+        let gap_us = self.acked_us.map_or(0, |before_us| now_us.saturating_sub(before_us));
+        self.gap_us = (self.gap_us - self.gap_us / 64).max(gap_us.min(MOST_LATE_US));
+        // Nothing comes while there is nothing to tell.
+        self.acked_us = (in_flight > 0).then_some(now_us);
+    }
+
+    /// How much longer a round trip may be because the peer acknowledges seldom.
+    pub(super) fn late_us(&self) -> u64 {
+        self.gap_us.saturating_sub(SOON_US)
+    }
+
     pub(super) fn sample(&mut self, rtt_us: u64, is_long: bool) {
         self.newest_us = rtt_us;
         self.is_long = is_long;

@@ -129,8 +129,9 @@ fn what_came_slowly_is_not_taken_for_speed() {
     let mut path = Path::new(1_000_000, 50_000, 0);
     path.run(&mut model, 5);
     let before = model.estimate().rate;
-    // Acknowledgements wait for 100 ms somewhere and then come at once.
+    // After a moment with nothing under way acknowledgements come at once, of what was sent over 100 ms.
     let now_us = path.now_us + 100_000;
+    model.waits.note_ack(path.now_us, 0);
     for sent in 0..100 {
         let sent_us = path.now_us + sent * 1000;
         model.handle_ack(AckSample {
