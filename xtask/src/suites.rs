@@ -99,7 +99,7 @@ pub(crate) fn full(root: &Path) -> anyhow::Result<()> {
 /// The ignored tests, one at a time: each may load the whole machine.
 fn long_tests(root: &Path, filter: Option<&str>) -> Command {
     let mut command = cargo(root);
-    command.args(["test", "--release", "--workspace", "--no-fail-fast"]);
+    command.args(["test", "--profile=long", "--workspace", "--no-fail-fast"]);
     command.args(["--", "--ignored", "--test-threads=1"]).args(filter);
     command
 }

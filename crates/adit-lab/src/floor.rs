@@ -17,9 +17,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use adit_sys::rate::unpace_local;
 use anyhow::Result;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use clap::ValueEnum;
+use socket2::{Domain, Socket, Type};
 
 /// Most bytes per read.
 const READ: usize = 256 * 1024;
@@ -75,7 +77,11 @@ fn spawn(work: impl FnOnce() + Send + 'static) {
 }
 
 fn connection(kind: Kind, side: Side, inbound: TcpStream, to: SocketAddr, rest: Duration) -> io::Result<()> {
-    let outbound = TcpStream::connect(to)?;
+    let outbound = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    // A floor is what no relay can do without.
+    unpace_local(&outbound, to.ip()).ok();
+    outbound.connect(&to.into())?;
+    let outbound = TcpStream::from(outbound);
     inbound.set_nodelay(true)?;
     outbound.set_nodelay(true)?;
     let (inbound2, outbound2) = (inbound.try_clone()?, outbound.try_clone()?);

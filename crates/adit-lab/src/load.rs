@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use adit_sys::rate::unpace_local;
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
 
@@ -36,9 +37,13 @@ impl Path {
     /// # Errors
     /// If the connection or the SOCKS5 request is refused.
     pub fn dial(&self, patience: Duration) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&self.address, patience)
-            .map_err(|error| during("connect to the subject", &error))?;
-        self.enter(stream, patience)
+        let connect = || -> io::Result<TcpStream> {
+            let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, None)?;
+            unpace_local(&socket, self.address.ip()).ok();
+            socket.connect_timeout(&self.address.into(), patience)?;
+            Ok(socket.into())
+        };
+        self.enter(connect().map_err(|error| during("connect to the subject", &error))?, patience)
     }
 
     /// The same from the source address `127.0.0.2`, `127.0.0.3`, ... if `number` is past one address's ports.

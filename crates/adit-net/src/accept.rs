@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use adit_sys::rate::unpace_local;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
@@ -59,12 +60,13 @@ pub struct Acceptor {
 
 #[derive(Debug)]
 enum Listener {
-    Tcp(TcpListener),
-    /// The file goes first.
-    Unix {
-        _file: Arc<SocketFile>,
-        listener: UnixListener,
+    Tcp {
+        listener: TcpListener,
+        /// Takes connections from this machine alone.
+        is_local: bool,
     },
+    /// The file goes first.
+    Unix { _file: Arc<SocketFile>, listener: UnixListener },
 }
 
 /// What an [`Acceptor`] hands out; a [`Stream`] takes it.
@@ -88,9 +90,12 @@ impl From<Accepted> for Stream {
 impl Listener {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Accepted, SocketAddr)>> {
         match self {
-            Self::Tcp(tcp) => {
-                let (stream, peer) = ready!(tcp.poll_accept(cx))?;
+            Self::Tcp { listener, is_local } => {
+                let (stream, peer) = ready!(listener.poll_accept(cx))?;
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                if !is_local {
+                    unpace_local(&stream, peer.ip()).ok();
+                }
                 Poll::Ready(Ok((Accepted::Tcp(stream), peer)))
             }
             Self::Unix { listener, .. } => {
@@ -107,7 +112,16 @@ static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 impl Acceptor {
     /// Takes over a listener.
     pub fn new(listener: TcpListener) -> Self {
-        Self::of(Listener::Tcp(listener))
+        // Accepted connections inherit the options.
+        if let Err(error) = tune(&listener) {
+            debug!(%error, "cannot set options for accepted connections");
+        }
+        let local = listener.local_addr().ok();
+        let is_local = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
+        if let Some(local) = local {
+            unpace_local(&listener, local.ip()).ok();
+        }
+        Self::of(Listener::Tcp { listener, is_local })
     }
 
     fn of(listener: Listener) -> Self {
@@ -146,11 +160,6 @@ impl Acceptor {
                 Ok((stream, peer)) => {
                     self.short_since = None;
                     self.counters.accepted += 1;
-                    if let Accepted::Tcp(tcp) = &stream
-                        && let Err(error) = tune(tcp)
-                    {
-                        debug!(%error, "cannot set options of an accepted connection");
-                    }
                     return Ok((stream, peer));
                 }
                 Err(error) => error,
@@ -181,7 +190,7 @@ impl Acceptor {
     /// What the system reports; a unix socket has none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.listener {
-            Listener::Tcp(tcp) => tcp.local_addr(),
+            Listener::Tcp { listener, .. } => listener.local_addr(),
             Listener::Unix { .. } => Err(io::ErrorKind::Unsupported.into()),
         }
     }

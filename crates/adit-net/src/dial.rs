@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use adit_config::model::{Dial, Egress, Family};
 use adit_proto::wire::{Host, Target};
+use adit_sys::rate::unpace_local;
 use thiserror::Error;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -284,6 +285,7 @@ impl Dialer {
     fn socket(&self, addr: SocketAddr) -> io::Result<TcpSocket> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         tune(&socket)?;
+        unpace_local(&socket, addr.ip()).ok();
         egress::apply(&socket, &self.egress)?;
         egress::bind(&socket, &self.egress, addr.ip())?;
         if self.fast_open

@@ -1,4 +1,4 @@
-//! Small documents over plain HTTP.
+//! Small documents: over plain HTTP by itself, over HTTPS by curl.
 
 use std::io;
 use std::time::Duration;
@@ -9,6 +9,10 @@ use thiserror::Error;
 
 use crate::dial::{DialError, Dialer};
 use crate::rt::{self, Stream};
+
+mod curl;
+
+pub use curl::{CurlFailure, fetch_https};
 
 /// Answers that lead elsewhere are followed so often.
 const MAX_REDIRECTS: usize = 4;
@@ -41,6 +45,14 @@ pub enum FetchError {
     /// The server leads from one place to the next.
     #[error("the server leads elsewhere again and again")]
     Redirects,
+    /// curl is not there, or cannot be run.
+    #[error(
+        "https takes curl, which cannot be run (hint: install it, or have the document fetched into a file)"
+    )]
+    NoCurl(#[source] io::Error),
+    /// curl has failed.
+    #[error("curl has failed")]
+    Curl(#[from] CurlFailure),
     /// The document is longer than it may be.
     #[error("longer than {max} bytes")]
     TooLong {
@@ -229,7 +241,7 @@ mod tests {
             (vec![again; 6], Err("the server leads elsewhere again and again")),
             (
                 vec!["HTTP/1.1 302 Found\r\nLocation: https://HERE/y\r\n\r\n"],
-                Err("the server leads elsewhere: https is not in this build"),
+                Err("the server leads elsewhere: https is not to be had here"),
             ),
             (vec!["HTTP/1.1 302 Found\r\n\r\n"], Err("the server leads elsewhere")),
             (vec!["HTTP/1.1 404 Not Found\r\n\r\n"], Err("the server answers with status 404")),

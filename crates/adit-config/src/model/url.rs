@@ -1,4 +1,6 @@
-//! Addresses of what is fetched over plain HTTP.
+//! Addresses of what is fetched over HTTP.
+
+use std::fmt;
 
 use adit_proto::wire::{Target, TargetError};
 use thiserror::Error;
@@ -17,8 +19,8 @@ pub struct HttpUrl {
 /// Why a text is no [`HttpUrl`]. It does not show the text, which may hold a token.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UrlError {
-    /// It needs TLS.
-    #[error("https is not in this build")]
+    /// It needs TLS, which is not to be had there.
+    #[error("https is not to be had here")]
     Https,
     /// It begins with something else.
     #[error("no address that begins with http://")]
@@ -92,12 +94,45 @@ impl HttpUrl {
     }
 }
 
+/// An address that begins with `https://`: what [`HttpUrl`] takes but for the scheme, and the port is 443 by default.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpsUrl(Box<str>);
+
+impl HttpsUrl {
+    /// Checks an address; a fragment is left out.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let scheme = "https://";
+        let rest = text.get(..scheme.len()).filter(|begin| begin.eq_ignore_ascii_case(scheme));
+        rest.ok_or(UrlError::Scheme)?;
+        let HttpUrl { authority, path, .. } = HttpUrl::parse(&format!("http://{}", &text[scheme.len()..]))?;
+        Ok(Self(format!("{scheme}{authority}{path}").into()))
+    }
+
+    /// The address, which may hold a token.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for HttpsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpsUrl(..)")
+    }
+}
+
 /// Fuzz target: what is read can be put together and read again, and holds nothing that would end a line of a request.
 /// The first line is an address, the rest a reference from there.
 #[doc(hidden)]
 pub fn fuzz_http_url(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (text, reference) = text.split_once('\n').unwrap_or((&text, ""));
+    if let Ok(url) = HttpsUrl::parse(text) {
+        assert!(url.expose().bytes().all(|byte| byte.is_ascii_graphic()));
+        assert_eq!(HttpsUrl::parse(url.expose()), Ok(url));
+    }
     let Ok(url) = HttpUrl::parse(text) else { return };
     for url in std::iter::once(url.clone()).chain(url.join(reference).ok()) {
         assert!(url.path.starts_with('/'));
@@ -109,6 +144,22 @@ pub fn fuzz_http_url(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_with_tls() {
+        for (text, want) in [
+            ("https://a.example", Ok("https://a.example/")),
+            ("HTTPS://a.example:8443/x?t=1#y", Ok("https://a.example:8443/x?t=1")),
+            ("http://a.example", Err(UrlError::Scheme)),
+            ("https://me:pw@a.example/", Err(UrlError::User)),
+            ("https://a.example/\"\nurl = x", Err(UrlError::Character)),
+            ("-o/etc/passwd", Err(UrlError::Scheme)),
+        ] {
+            let url = HttpsUrl::parse(text);
+            assert_eq!(url.as_ref().map(HttpsUrl::expose), want.as_ref().copied(), "{text}");
+            assert!(!format!("{url:?}").contains("a.example"));
+        }
+    }
 
     #[test]
     fn addresses() {
@@ -127,7 +178,7 @@ mod tests {
             );
         }
         for (text, want) in [
-            ("https://a.example", "https is not in this build"),
+            ("https://a.example", "https is not to be had here"),
             ("ftp://a.example", "no address that begins with http://"),
             ("", "no address that begins with http://"),
             ("http://a.example/a b", "a character that cannot stand in an address"),

@@ -17,8 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    InboundProtocol, ObfsClient, ObfsServer, OutboundProtocol, Quic, Secret, SnellClient, SnellServer,
-    SnellVersion, SnellVersions, Transports,
+    ClientCover, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Quic, ReplayPolicy,
+    Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey,
+    SnellClient, SnellServer, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::{DatagramStatus, Running};
 use adit_testkit::unused_addr;
@@ -232,7 +233,6 @@ fn datagrams(running: &Running) -> DatagramStatus {
 
 /// Has `check` connect to `target` through a pair, three times.
 fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
-    let setup = Setup::default();
     let server = SnellServer {
         psk: Secret::new(PSK).into(),
         versions: SnellVersions::default(),
@@ -240,35 +240,50 @@ fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
         udp: true,
         quic: true,
     };
-    let config = setup.config(InboundProtocol::Snell(server), vec![unused_addr()], OutboundProtocol::Direct);
+    let client = |server: SocketAddr| {
+        OutboundProtocol::Snell(SnellClient {
+            server: server.into(),
+            psk: Secret::new(PSK),
+            client_id: None,
+            version: SnellVersion::default(),
+            obfs: ObfsClient::Off,
+            reuse: true,
+            half_close: adit_config::model::HalfClose::Auto,
+            udp: true,
+            quic,
+        })
+    };
+    let streams = through_pair(InboundProtocol::Snell(server), client, target, check);
+    // Raw datagrams make no connection to the server, and the stream is one.
+    let is_raw = quic != Quic::Off;
+    assert_eq!(streams == 0, is_raw, "{streams} streams");
+}
+
+/// The same through any pair. Gives the number of connections that the server has accepted.
+fn through_pair(
+    server: InboundProtocol,
+    client: impl FnOnce(SocketAddr) -> OutboundProtocol,
+    target: SocketAddr,
+    check: impl Fn(SocketAddr, u64),
+) -> u64 {
+    let setup = Setup::default();
+    let config = setup.config(server, vec![unused_addr()], OutboundProtocol::Direct);
     let server = common::Proxy::start(&config);
-    let client = OutboundProtocol::Snell(SnellClient {
-        server: server.addr.into(),
-        psk: Secret::new(PSK),
-        client_id: None,
-        version: SnellVersion::default(),
-        obfs: ObfsClient::Off,
-        reuse: true,
-        half_close: adit_config::model::HalfClose::Auto,
-        udp: true,
-        quic,
-    });
+    let client = client(server.addr);
     let tunnel = InboundProtocol::Tunnel { target: target.into(), transports: Transports::Udp };
     let near = common::Proxy::start(&setup.config(tunnel, vec![loopback()], client));
     for seed in 0..3 {
         check(near.addr, seed);
     }
-    // Raw datagrams make no connection to the server, and the stream is one.
     let streams = server.running().status().inbounds[0].accepted;
-    let is_raw = quic != Quic::Off;
-    assert_eq!(streams == 0, is_raw, "{streams} streams");
     let flows = datagrams(server.running());
     assert_eq!((flows.begun, datagrams(near.running()).begun), (3, 3), "{flows:?}");
     near.end();
     server.end();
+    streams
 }
 
-/// The same with a plain echo over QUIC.
+/// [`through`] to a plain echo over QUIC.
 fn through_echo(quic: Quic) {
     let stop = Arc::new(AtomicBool::new(false));
     through(quic, echo(stop.clone()), check);
@@ -283,4 +298,33 @@ fn quic_connects_and_moves_bytes_as_raw_datagrams() {
 #[test]
 fn quic_connects_and_moves_bytes_over_the_stream() {
     within(100, || through_echo(Quic::Off));
+}
+
+fn through_shadowsocks(method: &str, password: &str) {
+    let key =
+        || ShadowsocksKey::new(method.parse().unwrap(), Secret::new(password), KeyForm::Password).unwrap();
+    let server = InboundProtocol::Shadowsocks(ShadowsocksServer {
+        key: ShadowsocksServerKey::new(key()).unwrap(),
+        transports: Transports::Both,
+        cover: ServerCover::default(),
+        replay: ReplayPolicy::Refuse,
+    });
+    let client = |server: SocketAddr| {
+        OutboundProtocol::Shadowsocks(ShadowsocksClient {
+            server: server.into(),
+            key: key(),
+            transports: Transports::Both,
+            cover: ClientCover::default(),
+        })
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let streams = through_pair(server, client, echo(stop.clone()), check);
+    assert_eq!(streams, 0);
+    stop.store(true, Ordering::Relaxed);
+}
+
+#[test]
+fn quic_connects_and_moves_bytes_through_shadowsocks() {
+    within(100, || through_shadowsocks("2022-blake3-aes-128-gcm", "AAECAwQFBgcICQoLDA0ODw=="));
+    within(100, || through_shadowsocks("chacha20-ietf-poly1305", PSK));
 }

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip and how far they have come")]
 
 mod answers;
+mod bulk;
 mod interop;
 mod pairs;
 mod plugins;

@@ -114,9 +114,18 @@ pub(crate) fn try_run_clients(
 }
 
 /// A client behind a port from which all datagrams go to `target`.
-pub(crate) fn run_datagram_clients(mut client: ShadowsocksClient, target: SocketAddr) -> Running {
+pub(crate) fn run_datagram_clients(client: ShadowsocksClient, target: SocketAddr) -> Running {
+    run_tunnel(client, target, Transports::Udp)
+}
+
+/// A client behind a port from which what `transports` says goes to `target`.
+pub(crate) fn run_tunnel(
+    mut client: ShadowsocksClient,
+    target: SocketAddr,
+    transports: Transports,
+) -> Running {
     client.transports = Transports::Both;
-    let tunnel = InboundProtocol::Tunnel { target: destination(target), transports: Transports::Udp };
+    let tunnel = InboundProtocol::Tunnel { target: destination(target), transports };
     let outbound = outbound("client", OutboundProtocol::Shadowsocks(client));
     start(&config(vec![inbound("tunnel", 0, tunnel)], vec![outbound])).unwrap()
 }

@@ -8,7 +8,6 @@ use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
 use adit_config::model::acl::AccessList;
 use adit_config::model::{
     ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, ServerCover, Transports,
-    UrlError,
 };
 use adit_config::source;
 use adit_net::User;
@@ -29,16 +28,9 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
         setup.config.acl_of.extend(fitter.access(family, &path).map(|list| (inbound, list)));
     }
     for online in &setup.online {
-        match Place::of(online) {
-            Ok(_) => {}
-            Err(UrlError::Https) => fitter.error(
-                "online_config",
-                "lists of servers over https are not in this build",
-                "have another program fetch the list into a file, and give the path of that",
-            ),
-            Err(error) => {
-                fitter.error("online_config", error.to_string(), "give http:// or the path of a file")
-            }
+        if let Err(error) = Place::of(online) {
+            let hint = "give https://, http:// or the path of a file";
+            fitter.error("online_config", error.to_string(), hint);
         }
     }
     if let Some(user) = setup.process.user.as_deref()

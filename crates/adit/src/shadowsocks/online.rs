@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::{Online, sip008};
-use adit_config::model::{self, HttpUrl};
+use adit_config::model::{self, HttpUrl, HttpsUrl};
 use adit_config::source;
 use adit_core::GroupHandle;
 use adit_net::dial::Dialer;
-use adit_net::fetch::fetch;
+use adit_net::fetch::{fetch, fetch_https};
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
@@ -29,6 +29,8 @@ const NAME: &str = "online_config";
 pub(super) enum Place {
     /// On a server.
     Url(HttpUrl),
+    /// On a server, behind TLS.
+    Secure(HttpsUrl),
     /// In a file.
     File(PathBuf),
 }
@@ -42,7 +44,10 @@ impl Place {
         let text = online.url.expose();
         match text.strip_prefix("file://").unwrap_or(text) {
             path if path.starts_with('/') => Ok(Self::File(path.into())),
-            url => HttpUrl::parse(url).map(Self::Url),
+            url => match HttpUrl::parse(url) {
+                Err(model::UrlError::Https) => HttpsUrl::parse(url).map(Self::Secure),
+                url => url.map(Self::Url),
+            },
         }
     }
 }
@@ -118,6 +123,10 @@ impl Follower {
             Place::Url(url) => {
                 let dialer = Dialer::new(&self.online.dial);
                 let bytes = fetch(&dialer, url, source::MAX_LEN, LIMIT).await?;
+                String::from_utf8(bytes).context("not UTF-8")?
+            }
+            Place::Secure(url) => {
+                let bytes = fetch_https(url, source::MAX_LEN, LIMIT).await?;
                 String::from_utf8(bytes).context("not UTF-8")?
             }
         };

@@ -86,7 +86,7 @@ fn groups() {
         ("members = [{ name = \"group\" }]", "a group cannot hold a group"),
         ("members = [{ name = \"no\" }, { name = \"no\" }]", "one of them is listed twice"),
         ("members = [{ name = \"no\", tcp-weight = 101 }]", "not from 0 to 100"),
-        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "https is not in this build"),
+        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "https is not to be had here"),
         ("members = [{ name = \"no\" }]\ncheck-url = \"ftp://a\"", "no address that begins with http://"),
         ("members = [{ name = \"no\" }]\ncheck-dns = \"a\"", "bad name server: a"),
         ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "no time at all"),
