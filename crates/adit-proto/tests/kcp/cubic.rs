@@ -14,7 +14,8 @@ pub(crate) struct Cubic {
     window: f64,
     threshold: f64,
     highest: f64,
-    epoch: Option<Instant>,
+    /// When growth began after the last loss, and from which window.
+    epoch: Option<(Instant, f64)>,
     next: u64,
     /// Numbers and times of what is under way, in order.
     out: VecDeque<(u64, Instant)>,
@@ -91,16 +92,14 @@ impl Cubic {
             }
             return;
         }
-        let epoch = *self.epoch.get_or_insert(now);
-        if self.highest < self.window && epoch == now {
-            self.highest = self.window;
-        }
-        let origin = self.highest.max(1.0);
-        let k = (origin * (1.0 - BETA) / SCALE).cbrt();
+        // Without a loss before (section 4.10 of RFC 9438) growth begins where the window is.
+        let (epoch, start) = *self.epoch.get_or_insert((now, self.window));
+        let origin = self.highest.max(start);
+        let k = ((origin - start) / SCALE).cbrt();
         let passed = (now - epoch).as_secs_f64();
         let rtt = self.least.as_secs_f64();
         let target = (SCALE * (passed + rtt - k).powi(3) + origin).min(self.window * 1.5);
-        let friendly = origin * BETA + 3.0 * (1.0 - BETA) / (1.0 + BETA) * passed / rtt;
+        let friendly = start + 3.0 * (1.0 - BETA) / (1.0 + BETA) * passed / rtt;
         if target > self.window {
             self.window += (target - self.window) / self.window;
         }

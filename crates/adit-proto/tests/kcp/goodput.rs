@@ -110,6 +110,31 @@ fn leaves_room() {
         let shares = shares(mbit, rtt_ms, (10, 40));
         assert!(shares.iter().all(|share| *share > 30.0), "{mbit} Mbit/s, {rtt_ms} ms: {shares:?}");
     }
+    // Here a flow that comes later ends its slow start early, and grows no faster than CUBIC does.
+    for (mbit, rtt_ms, until) in [(100, 300, 70), (500, 100, 60)] {
+        let at = |rival_at, seconds| {
+            let rival_at = Some(Duration::from_secs(rival_at));
+            run(&tuned(), &Path { rival_at, ..path(mbit, rtt_ms, Loss::None, seconds) }).rival
+        };
+        let (same, later) = (at(0, (10, 40)), at(5, (40, until)));
+        assert!(same > 30.0 && later > 20.0, "{mbit} Mbit/s, {rtt_ms} ms: {same} {later}");
+    }
+}
+
+/// Where the queue is short against the path nearly everything that is too fast is dropped.
+#[test]
+#[ignore = "minutes without optimisation"]
+fn short_queues() {
+    for (rtt_ms, queue_len, loss, least) in [
+        (100, 30_000, LOSSES[0], 9.5),
+        (100, 100_000, LOSSES[0], 9.5),
+        (20, 50_000, LOSSES[0], 11.0),
+        (20, 50_000, LOSSES[1], 8.0),
+    ] {
+        let found = run(&tuned(), &Path { queue_len, ..path(100, rtt_ms, loss, (3, 13)) });
+        let most = if queue_len < 50_000 { 10.0 } else { 2.0 };
+        assert!(found.goodput > least && found.overflow < most, "{queue_len} bytes, {rtt_ms} ms: {found:?}");
+    }
 }
 
 /// kcptun reads at the far end of the path of the tables: its window, and not the path, is what limits. Without parity each
@@ -125,9 +150,8 @@ fn parity_follows_the_loss_where_there_is_room() {
     let mut table = String::from(
         "RTT ms loss             kcptun with itself  adit, no parity  adit, measured  of it parity %\n",
     );
-    for (rtt_ms, loss) in
-        [(100, LOSSES[0]), (100, LOSSES[1]), (100, LOSSES[2]), (100, BURST), (300, LOSSES[1])]
-    {
+    let paths = [50, 100].into_iter().flat_map(|rtt_ms| LOSSES.map(|loss| (rtt_ms, loss)));
+    for (rtt_ms, loss) in paths.chain([(100, BURST), (300, LOSSES[1])]) {
         let at = |client| Path { client, ..path(100, rtt_ms, loss, (3, 23)) };
         let theirs = run(&defaults(), &at(None));
         let [without, with] = [false, true].map(|follows| run(&v1(follows), &at(Some(defaults()))));

@@ -34,7 +34,7 @@ use self::congestion::Congestion;
 use self::receiver::Receiver;
 use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
-use self::sender::{Delivery, Loss, Outgoing, Sender, Sent};
+use self::sender::{Delivery, Loss, Outgoing, Overtaken, Sender, Sent};
 use super::fec::Seen;
 use super::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
@@ -62,11 +62,17 @@ const LEAST_GROWTH_US: u64 = 20_000;
 /// The same while the round trip is not known.
 const UNKNOWN_RTT_US: u64 = 100_000;
 
+/// Time without data after which buffers are given back: bulk pauses between two acknowledgements, and between two reads.
+const REST_US: u64 = 1_000_000;
+
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
 
 /// What keeping a segment costs in bytes besides its data, at most.
 const PER_SEGMENT: usize = 128;
+
+/// Round trips from a segment that is lost until what follows it may leave the window.
+const LOSS_ROUND_TRIPS: u64 = 2;
 
 /// Bytes that may wait in the queue: beyond, interactive streams above would wait behind bulk.
 const MAX_QUEUED: usize = 64 << 10;
@@ -197,6 +203,8 @@ pub struct Arq {
     /// When the oldest pending acknowledgement has to leave.
     ack_at_us: Option<u64>,
     probe: Probe,
+    /// When buffers are given back, if nothing comes.
+    rest_at_us: Option<u64>,
     dead: bool,
     stats: Stats,
     /// `(sn, ts)` of the ACKs of one datagram.
@@ -255,6 +263,7 @@ impl Arq {
             widest_window: 0,
             ack_at_us: None,
             probe: Probe::default(),
+            rest_at_us: None,
             dead: false,
             stats: Stats::default(),
             acked: Vec::new(),
@@ -376,14 +385,22 @@ impl Arq {
         }
         let limit = if self.settings.resend == 0 { u32::MAX } else { self.settings.resend };
         let span = u32::try_from(self.sender.span()).unwrap_or(u32::MAX);
-        if self.sender.overtake(&mut self.acked, limit) && self.settings.congestion {
+        let overtaken = self.sender.overtake(&mut self.acked, limit);
+        if overtaken.bytes > 0 && self.settings.congestion {
             self.congestion.overtaken(span, self.settings.resend, mss);
         }
         // With nothing new to send one overtaking is enough, whatever `resend` says. A closed window counts as nothing
         // to send in kcp-go; where a model keeps the window open it would only repeat what is out of order.
         let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
-        if self.sender.queue_len() == 0 || is_closed {
-            self.sender.hurry();
+        let hurried = if self.sender.queue_len() == 0 || is_closed {
+            self.sender.hurry()
+        } else {
+            Overtaken::default()
+        };
+        if let Some(model) = &mut self.model {
+            for lost in [overtaken, hurried] {
+                model.handle_lost(as_u64(lost.bytes), as_u64(lost.scattered));
+            }
         }
     }
 
@@ -488,6 +505,7 @@ impl Arq {
         let now_us = self.clock(now);
         self.expire(now_us);
         self.update_probe(now_us);
+        self.update_rest(now_us);
         let start = out.len();
         self.emit_acks(now_us, start, out);
         if self.probe.ask && self.fits(start, 0, out) {
@@ -513,7 +531,7 @@ impl Arq {
             Some(model) if self.has_sendable() && self.fits_window() => model.send_at(0),
             _ => None,
         };
-        let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced];
+        let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced, self.rest_at_us];
         times.into_iter().flatten().min().map(|at_us| self.epoch + Duration::from_micros(at_us))
     }
 
@@ -604,8 +622,15 @@ impl Arq {
             sent: self.stats.sent,
             sent_again: self.stats.sent_again,
             round_trip_us: u64::from(self.rto.smoothed_ms()) * 1000,
-            has_room: self.model.as_ref().is_some_and(Model::has_room),
+            has_room: self.model.as_ref().is_some_and(|model| model.has_room() || self.is_narrow(model)),
         }
+    }
+
+    /// Whether the window would stand still while a loss is made good.
+    fn is_narrow(&self, model: &Model) -> bool {
+        let bytes = u64::from(self.window()) * as_u64(self.mss);
+        let round_trip_us = u64::from(self.rto.smoothed_ms()) * 1000;
+        bytes < model.carries(round_trip_us * LOSS_ROUND_TRIPS)
     }
 
     /// Changes the windows while the conversation runs.
@@ -653,6 +678,28 @@ impl Arq {
             }
         }
         self.probe.at_us = Some(now_us + self.probe.wait_us);
+    }
+
+    fn update_rest(&mut self, now_us: u64) {
+        let (could_send, could_receive) = (self.sender.could_rest(), self.receiver.could_rest());
+        self.rest_at_us = match self.rest_at_us {
+            _ if !(could_send || could_receive) => None,
+            None => Some(now_us + REST_US),
+            Some(at_us) if now_us < at_us => Some(at_us),
+            Some(_) => {
+                self.give_back(could_send, could_receive);
+                None
+            }
+        };
+    }
+
+    fn give_back(&mut self, of_sending: bool, of_receiving: bool) {
+        if of_sending {
+            self.sender.rest();
+        }
+        if of_receiving {
+            self.receiver.rest();
+        }
     }
 
     /// Thinned as kcp-go does: what `una` covers is not told again, save the last, whose time is wanted.
@@ -720,7 +767,9 @@ impl Arq {
         let wnd = self.receiver.free_window();
         let (conv, una) = (self.conv, self.receiver.next());
         let next = if self.sender.has_due() {
-            let twice = self.model.as_ref().is_some_and(Model::has_room);
+            // What is lost again and again holds up everything behind it.
+            let is_again = self.sender.was_lost_again();
+            let twice = self.model.as_ref().is_some_and(|model| model.has_room() || is_again);
             self.sender.send_again(sent, &self.rto, twice)
         } else {
             self.sender.send_new(sent, &self.rto)
@@ -751,6 +800,7 @@ fn ack_sample(now_us: u64, delivery: &Delivery, rtt_us: Option<u64>, sender: &Se
         now_us,
         bytes: as_u64(delivery.bytes),
         delivered_at_send: delivery.newest.map_or(0, |sent| sent.delivered),
+        sent_us: delivery.newest.map(|sent| sent.at_us),
         rtt_us,
         in_flight: as_u64(sender.in_flight()),
     }

@@ -173,13 +173,15 @@ impl Receiver {
             self.settle();
             self.reopened |= was_full && self.ready.len() < usize::from(self.window);
         }
-        if self.ready.is_empty() && self.gaps.is_empty() {
-            self.rest();
-        }
     }
 
-    /// Gives back what an idle session does not need.
-    fn rest(&mut self) {
+    /// Whether nothing waits, and more is kept than an idle session needs.
+    pub(super) fn could_rest(&self) -> bool {
+        self.ready.is_empty() && self.gaps.is_empty() && self.spare.len() > SPARE / 32
+    }
+
+    /// Gives that back.
+    pub(super) fn rest(&mut self) {
         self.spare.truncate(SPARE / 32);
         self.gaps.shrink_to(SPARE);
         self.ready.shrink_to(SPARE);
@@ -191,6 +193,11 @@ impl Receiver {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.len()
     }
 
     #[cfg(test)]

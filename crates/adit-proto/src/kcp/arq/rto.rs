@@ -4,6 +4,9 @@ const MAX_MS: u32 = 60_000;
 /// The part of the round trip that is waited more at least, by those who are patient.
 const PATIENCE: u32 = 4;
 
+/// The least that one after which nothing is sent is waited for beyond the round trip, in milliseconds.
+const LEAST_MARGIN_MS: u32 = 10;
+
 /// Before the first sample, in milliseconds.
 const INITIAL_MS: u32 = 200;
 
@@ -64,6 +67,16 @@ impl Rto {
         self.rto_ms
     }
 
+    /// The same for one after which nothing is sent: no later one will tell that it is lost, and sending it once too often
+    /// costs little.
+    pub(super) fn lone_ms(&self) -> u32 {
+        if !self.is_patient || self.smoothed_ms == 0 {
+            return self.rto_ms;
+        }
+        let margin_ms = (2 * self.variation_ms).max(self.smoothed_ms / PATIENCE).max(LEAST_MARGIN_MS);
+        (self.smoothed_ms + margin_ms + self.delay / 64).min(self.rto_ms)
+    }
+
     /// What follows a timeout of `rto_ms` of a segment.
     pub(super) fn after_timeout_ms(&self, rto_ms: u32) -> u32 {
         let growth = if self.nodelay { self.rto_ms / 2 } else { self.rto_ms };
@@ -90,6 +103,21 @@ mod tests {
         rto.note_delay(u32::MAX);
         rto.sample(100);
         assert!(rto.current_ms() <= MAX_MS);
+    }
+
+    #[test]
+    fn a_lone_one_is_not_waited_for_long() {
+        let [mut patient, mut other] = [true, false].map(|is_patient| Rto::new(false, 30, is_patient));
+        assert_eq!(patient.lone_ms(), patient.current_ms());
+        for rto in [&mut patient, &mut other] {
+            (0..100).for_each(|_| rto.sample(20));
+        }
+        assert_eq!((patient.current_ms(), patient.lone_ms()), (100, 30));
+        assert_eq!(other.lone_ms(), other.current_ms());
+        patient.note_delay(30);
+        assert_eq!(patient.lone_ms(), 60);
+        patient.note_delay(u32::MAX);
+        assert_eq!(patient.lone_ms(), 100);
     }
 
     #[test]

@@ -4,6 +4,12 @@ use super::rto::Rto;
 use super::segment::before;
 use super::{PER_SEGMENT, SEGMENT_HEADER_LEN};
 
+/// So many losses in a row are more of the same gap.
+const GAP: u32 = 4;
+
+/// Segments under way up to which one that ends the queue is a lone one.
+const LONE: usize = 2;
+
 /// Buffers that are kept for reuse while data flows.
 const SPARE: usize = 64;
 
@@ -94,6 +100,14 @@ pub(super) struct Delivery {
     pub(super) in_order: bool,
     /// When the oldest of them was sent, in that case: what it took longer than a round trip, it waited to be acknowledged.
     pub(super) oldest_us: Option<u64>,
+}
+
+/// Bytes, headers included, that are newly believed lost.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Overtaken {
+    pub(super) bytes: usize,
+    /// Without those that only make a gap longer: an acknowledgement that was lost leaves long ones, and so do bursts.
+    pub(super) scattered: usize,
 }
 
 impl Sender {
@@ -188,7 +202,8 @@ impl Sender {
             self.holes.pop_front();
         }
         if self.slots.is_empty() {
-            self.rest();
+            self.timeout_us = u64::MAX;
+            self.due.clear();
         }
         true
     }
@@ -245,13 +260,15 @@ impl Sender {
         self.edge = sn.wrapping_add(1);
     }
 
-    /// Counts the acknowledgements of one datagram, `(sn, ts)`, against every hole that was sent no later. True if
-    /// one has been overtaken `limit` times.
-    pub(super) fn overtake(&mut self, acks: &mut [(u32, u32)], limit: u32) -> bool {
+    /// Counts the acknowledgements of one datagram, `(sn, ts)`, against every hole that was sent no later. Returns
+    /// those that have been overtaken `limit` times.
+    pub(super) fn overtake(&mut self, acks: &mut [(u32, u32)], limit: u32) -> Overtaken {
         let una = self.una;
         // The highest first: most holes are done after `limit` of them.
         acks.sort_unstable_by_key(|ack| std::cmp::Reverse(ack.0.wrapping_sub(una).cast_signed()));
-        let mut found = false;
+        let mut found = Overtaken::default();
+        // The last one, and how many there were in a row.
+        let mut gap = (una, 0);
         for &hole in &self.holes {
             let slot = &mut self.slots[hole.wrapping_sub(una) as usize];
             if slot.fate != Fate::InFlight {
@@ -265,17 +282,20 @@ impl Sender {
             }
             if slot.overtaken >= limit {
                 slot.fate = Fate::Lost;
-                self.in_flight -= slot.data.len() + SEGMENT_HEADER_LEN;
+                let bytes = slot.data.len() + SEGMENT_HEADER_LEN;
+                self.in_flight -= bytes;
                 self.due.push_back((hole, Loss::Overtaken));
-                found = true;
+                gap = (hole, if hole == gap.0.wrapping_add(1) { gap.1 + 1 } else { 1 });
+                found.bytes += bytes;
+                found.scattered += if gap.1 <= GAP { bytes } else { 0 };
             }
         }
         found
     }
 
     /// Takes what has been overtaken once for lost.
-    pub(super) fn hurry(&mut self) {
-        self.overtake(&mut [], 1);
+    pub(super) fn hurry(&mut self) -> Overtaken {
+        self.overtake(&mut [], 1)
     }
 
     /// Finds segments that have timed out. True if there are any.
@@ -327,6 +347,12 @@ impl Sender {
         false
     }
 
+    /// Whether what is next to be sent again has been sent again before, and has been overtaken.
+    pub(super) fn was_lost_again(&self) -> bool {
+        let Some(&(sn, Loss::Overtaken)) = self.due.front() else { return false };
+        self.slots.get(sn.wrapping_sub(self.una) as usize).is_some_and(|slot| slot.transmissions > 1)
+    }
+
     /// Length of the payload that [`Sender::send_again`], or else [`Sender::send_new`], would send.
     pub(super) fn next_len(&mut self) -> Option<usize> {
         if self.has_due() {
@@ -368,7 +394,9 @@ impl Sender {
         self.queued -= data.len();
         self.in_flight += data.len() + SEGMENT_HEADER_LEN;
         let sn = self.una.wrapping_add(u32::try_from(self.slots.len()).expect("windows have 16 bits"));
-        let rto_ms = rto.current_ms();
+        // Nothing follows that could overtake it.
+        let is_lone = self.queue.is_empty() && self.slots.len() < LONE;
+        let rto_ms = if is_lone { rto.lone_ms() } else { rto.current_ms() };
         let timeout_us = sent.at_us + u64::from(rto_ms) * 1000;
         self.timeout_us = self.timeout_us.min(timeout_us);
         let fate = Fate::InFlight;
@@ -377,17 +405,18 @@ impl Sender {
         Some(Outgoing { sn, data, loss: None, transmissions: 1 })
     }
 
-    /// Gives back what an idle session does not need.
-    fn rest(&mut self) {
-        self.timeout_us = u64::MAX;
-        self.due.clear();
-        if self.queue.is_empty() {
-            self.spare.truncate(SPARE / 32);
-            self.slots.shrink_to(SPARE / 4);
-            self.queue.shrink_to(SPARE);
-            self.holes.shrink_to(SPARE);
-            self.due.shrink_to(SPARE);
-        }
+    /// Whether nothing is under way, and more is kept than an idle session needs.
+    pub(super) fn could_rest(&self) -> bool {
+        self.slots.is_empty() && self.queue.is_empty() && self.spare.len() > SPARE / 32
+    }
+
+    /// Gives that back.
+    pub(super) fn rest(&mut self) {
+        self.spare.truncate(SPARE / 32);
+        self.slots.shrink_to(SPARE / 4);
+        self.queue.shrink_to(SPARE);
+        self.holes.shrink_to(SPARE);
+        self.due.shrink_to(SPARE);
     }
 
     fn release(&mut self, mut buffer: Vec<u8>) {
@@ -395,6 +424,11 @@ impl Sender {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.len()
     }
 
     #[cfg(test)]

@@ -185,6 +185,41 @@ fn bursts_and_one_way_loss() {
 }
 
 #[test]
+fn long_gaps_count_once() {
+    let mut sender = Sender::new();
+    let rto = Rto::new(false, 30, true);
+    sender.enqueue(&bytes(3000), 100, false);
+    for _ in 0..30 {
+        assert!(sender.send_new(Sent::default(), &rto).is_some());
+    }
+    // Missing are 0, 2, and 5 to 24.
+    let mut acks: Vec<_> = [1, 3, 4].into_iter().chain(25..30).map(|sn| (sn, 0)).collect();
+    for &(sn, ts) in &acks {
+        sender.acknowledge(sn, ts, &mut Delivery::default());
+    }
+    let len = 100 + SEGMENT_HEADER_LEN;
+    assert_eq!(sender.overtake(&mut acks, 2), Overtaken { bytes: 22 * len, scattered: 6 * len });
+    assert_eq!(sender.overtake(&mut acks, 2), Overtaken::default());
+}
+
+#[test]
+fn timeouts_alone_are_not_sent_twice() {
+    let mut arq = Arq::new(9, Settings { tuning: Some(1 << 20), ..settings() }, epoch());
+    arq.send(&bytes(400));
+    let mut now = epoch();
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        let mut datagram = Vec::new();
+        while arq.poll_transmit(now, &mut datagram) {
+            sent.push(now - epoch());
+        }
+        now += Duration::from_secs(1);
+    }
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    assert!(!arq.sender.was_lost_again());
+}
+
+#[test]
 fn reader_that_pauses() {
     let mut pair = Pair::new(&settings(), lossy(Loss::Random(0.02)));
     let text = bytes(300_000);
@@ -298,6 +333,26 @@ fn idle_sessions_hold_little() {
         assert!(pair.step());
     }
     assert!(pair.ends.iter().all(|end| end.held() == 0));
+    while pair.step() {}
+    for end in &pair.ends {
+        let spare = (end.sender.spare(), end.receiver.spare());
+        assert!(spare.0 <= 2 && spare.1 <= 2, "{spare:?}");
+    }
+}
+
+/// A window may be empty between two writes.
+#[test]
+fn buffers_are_used_again_while_data_flows() {
+    let mut pair =
+        Pair::new(&settings(), Conditions { delay: Duration::from_millis(1), ..Conditions::default() });
+    for _ in 0..10 {
+        pair.received = Default::default();
+        pair.exchange([&bytes(10_000), &[]], Duration::from_secs(60));
+        while !pair.ends[0].is_flushed() {
+            assert!(pair.step());
+        }
+    }
+    assert!(pair.ends[0].sender.spare() > 8, "{}", pair.ends[0].sender.spare());
 }
 
 /// Segments that were cut for longer datagrams arrive too.

@@ -34,7 +34,7 @@ pub struct Seen {
     pub sent_again: u64,
     /// The round trip in microseconds, 0 while unknown.
     pub round_trip_us: u64,
-    /// Whether the path could carry more.
+    /// Whether the path could carry more, or would if it were not for what is lost.
     pub has_room: bool,
 }
 

@@ -8,16 +8,24 @@
 //! ```text
 //! startup: send at 2.8 times the measured rate, until it stops growing
 //! drain:   send below it, until no more is under way than fits
-//! cruise:  one round in eight above the rate, the next below it, the others at it;
-//!          at most 1.5 times what fits under way, and what acknowledgements that come in bursts need on top
+//! cruise:  one round in eight above the rate, the next below it until no queue is left, the others at it, or a little
+//!          below while a queue stands all the same; at most 1.5 times what fits under way, and what acknowledgements
+//!          that come in bursts need on top
+//! yield:   where a queue overflows, 0.7 times the rate, and back in the time that CUBIC would take
 //! probe:   every 10 s without a shorter round trip, half of what fits for 200 ms, to see the path without a queue
 //! ```
 //!
 //! A round begins with the first byte that is sent after the round before has ended, and ends when that byte has been
 //! delivered. The rate is an average over whole rounds, not a peak within: acknowledgements that were lost and made
-//! good later would pass for speed. The peer sees nothing of this but the spacing of packets.
+//! good later would pass for speed. Nor is it ever more than what was sent in that time. The peer sees nothing of this but the spacing of packets.
+
+mod losses;
+mod queue;
 
 use std::collections::VecDeque;
+
+use self::losses::{Circumstances, Losses};
+use self::queue::{Bursts, Retreat, Waits};
 
 /// Pacing in startup: 2 / ln 2 doubles what is delivered per round.
 const STARTUP_GAIN: f64 = 2.885;
@@ -30,20 +38,37 @@ const STARTUP_SPREAD: f64 = 2.0;
 const DRAIN_GAIN: f64 = 0.5;
 /// Pacing of the rounds of a cycle. A quarter more, as BBR does, overflows queues that are short against the path.
 const CYCLE: [f64; 8] = [1.15, 0.85, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// What was sent in the rounds above and below the rate is acknowledged in these.
+const AFTER_FAST: usize = 1;
+const AFTER_SLOW: usize = 2;
+/// Round trips after which the slow one of them ends even if a queue is left: it may be somebody else's.
+const MOST_SLOW: u64 = 4;
+/// Loss of the path from which on it takes half a round trip at least: whether it is the path's has to show.
+const DOUBTFUL_LOSS: f64 = 0.01;
+/// Pacing of the others while a queue stands all the same: rates are known to a percent or two.
+const QUEUE_GAIN: f64 = 0.97;
+/// The same, without a queue, while coming back after an overflow.
+const RETURN_GAIN: f64 = 1.02;
+/// What remains of the rate when a queue has overflowed, and packets per second cubed: both as CUBIC has them.
+const OVERFLOW_GAIN: f64 = 0.7;
+const CUBIC_SCALE: f64 = 0.4;
+/// Bytes of a packet of such a flow.
+const CUBIC_MSS: f64 = 1400.0;
+/// Least part of a round trip that the fast round takes, where queues have overflowed in it.
+const LEAST_REACH: f64 = 0.125;
 /// Pacing while the path has room: what a peer acknowledges at once lets as much follow, soon enough not to wait.
-const ROOM_GAIN: f64 = 1.25;
+const ROOM_GAIN: f64 = 1.6;
 /// Bound while cruising: room for what is lost and for a little jitter, and half of a queue of one round trip.
 const CRUISE_BOUND: f64 = 1.5;
 /// Losses beyond this share are not made good by sending faster.
 const MAX_MADE_GOOD: f64 = 0.3;
 /// Rounds in a row that must have been faster than all before for startup to begin again.
 const CLIMBS: u32 = 3;
-/// Share of a round that is sent again, beyond one and a half times what the path loses, at which a queue is held to overflow.
-const CONGESTED: f64 = 0.02;
-/// Bytes that must have been sent before what was lost of them says something.
-const LEAST_JUDGED: u64 = 256 * 1400;
 /// Round trips in a row that must have been long for startup to end within a round.
 const QUEUEING_SAMPLES: u32 = 8;
+/// The same if few acknowledgements tell of many bytes.
+const FEW_SAMPLES: u32 = 2;
+const QUEUEING_BYTES: u64 = 64 * 1400;
 /// Growth of the rate below which a round counts as standing still.
 const GROWTH: f64 = 1.25;
 /// Rounds without growth that end startup.
@@ -90,6 +115,8 @@ pub struct AckSample {
     pub bytes: u64,
     /// Bytes that had been delivered when the newest of these was sent (see [`Model::delivered`]).
     pub delivered_at_send: u64,
+    /// When the newest of these was sent, if it is known.
+    pub sent_us: Option<u64>,
     /// The newest round trip, if one could be measured.
     pub rtt_us: Option<u64>,
     /// Bytes that remain under way.
@@ -127,6 +154,8 @@ pub struct Model {
     /// What may be under way in startup at the least, in bytes: grows by what is delivered.
     startup_bound: u64,
     delivered: u64,
+    /// When what has been acknowledged was sent, at the latest.
+    sent_us: u64,
     round: Round,
     /// When the latest rounds ended, and how many bytes per second they delivered.
     rates: VecDeque<(u64, f64)>,
@@ -134,8 +163,9 @@ pub struct Model {
     standstill: u32,
     /// Fast rounds in a row that ended early.
     cuts: u32,
-    /// Round trips in a row that had to wait in a queue.
+    /// Round trips in a row that had to wait in a queue, and what was delivered with them.
     long_rtts: u32,
+    long_bytes: u64,
     /// Rounds in a row that something else than the path has limited.
     roomy: u32,
     /// Rounds in a row that were the fastest yet.
@@ -148,11 +178,13 @@ pub struct Model {
     next_send_us: u64,
     sent: f64,
     lost: f64,
-    /// Share that is lost while no queue stands: the path's own.
-    base_loss: f64,
-    /// What has been sent, and again, since that share was last looked at.
-    judged: (u64, u64),
-    was_queueing: bool,
+    losses: Losses,
+    waits: Waits,
+    retreat: Option<Retreat>,
+    /// Part of a round trip that the fast round takes.
+    reach: f64,
+    /// There was a fast round in this cycle.
+    has_reached: bool,
     /// Shortest round trip since the last probe began.
     probed_rtt_us: Option<u64>,
 }
@@ -163,26 +195,16 @@ struct Round {
     ends_at: u64,
     started_us: u64,
     started_with: u64,
+    /// When what was acknowledged last before it was sent.
+    sent_us: u64,
     limited: bool,
     /// As much was under way as may be: with acknowledgements that come in bursts, rests follow that say nothing.
     filled: bool,
-    /// Bytes that were sent, and of these again.
-    sent: u64,
-    again: u64,
     /// Time in which more might have been sent.
     unused_us: u64,
     /// Begins after a rest and ends with the first byte: its length says nothing.
     fresh: bool,
     min_rtt_us: Option<u64>,
-}
-
-#[derive(Debug, Default)]
-struct Bursts {
-    since_us: u64,
-    bytes: u64,
-    highest: u64,
-    highest_before: u64,
-    rounds: usize,
 }
 
 impl Model {
@@ -194,12 +216,14 @@ impl Model {
             filled: false,
             startup_bound: INITIAL_BOUND,
             delivered: 0,
+            sent_us: 0,
             round: Round::default(),
             rates: VecDeque::new(),
             best_rate: 0.0,
             standstill: 0,
             cuts: 0,
             long_rtts: 0,
+            long_bytes: 0,
             roomy: 0,
             climbs: 0,
             min_rtt: None,
@@ -208,9 +232,11 @@ impl Model {
             next_send_us: 0,
             sent: 0.0,
             lost: 0.0,
-            base_loss: 0.0,
-            judged: (0, 0),
-            was_queueing: false,
+            losses: Losses::default(),
+            waits: Waits::default(),
+            retreat: None,
+            reach: 1.0,
+            has_reached: false,
             probed_rtt_us: None,
         }
     }
@@ -229,6 +255,11 @@ impl Model {
     /// Whether the path could carry more: something else has limited the latest rounds, and no queue stood.
     pub fn has_room(&self) -> bool {
         self.roomy >= ROOMY
+    }
+
+    /// Bytes that the path delivers in `time_us`, as far as is known.
+    pub fn carries(&self, time_us: u64) -> u64 {
+        to_bytes(self.rate() * to_float(time_us) / 1e6)
     }
 
     /// What else limits is less narrow than it was: how much the path could carry is to be seen anew.
@@ -259,10 +290,8 @@ impl Model {
     /// `bytes` have been sent, with `in_flight` under way before; `again` when for another time.
     pub fn handle_sent(&mut self, now_us: u64, bytes: u64, in_flight: u64, again: bool) {
         self.sent += to_float(bytes);
-        self.round.sent += bytes;
         if again {
             self.lost += to_float(bytes);
-            self.round.again += bytes;
         }
         if in_flight == 0 {
             // After a rest the round that the rate is measured over begins anew.
@@ -294,12 +323,22 @@ impl Model {
         self.round.limited = true;
     }
 
+    /// The newest acknowledgement shows that `bytes` were lost which had been sent shortly before what it acknowledges;
+    /// `scattered` are those of them that were not just more of the same gap.
+    pub fn handle_lost(&mut self, bytes: u64, scattered: u64) {
+        self.losses.handle_lost(bytes, scattered, self.circumstances());
+    }
+
     /// Takes what an acknowledgement has told.
     pub fn handle_ack(&mut self, ack: AckSample) {
+        self.waits.note_ack(ack.now_us, ack.in_flight);
         self.delivered += ack.bytes;
+        self.long_bytes += ack.bytes;
+        self.sent_us = self.sent_us.max(ack.sent_us.unwrap_or_default());
         if let Some(rtt_us) = ack.rtt_us {
             self.sample_rtt(ack.now_us, rtt_us.max(1));
         }
+        self.losses.handle_delivered(ack.bytes, self.circumstances());
         self.sample_burst(ack);
         if self.phase == Phase::Startup && (self.filled || self.round.filled || !self.round.limited) {
             self.startup_bound = (self.startup_bound + ack.bytes).min(self.max_bound.max(MIN_BOUND));
@@ -327,14 +366,17 @@ impl Model {
         let gain = match self.phase {
             Phase::Startup | Phase::Drain => DRAIN_GAIN,
             Phase::Cruise(..) if self.has_room() => ROOM_GAIN,
-            Phase::Cruise(at, _) => CYCLE[at],
+            Phase::Cruise(at, _) if CYCLE[at] != 1.0 => CYCLE[at],
+            Phase::Cruise(..) if self.waits.all_along => QUEUE_GAIN,
+            Phase::Cruise(..) if self.retreat.is_some() => RETURN_GAIN,
+            Phase::Cruise(..) => 1.0,
             Phase::Probe(_) => 1.0,
         };
         // What is lost on the way has to be sent on top of what is delivered. What may be under way at the least is not
         // spread over more than a round trip.
         let least =
             self.min_rtt.map_or(0.0, |(rtt, _)| to_float(MIN_BOUND) / (to_float(rtt) / 1e6).max(HOST_S));
-        Some((rate * gain / (1.0 - self.base_loss.min(MAX_MADE_GOOD))).max(least))
+        Some((rate * gain / (1.0 - self.losses.base().min(MAX_MADE_GOOD))).max(least))
     }
 
     /// Share of what was sent lately that had to be sent again.
@@ -343,7 +385,8 @@ impl Model {
     }
 
     fn rate(&self) -> f64 {
-        self.rates.iter().map(|sample| sample.1).fold(0.0, f64::max)
+        let best = self.rates.iter().map(|sample| sample.1).fold(0.0, f64::max);
+        best.min(self.retreat.map_or(f64::MAX, |retreat| retreat.ceiling))
     }
 
     /// Bytes that fit the path.
@@ -355,10 +398,18 @@ impl Model {
 
     fn sample_rtt(&mut self, now_us: u64, rtt_us: u64) {
         self.probed_rtt_us = Some(self.probed_rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
+        let waits_long = self.min_rtt.is_some_and(|(least, _)| is_long(rtt_us, least));
+        let late_us = self.waits.late_us();
+        let has_waited =
+            self.min_rtt.is_some_and(|(least, _)| rtt_us > late_us && is_long(rtt_us - late_us, least));
+        self.waits.sample(rtt_us, has_waited);
+        if !waits_long {
+            self.long_bytes = 0;
+        }
         if self.phase == Phase::Startup && self.rate() > 0.0 {
-            let is_long = self.min_rtt.is_some_and(|(least, _)| is_long(rtt_us, least));
-            self.long_rtts = if is_long { self.long_rtts + 1 } else { 0 };
-            if self.long_rtts >= QUEUEING_SAMPLES {
+            self.long_rtts = if waits_long { self.long_rtts + 1 } else { 0 };
+            let is_much = self.long_rtts >= FEW_SAMPLES && self.long_bytes > QUEUEING_BYTES;
+            if self.long_rtts >= QUEUEING_SAMPLES || is_much {
                 self.long_rtts = 0;
                 self.phase = Phase::Drain;
             }
@@ -399,7 +450,11 @@ impl Model {
         let elapsed_us = now_us.saturating_sub(round.started_us);
         let bytes = self.delivered - round.started_with;
         if elapsed_us > 0 && bytes > 0 && !round.fresh {
-            let rate = to_float(bytes) * 1e6 / to_float(elapsed_us);
+            // What was sent slowly and comes back in a heap was no faster than it was sent.
+            // Where acknowledgements are late, what they let follow is sent in heaps too.
+            let is_late = self.waits.late_us() > 0;
+            let spaced_us = if is_late { 0 } else { self.sent_us.saturating_sub(round.sent_us) };
+            let rate = to_float(bytes) * 1e6 / to_float(elapsed_us.max(spaced_us));
             // Before anything is known, little that was sent says nothing: a rate made of it would keep itself up, as
             // pacing by it leaves rests in which nothing is measured.
             if !round.limited || self.filled && round.filled || rate > self.rate() && !self.rates.is_empty() {
@@ -416,7 +471,13 @@ impl Model {
             // It went at its own pace.
             _ => self.roomy.saturating_sub(1),
         };
-        self.judge_losses();
+        self.waits.all_along = match (self.min_rtt, self.round.min_rtt_us) {
+            (Some((least, _)), Some(now)) => {
+                now > least + (least / 32).clamp(1_000, 4_000) + self.waits.late_us()
+            }
+            _ => false,
+        };
+        self.judge_losses(now_us);
         // Older losses fade.
         self.sent *= 0.9;
         self.lost *= 0.9;
@@ -424,37 +485,52 @@ impl Model {
         self.begin_round(now_us);
     }
 
-    /// Losses alone are the path's nature. Losses in a round that waited in a queue from its first to its last byte are
-    /// this sender's own: what was delivered meanwhile is all that the path can carry.
-    fn judge_losses(&mut self) {
-        let round = &self.round;
-        let share = to_float(round.again) / to_float(round.sent.max(1));
-        // Losses show a round trip later than the queue.
-        let is_queueing = self.is_queueing();
-        if !(std::mem::replace(&mut self.was_queueing, is_queueing) || is_queueing) {
-            return self.learn_loss();
+    fn circumstances(&self) -> Circumstances {
+        let at = if let Phase::Cruise(at, _) = self.phase { at } else { 0 };
+        let least_us = self.min_rtt.map_or(0, |found| found.0);
+        Circumstances {
+            waited: self.waits.is_long,
+            // What is acknowledged now was sent a round trip ago.
+            is_full: at == AFTER_FAST || self.waits.is_full(least_us),
+            was_slow: at == AFTER_SLOW,
         }
-        if share > CONGESTED + self.base_loss * 1.5 && self.phase != Phase::Drain {
+    }
+
+    /// Losses alone are the path's nature. Losses in a queue are this sender's own, or another's that fills it: what was
+    /// delivered meanwhile is all that the path can carry.
+    fn judge_losses(&mut self, now_us: u64) {
+        let is_cruising = matches!(self.phase, Phase::Cruise(..));
+        let is_startup = self.phase == Phase::Startup;
+        if self.losses.is_congested() && self.phase != Phase::Drain
+            || is_startup && self.losses.is_much_too_fast()
+        {
             while self.rates.len() > 1 {
                 self.rates.pop_front();
             }
             self.phase = Phase::Drain;
+        } else if std::mem::take(&mut self.has_reached) {
+            self.reach = (self.reach * 1.1).min(1.0);
+        }
+        self.losses.turn(matches!(self.phase, Phase::Cruise(..)));
+        if let Some(retreat) = &mut self.retreat {
+            retreat.turn(now_us);
+            self.retreat = self.retreat.filter(|retreat| now_us < retreat.until_us);
+        }
+        if is_cruising && self.losses.take_overflow() {
+            self.retreat(now_us);
         }
     }
 
-    /// The path's own loss is what the best of times show: what startup has made a queue drop is not a part of it.
-    fn learn_loss(&mut self) {
-        if !matches!(self.phase, Phase::Cruise(..)) {
-            self.judged = (0, 0);
-            return;
-        }
-        self.judged = (self.judged.0 + self.round.sent, self.judged.1 + self.round.again);
-        if self.judged.0 < LEAST_JUDGED {
-            return;
-        }
-        let (sent, again) = std::mem::take(&mut self.judged);
-        let change = (to_float(again) / to_float(sent)).min(1.0) - self.base_loss;
-        self.base_loss += if change < 0.0 { change / 2.0 } else { change / 8.0 };
+    /// A queue has overflowed, by this sender's doing or by another's, for whom it is a sign to slow down: so it is here,
+    /// as much and for as long as for CUBIC, or such flows would never get a fair share of a path with a short queue.
+    fn retreat(&mut self, now_us: u64) {
+        let Some(&(_, rate)) = self.rates.back() else { return };
+        let packets = self.fits().unwrap_or_default() / CUBIC_MSS;
+        let lasts_us = to_micros((packets * (1.0 - OVERFLOW_GAIN) / CUBIC_SCALE).cbrt());
+        let until_us = now_us + lasts_us.max(1);
+        self.retreat = Some(Retreat { rate, from_us: now_us, until_us, ceiling: rate * OVERFLOW_GAIN });
+        self.reach = (self.reach / 2.0).max(LEAST_REACH);
+        self.phase = Phase::Drain;
     }
 
     fn begin_round(&mut self, now_us: u64) {
@@ -463,6 +539,7 @@ impl Model {
             ends_at: self.delivered,
             started_us: now_us,
             started_with: self.delivered,
+            sent_us: self.sent_us,
             ..Round::default()
         };
     }
@@ -483,7 +560,7 @@ impl Model {
 
     /// The path has become faster, or was never filled: go on looking, and in earnest if that holds.
     fn judge_cruise(&mut self, now_us: u64, rate: f64, before: f64) {
-        let climbs = rate > before * 1.05 && before > 0.0 && !self.is_queueing();
+        let climbs = rate > before * 1.05 && before > 0.0 && !self.is_queueing() && self.retreat.is_none();
         self.climbs = if climbs { self.climbs + 1 } else { 0 };
         if self.climbs >= CLIMBS {
             self.climbs = 0;
@@ -491,6 +568,7 @@ impl Model {
             self.best_rate = rate;
             self.standstill = 0;
             self.long_rtts = 0;
+            self.losses.disarm();
             self.phase = Phase::Startup;
         } else if climbs {
             self.phase = Phase::Cruise(0, now_us);
@@ -521,62 +599,63 @@ impl Model {
         let fits = self.fits().map_or(0, to_bytes);
         match self.phase {
             Phase::Startup => {}
-            Phase::Drain if ack.in_flight <= fits => self.phase = Phase::Cruise(2, now_us),
+            Phase::Drain if ack.in_flight <= fits => self.phase = Phase::Cruise(AFTER_SLOW, now_us),
             Phase::Drain => {}
             Phase::Cruise(..) if now_us.saturating_sub(found_us) > MIN_RTT_LIFE_US => {
                 // What was measured of late may be a queue of this sender's own: it must not pass for the path.
                 self.probed_rtt_us = None;
                 self.phase = Phase::Probe(None);
             }
-            Phase::Cruise(at, since) => {
-                let over = now_us.saturating_sub(since) >= least_us;
-                let drained = CYCLE[at] < 1.0 && ack.in_flight <= fits;
-                // Short queues overflow before a round is over.
-                let is_fast = CYCLE[at] > 1.0;
-                let filled = is_fast && ack.rtt_us.is_some_and(|rtt_us| is_long(rtt_us, least_us));
-                let filled = filled && self.cuts < CUTS;
-                if is_fast && (over || filled) {
-                    self.cuts = if filled && !over { self.cuts + 1 } else { 0 };
-                }
-                if over || drained || filled {
-                    self.phase = Phase::Cruise((at + 1) % CYCLE.len(), now_us);
-                }
-            }
+            Phase::Cruise(at, since) => self.step_cycle(at, since, ack),
             Phase::Probe(None) if ack.in_flight <= self.bound() => {
                 self.phase = Phase::Probe(Some(now_us + PROBE_US.max(least_us)));
             }
             Phase::Probe(Some(until)) if now_us >= until => {
                 self.min_rtt = Some((self.probed_rtt_us.unwrap_or(least_us), now_us));
-                self.phase = Phase::Cruise(2, now_us);
+                self.phase = Phase::Cruise(AFTER_SLOW, now_us);
             }
             Phase::Probe(_) => {}
         }
+    }
+
+    fn step_cycle(&mut self, at: usize, since_us: u64, ack: AckSample) {
+        let Some((least_us, _)) = self.min_rtt else { return };
+        let (is_fast, is_slow) = (CYCLE[at] > 1.0, CYCLE[at] < 1.0);
+        let most_us = match () {
+            () if is_fast => to_bytes(to_float(least_us) * self.reach),
+            () if is_slow => MOST_SLOW * least_us,
+            () => least_us,
+        };
+        let elapsed_us = ack.now_us.saturating_sub(since_us);
+        let over = elapsed_us >= most_us;
+        let is_certain = self.losses.base() < DOUBTFUL_LOSS || elapsed_us >= least_us / 2;
+        let drained = is_slow && is_certain && ack.in_flight <= self.fits().map_or(0, to_bytes);
+        // Short queues overflow before a round is over.
+        let filled =
+            is_fast && self.cuts < CUTS && ack.rtt_us.is_some_and(|rtt_us| is_long(rtt_us, least_us));
+        if is_fast && (over || filled) {
+            self.cuts = if filled && !over { self.cuts + 1 } else { 0 };
+        }
+        if !(over || drained || filled) {
+            return;
+        }
+        let next = (at + 1) % CYCLE.len();
+        if next > 0 {
+            self.phase = Phase::Cruise(next, ack.now_us);
+            return;
+        }
+        self.losses.begin_cycle();
+        self.waits.turn();
+        // A queue that is known to overflow needs no filling: if one stands, there is nothing to be found.
+        let needless = self.retreat.is_some() || self.waits.all_along && self.reach < 1.0;
+        self.has_reached = !needless;
+        self.phase = Phase::Cruise(usize::from(needless), ack.now_us);
     }
 }
 
 /// Whether a round trip must have waited in a queue (the bounds of HyStart, RFC 9406).
 fn is_long(rtt_us: u64, least_us: u64) -> bool {
     rtt_us > least_us + (least_us / 8).clamp(4_000, 16_000)
-}
-
-impl Bursts {
-    fn highest(&self) -> u64 {
-        self.highest.max(self.highest_before)
-    }
-
-    /// Never more than what fits, nor than acknowledgements every [`ACK_INTERVAL_S`] explain: beyond is what was lost
-    /// and has been made good.
-    fn note(&mut self, bytes: u64, most: u64) {
-        self.highest = self.highest.max(bytes.min(most));
-    }
-
-    fn turn(&mut self) {
-        self.rounds += 1;
-        if self.rounds == RATE_ROUNDS {
-            self.rounds = 0;
-            self.highest_before = std::mem::take(&mut self.highest);
-        }
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates need no more than 52 bits")]
@@ -608,13 +687,15 @@ pub fn fuzz_model(data: &[u8]) {
     for event in events.as_chunks::<5>().0 {
         let [kind, a, b, c, d] = event.map(u64::from);
         now_us += a << 8;
-        match kind % 3 {
+        match kind % 4 {
             0 => model.handle_sent(now_us, b << 3, c << 8, d & 1 == 0),
             1 => model.handle_idle(b << 8),
+            2 => model.handle_lost(b << 8, a.min(b) << 8),
             _ => model.handle_ack(AckSample {
                 now_us,
                 bytes: b << 6,
                 delivered_at_send: model.delivered().saturating_sub(c << 8),
+                sent_us: (b > 0).then(|| now_us.saturating_sub(d << 10)),
                 rtt_us: (d > 0).then_some(d << 10),
                 in_flight: c << 8,
             }),
@@ -626,161 +707,4 @@ pub fn fuzz_model(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::proptest;
-
-    use super::*;
-
-    /// A path in a few lines: packets of 1,000 bytes pass one by one at `rate` bytes per second, and each is
-    /// acknowledged `rtt_us` after it has passed, unless it is lost.
-    struct Path {
-        rate: u64,
-        rtt_us: u64,
-        /// Every so many packets one is lost; 0 is never.
-        lose: u64,
-        now_us: u64,
-        busy_until_us: u64,
-        sent: u64,
-        in_flight: u64,
-        /// When the news comes, when it was sent, with how much delivered, and whether it arrived.
-        news: VecDeque<(u64, u64, u64, bool)>,
-        longest_queue_us: u64,
-    }
-
-    impl Path {
-        fn new(rate: u64, rtt_us: u64, lose: u64) -> Self {
-            Self {
-                rate,
-                rtt_us,
-                lose,
-                now_us: 1,
-                busy_until_us: 0,
-                sent: 0,
-                in_flight: 0,
-                news: VecDeque::new(),
-                longest_queue_us: 0,
-            }
-        }
-
-        fn run(&mut self, model: &mut Model, seconds: u64) {
-            let until_us = self.now_us + seconds * 1_000_000;
-            let mut again = 0;
-            while self.now_us < until_us {
-                while self.in_flight < model.bound() && model.send_at(self.now_us).is_none() {
-                    model.handle_sent(self.now_us, 1000, self.in_flight, again > 0);
-                    again -= u64::from(again > 0);
-                    self.busy_until_us = self.busy_until_us.max(self.now_us) + 1_000_000_000 / self.rate;
-                    self.longest_queue_us = self.longest_queue_us.max(self.busy_until_us - self.now_us);
-                    self.sent += 1;
-                    let arrives = self.lose == 0 || !self.sent.is_multiple_of(self.lose);
-                    let at_us = self.busy_until_us + self.rtt_us;
-                    self.news.push_back((at_us, self.now_us, model.delivered(), arrives));
-                    self.in_flight += 1000;
-                }
-                let news_us = self.news.front().map_or(until_us, |news| news.0);
-                self.now_us =
-                    news_us.min(model.send_at(self.now_us).unwrap_or(until_us)).max(self.now_us + 1);
-                while let Some(&(at_us, sent_us, delivered_at_send, arrived)) = self.news.front()
-                    && at_us <= self.now_us
-                {
-                    self.news.pop_front();
-                    self.in_flight -= 1000;
-                    again += u64::from(!arrived);
-                    if arrived {
-                        let rtt_us = Some(self.now_us - sent_us);
-                        let (now_us, in_flight) = (self.now_us, self.in_flight);
-                        model.handle_ack(AckSample {
-                            now_us,
-                            bytes: 1000,
-                            delivered_at_send,
-                            rtt_us,
-                            in_flight,
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn finds_rate_and_round_trip() {
-        for (rate, rtt_us) in [(2_500_000, 20_000), (2_500_000, 100_000), (250_000, 300_000)] {
-            for lose in [0, 100, 20] {
-                let mut path = Path::new(rate, rtt_us, lose);
-                let mut model = Model::new(1 << 30);
-                path.run(&mut model, 6);
-                path.longest_queue_us = 0;
-                path.run(&mut model, 6);
-                let found = model.estimate();
-                assert!(
-                    (0.85..1.1).contains(&(found.rate / to_float(rate))),
-                    "{rate} {rtt_us} {lose}: {found:?}"
-                );
-                assert!(found.min_rtt_us < rtt_us * 11 / 10 + 4_000, "{rate} {rtt_us} {lose}: {found:?}");
-                // No more stands in a queue than the bound allows beyond what fits.
-                assert!(path.longest_queue_us < rtt_us + 30_000, "{}", path.longest_queue_us);
-            }
-        }
-    }
-
-    #[test]
-    fn follows_a_path_that_changes() {
-        let mut path = Path::new(400_000, 50_000, 0);
-        let mut model = Model::new(1 << 30);
-        path.run(&mut model, 5);
-        path.rate = 4_000_000;
-        path.run(&mut model, 10);
-        assert!(model.estimate().rate > 3_000_000.0, "{:?}", model.estimate());
-        path.rate = 400_000;
-        path.run(&mut model, 10);
-        assert!(model.estimate().rate < 500_000.0, "{:?}", model.estimate());
-        // The way has become longer: found after the old measure has aged.
-        path.rtt_us = 150_000;
-        path.run(&mut model, 25);
-        assert!(model.estimate().min_rtt_us >= 150_000, "{:?}", model.estimate());
-    }
-
-    #[test]
-    fn little_to_send_says_little() {
-        let mut path = Path::new(1_000_000, 50_000, 0);
-        let mut model = Model::new(1 << 30);
-        path.run(&mut model, 5);
-        let before = model.estimate().rate;
-        for _ in 0..200 {
-            path.now_us += 100_000;
-            let (now_us, delivered_at_send) = (path.now_us, model.delivered());
-            model.handle_sent(now_us, 1000, 0, false);
-            model.handle_idle(1000);
-            let ack = AckSample {
-                now_us: now_us + 50_000,
-                bytes: 1000,
-                delivered_at_send,
-                rtt_us: Some(50_000),
-                in_flight: 0,
-            };
-            model.handle_ack(ack);
-        }
-        assert!(model.estimate().rate >= before);
-    }
-
-    #[test]
-    fn obeys_its_cap() {
-        let mut path = Path::new(2_500_000, 100_000, 0);
-        let mut model = Model::new(100_000);
-        path.run(&mut model, 5);
-        assert!(path.in_flight <= 101_000 && model.bound() <= 100_000);
-    }
-
-    #[test]
-    fn the_least_cap_leaves_a_rate() {
-        let (sent, acknowledged) = ([0, 0, 0, 0, 0], [128, 0, 0, 0, 1]);
-        fuzz_model(&[&[0, 52, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &sent, &acknowledged, &sent].concat());
-    }
-
-    proptest! {
-        #[test]
-        fn any_events(data: Vec<u8>) {
-            fuzz_model(&data);
-        }
-    }
-}
+mod tests;
