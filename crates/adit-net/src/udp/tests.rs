@@ -288,6 +288,8 @@ impl Cable {
             && ip(&["-n", r, "link", "set", "v", "mtu", mtu])
             && ip(&["-n", l, "addr", "add", "198.18.0.1/24", "dev", "v"])
             && ip(&["-n", r, "addr", "add", "198.18.0.2/24", "dev", "v"])
+            // The trial of what the system can do goes over loopback.
+            && ip(&["-n", l, "link", "set", "lo", "up"])
             && ip(&["-n", l, "link", "set", "v", "up"])
             && ip(&["-n", r, "link", "set", "v", "up"]);
         ok.then_some(cable)
@@ -308,6 +310,7 @@ impl Cable {
         std::process::Command::new("ip")
             .args(["netns", "exec", namespace])
             .arg(program)
+            .env(IN_NAMESPACE, "1")
             .args(["--exact", &format!("udp::tests::{role}"), "--ignored", "--nocapture"])
             .spawn()
             .unwrap()
@@ -327,6 +330,17 @@ fn ip(args: &[&str]) -> bool {
 
 const SINK: &str = "198.18.0.2:4000";
 
+/// Tells the roles that they have a cable.
+const IN_NAMESPACE: &str = "ADIT_TEST_IN_NAMESPACE";
+
+fn is_in_namespace() -> bool {
+    let is_in_namespace = std::env::var_os(IN_NAMESPACE).is_some();
+    if !is_in_namespace {
+        eprintln!("SKIPPED: not in a namespace");
+    }
+    is_in_namespace
+}
+
 #[test]
 #[ignore = "needs root and ip"]
 fn boundaries_survive_a_real_path_with_and_without_offload() {
@@ -342,7 +356,10 @@ fn boundaries_survive_a_real_path_with_and_without_offload() {
 #[test]
 #[ignore = "a part of the test above"]
 fn role_sink() {
-    let Ok(sink) = StdSocket::bind(SINK) else { return eprintln!("SKIPPED: not in a namespace") };
+    if !is_in_namespace() {
+        return;
+    }
+    let sink = StdSocket::bind(SINK).unwrap();
     sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     sys::set_receive_buffer(&sink, 4 << 20).unwrap();
     assert_eq!(received_plainly(&sink, sizes().len()), expected(&sizes()));
@@ -351,11 +368,14 @@ fn role_sink() {
 #[tokio::test(flavor = "local")]
 #[ignore = "a part of the test above"]
 async fn role_sender() {
+    if !is_in_namespace() {
+        return;
+    }
     let to = SINK.parse().unwrap();
     let mut batch = Batch::new();
     let sender = Socket::open(&Egress::default()).unwrap();
     let lens = sizes();
-    let Some(fits) = Socket::largest_payload(to) else { return eprintln!("SKIPPED: not in a namespace") };
+    let fits = Socket::largest_payload(to).unwrap();
     assert!(fits == 1472 || fits == 1252, "{fits}");
     let all = outgoing(&mut batch, to, &lens);
     let sent = sender.send(&mut batch, &all);
