@@ -1,16 +1,16 @@
 //! When a core lets datagrams gather before it looks for the next ones, as network cards do with their interrupts.
 //!
 //! Waking a thread costs several times what a datagram in a batch costs, in a virtual machine thirty times. Under bulk
-//! the core therefore pauses after a turn: a millisecond at most, so that two relays on a path add less than what a
-//! voice call notices. It does so as long as nobody waits for it: a rate that falls because of the pauses is that of
-//! peers who wait for answers. They are left alone then, for longer each time.
+//! the core therefore pauses after a turn: 0.8 ms at most, so that two relays on a path add less than 2 ms. It does so
+//! as long as nobody waits for it: a rate that falls because of the pauses is that of peers who wait for answers. They
+//! are left alone then, for longer each time.
 
 use std::time::{Duration, Instant};
 
 /// Time over which a rate is measured.
 const WINDOW: Duration = Duration::from_millis(5);
 /// Longest pause.
-const LONGEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_micros(800);
 /// Datagrams per second below which a pause would gather too little.
 const LEAST: u64 = 4000;
 /// Datagrams per turn that are a good batch without any pause.
@@ -172,7 +172,7 @@ mod tests {
         let (turns, pauses) = Core::new(1).get(40_000, 1000 * MILLI);
         assert!(turns < 1500 && pauses > 1000, "{turns} {pauses}");
         let (turns, pauses) = Core::new(1).get(5000, 1000 * MILLI);
-        assert!(turns < 1200 && pauses > 800, "{turns} {pauses}");
+        assert!(turns < 1500 && pauses > 800, "{turns} {pauses}");
         let (_, pauses) = Core::new(1).get(3000, 1000 * MILLI);
         assert_eq!(pauses, 0);
     }
