@@ -11,14 +11,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{
-    InboundProtocol, ObfsClient, ObfsServer, OutboundProtocol, Quic, Secret, SnellClient, SnellServer,
-    SnellVersion, SnellVersions, Transports,
-};
+use adit_config::model::{HalfClose, InboundProtocol, OutboundProtocol, Quic, Transports};
 use adit_sys::CountingAlloc;
 use adit_sys::alloc::total_allocations;
 use adit_testkit::unused_addr;
-use common::{PSK, Proxy, Setup, loopback, within};
+use common::{Proxy, Setup, loopback, within};
 
 #[global_allocator]
 static ALLOC: CountingAlloc = CountingAlloc;
@@ -53,27 +50,10 @@ fn round_trips(client: &UdpSocket, count: usize) -> usize {
 }
 
 fn check(quic: Quic) {
-    let setup = Setup::default();
-    let server = SnellServer {
-        psk: Secret::new(PSK).into(),
-        versions: SnellVersions::default(),
-        obfs: ObfsServer::Off,
-        udp: true,
-        quic: true,
-    };
-    let config = setup.config(InboundProtocol::Snell(server), vec![unused_addr()], OutboundProtocol::Direct);
+    let setup = Setup { quic_port: true, quic, half_close: HalfClose::Auto, ..Setup::default() };
+    let config = setup.config(setup.snell_in(), vec![unused_addr()], OutboundProtocol::Direct);
     let server = Proxy::start(&config);
-    let client = OutboundProtocol::Snell(SnellClient {
-        server: server.addr.into(),
-        psk: Secret::new(PSK),
-        client_id: None,
-        version: SnellVersion::default(),
-        obfs: ObfsClient::Off,
-        reuse: true,
-        half_close: adit_config::model::HalfClose::Auto,
-        udp: true,
-        quic,
-    });
+    let client = setup.snell_out(server.addr);
     let tunnel = InboundProtocol::Tunnel { target: echo().into(), transports: Transports::Udp };
     let near = Proxy::start(&setup.config(tunnel, vec![loopback()], client));
     let client = UdpSocket::bind(loopback()).unwrap();

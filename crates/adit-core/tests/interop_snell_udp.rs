@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{ObfsClient, OutboundProtocol, Quic, Secret, SnellClient, SnellVersion};
+use adit_config::model::Quic;
 use adit_proto::socks;
 use adit_proto::wire::Target;
 use adit_testkit::peer::{Peer, program_of, sing_box};
@@ -57,19 +57,8 @@ fn open_snell_server(program: &OsString) -> (Peer, SocketAddr) {
 }
 
 fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
-    let setup = Setup::default();
-    let snell = OutboundProtocol::Snell(SnellClient {
-        server: server.into(),
-        psk: Secret::new(PSK),
-        client_id: None,
-        version: SnellVersion::default(),
-        obfs: ObfsClient::Off,
-        reuse: true,
-        half_close: adit_config::model::HalfClose::Late,
-        udp: true,
-        quic,
-    });
-    Proxy::start(&setup.config(setup.local(), vec![loopback()], snell))
+    let setup = Setup { quic, ..Setup::default() };
+    Proxy::start(&setup.config(setup.local(), vec![loopback()], setup.snell_out(server)))
 }
 
 fn socket() -> UdpSocket {

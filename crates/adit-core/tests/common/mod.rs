@@ -246,6 +246,9 @@ pub(crate) struct Setup {
     pub(crate) reply: Reply,
     pub(crate) cores: usize,
     pub(crate) udp: bool,
+    /// Whether the server takes QUIC on its UDP port, and what the client does with it.
+    pub(crate) quic_port: bool,
+    pub(crate) quic: Quic,
     pub(crate) limits: Limits,
 }
 
@@ -261,6 +264,8 @@ impl Default for Setup {
             reply: Reply::Early,
             cores: 1,
             udp: true,
+            quic_port: false,
+            quic: Quic::Off,
             limits: Limits { drain: Duration::from_millis(200), ..Limits::default() },
         }
     }
@@ -288,25 +293,29 @@ impl Setup {
         }
     }
 
-    /// A Snell server on both loopback addresses, as far as they exist.
-    pub(crate) fn server(&self) -> Proxy {
+    /// The Snell server of the pair.
+    pub(crate) fn snell_in(&self) -> InboundProtocol {
         let obfs = match self.obfs {
             Obfs::Off => ObfsServer::Off,
             Obfs::Http => ObfsServer::Http,
             Obfs::Tls => ObfsServer::Tls,
         };
-        let snell = InboundProtocol::Snell(SnellServer {
+        InboundProtocol::Snell(SnellServer {
             psk: Secret::new(self.psk).into(),
             versions: self.versions,
             obfs,
             udp: self.udp,
-            quic: false,
-        });
+            quic: self.quic_port,
+        })
+    }
+
+    /// A Snell server on both loopback addresses, as far as they exist.
+    pub(crate) fn server(&self) -> Proxy {
         let mut listen = vec![loopback()];
         if has_ipv6() {
             listen.push("[::1]:0".parse().unwrap());
         }
-        Proxy::start(&self.config(snell, listen, OutboundProtocol::Direct))
+        Proxy::start(&self.config(self.snell_in(), listen, OutboundProtocol::Direct))
     }
 
     pub(crate) fn snell_out(&self, server: SocketAddr) -> OutboundProtocol {
@@ -324,7 +333,7 @@ impl Setup {
             reuse: self.reuse,
             half_close: self.half_close,
             udp: self.udp,
-            quic: Quic::Off,
+            quic: self.quic,
         })
     }
 

@@ -17,9 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    ClientCover, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Quic, ReplayPolicy,
-    Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey,
-    SnellClient, SnellServer, SnellVersion, SnellVersions, Transports,
+    ClientCover, HalfClose, InboundProtocol, KeyForm, OutboundProtocol, Quic, ReplayPolicy, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 use adit_core::{DatagramStatus, Running};
 use adit_testkit::unused_addr;
@@ -233,27 +232,8 @@ fn datagrams(running: &Running) -> DatagramStatus {
 
 /// Has `check` connect to `target` through a pair, three times.
 fn through(quic: Quic, target: SocketAddr, check: impl Fn(SocketAddr, u64)) {
-    let server = SnellServer {
-        psk: Secret::new(PSK).into(),
-        versions: SnellVersions::default(),
-        obfs: ObfsServer::Off,
-        udp: true,
-        quic: true,
-    };
-    let client = |server: SocketAddr| {
-        OutboundProtocol::Snell(SnellClient {
-            server: server.into(),
-            psk: Secret::new(PSK),
-            client_id: None,
-            version: SnellVersion::default(),
-            obfs: ObfsClient::Off,
-            reuse: true,
-            half_close: adit_config::model::HalfClose::Auto,
-            udp: true,
-            quic,
-        })
-    };
-    let streams = through_pair(InboundProtocol::Snell(server), client, target, check);
+    let setup = Setup { quic_port: true, quic, half_close: HalfClose::Auto, ..Setup::default() };
+    let streams = through_pair(setup.snell_in(), |server| setup.snell_out(server), target, check);
     // Raw datagrams make no connection to the server, and the stream is one.
     let is_raw = quic != Quic::Off;
     assert_eq!(streams == 0, is_raw, "{streams} streams");
