@@ -61,7 +61,7 @@ pub struct Acceptor {
 enum Listener {
     Tcp {
         listener: TcpListener,
-        /// Takes connections from this machine alone.
+        /// Takes connections from this machine alone: they have all that is for such from it.
         is_local: bool,
     },
     /// The file goes first.
@@ -111,11 +111,7 @@ static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 impl Acceptor {
     /// Takes over a listener.
     pub fn new(listener: TcpListener) -> Self {
-        let local = listener.local_addr().ok();
-        let is_local = local.is_some_and(|local| local.ip().to_canonical().is_loopback());
-        if let Some(local) = local {
-            unpace_local(&listener, local.ip()).ok();
-        }
+        let is_local = listener.local_addr().is_ok_and(|local| local.ip().to_canonical().is_loopback());
         Self::of(Listener::Tcp { listener, is_local })
     }
 
@@ -326,6 +322,20 @@ mod tests {
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
             let close_on_exec = 0o2_000_000;
             assert_ne!(u32::from_str_radix(flags, 8).unwrap() & close_on_exec, 0, "{flags}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(flavor = "local")]
+    async fn connections_on_this_machine_are_not_paced() {
+        for listen_at in ["127.0.0.1:0", "0.0.0.0:0"] {
+            let (listener, _) = listen(listen_at.parse().unwrap(), &ListenOptions::default()).unwrap();
+            let mut acceptor = Acceptor::new(listener);
+            let port = acceptor.local_addr().unwrap().port();
+            let _client = StdStream::connect(("127.0.0.1", port)).unwrap();
+            let (Accepted::Tcp(stream), _) = acceptor.accept().await.unwrap() else { panic!("not TCP") };
+            let name = adit_sys::tcp::congestion(&stream).unwrap();
+            assert!(!name.starts_with("bbr"), "{listen_at}: {name}");
         }
     }
 

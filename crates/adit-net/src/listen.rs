@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
+use adit_sys::rate::unpace_local;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::debug;
@@ -379,6 +380,7 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
         if let Err(error) = tune(&socket, &options.tcp) {
             debug!(%error, "cannot set options for accepted connections");
         }
+        unpace_local(&socket, addr.ip()).ok();
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;
