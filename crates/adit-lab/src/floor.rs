@@ -17,11 +17,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use adit_sys::rate::unpace_local;
 use anyhow::Result;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use clap::ValueEnum;
-use socket2::{Domain, Socket, Type};
+
+use crate::target::stream_socket;
 
 /// Most bytes per read.
 const READ: usize = 256 * 1024;
@@ -77,9 +77,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) {
 }
 
 fn connection(kind: Kind, side: Side, inbound: TcpStream, to: SocketAddr, rest: Duration) -> io::Result<()> {
-    let outbound = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    // A floor is what no relay can do without.
-    unpace_local(&outbound, to.ip()).ok();
+    let outbound = stream_socket(to)?;
     outbound.connect(&to.into())?;
     let outbound = TcpStream::from(outbound);
     inbound.set_nodelay(true)?;

@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use adit_sys::rate::unpace_local;
 use anyhow::{Context, Result, bail, ensure};
-use socket2::{Domain, Socket, Type};
 
 use crate::bulk::{CHUNK, Sink, Source};
 use crate::subject::Entry;
-use crate::target::{Command, REQUEST_LEN, Request, Target};
+use crate::target::{Command, REQUEST_LEN, Request, Target, stream_socket};
 
 /// Longest wait for a single answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,8 +36,7 @@ impl Path {
     /// If the connection or the SOCKS5 request is refused.
     pub fn dial(&self, patience: Duration) -> io::Result<TcpStream> {
         let connect = || -> io::Result<TcpStream> {
-            let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, None)?;
-            unpace_local(&socket, self.address.ip()).ok();
+            let socket = stream_socket(self.address)?;
             socket.connect_timeout(&self.address.into(), patience)?;
             Ok(socket.into())
         };
@@ -51,7 +48,7 @@ impl Path {
         let Some(source) = u8::try_from(number / PER_SOURCE).ok().filter(|&source| source > 0) else {
             return self.dial(PATIENCE);
         };
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let socket = stream_socket(self.address)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 1 + source), 0)).into())?;
         socket.connect_timeout(&self.address.into(), PATIENCE)?;
         self.enter(socket.into(), PATIENCE)

@@ -243,15 +243,21 @@ impl Drop for Target {
     }
 }
 
+/// A socket for connections to or at `address`. On loopback it is not paced: neither the lab nor a floor is to be what
+/// limits a subject.
+pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    unpace_local(&socket, address.ip()).ok();
+    Ok(socket)
+}
+
 /// Listens with a queue that a burst of connections does not overflow: the standard library's holds 128, and what
 /// does not fit looks to its peer like a connection that never answers.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let open = || -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        let socket = stream_socket(address)?;
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
-        // The lab's part is not to be what limits a subject.
-        unpace_local(&socket, address.ip()).ok();
         socket.listen(4096)?;
         Ok(socket.into())
     };
