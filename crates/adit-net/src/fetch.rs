@@ -16,6 +16,8 @@ pub use curl::{CurlFailure, fetch_https};
 
 /// Answers that lead elsewhere are followed so often.
 const MAX_REDIRECTS: usize = 4;
+/// What is asked for.
+const ACCEPT: &str = "application/json, */*;q=0.1";
 /// One read.
 const READ_LEN: usize = 16 * 1024;
 /// Bytes of framing, heads included, that a document may have around it.
@@ -99,7 +101,7 @@ async fn fetch_once(dialer: &Dialer, url: &HttpUrl, max: usize) -> Result<Answer
     let stream = Stream::from(dialer.dial(&url.target).await?);
     let HttpUrl { authority, path, .. } = url;
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json, */*;q=0.1\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nAccept: {ACCEPT}\r\n\
          Accept-Encoding: identity\r\nConnection: close\r\n\r\n"
     );
     stream.send_all(request.as_bytes()).await?;

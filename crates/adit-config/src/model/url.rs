@@ -42,17 +42,13 @@ impl HttpUrl {
     /// # Errors
     /// [`UrlError`].
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let begins = |scheme: &str| text.get(..scheme.len()).is_some_and(|t| t.eq_ignore_ascii_case(scheme));
-        if begins("https://") {
+        if after(text, "https://").is_some() {
             return Err(UrlError::Https);
         }
-        if !begins("http://") {
-            return Err(UrlError::Scheme);
-        }
-        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let rest = after(text, "http://").ok_or(UrlError::Scheme)?;
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(UrlError::Character);
         }
-        let rest = &text["http://".len()..];
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
@@ -104,17 +100,21 @@ impl HttpsUrl {
     /// # Errors
     /// [`UrlError`].
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let scheme = "https://";
-        let rest = text.get(..scheme.len()).filter(|begin| begin.eq_ignore_ascii_case(scheme));
-        rest.ok_or(UrlError::Scheme)?;
-        let HttpUrl { authority, path, .. } = HttpUrl::parse(&format!("http://{}", &text[scheme.len()..]))?;
-        Ok(Self(format!("{scheme}{authority}{path}").into()))
+        let rest = after(text, "https://").ok_or(UrlError::Scheme)?;
+        let HttpUrl { authority, path, .. } = HttpUrl::parse(&format!("http://{rest}"))?;
+        Ok(Self(format!("https://{authority}{path}").into()))
     }
 
     /// The address, which may hold a token.
     pub fn expose(&self) -> &str {
         &self.0
     }
+}
+
+/// What follows `scheme`, in letters of either case.
+fn after<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
+    let (begin, rest) = text.split_at_checked(scheme.len())?;
+    begin.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
 impl fmt::Debug for HttpsUrl {

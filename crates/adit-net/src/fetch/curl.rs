@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use super::{FetchError, MAX_REDIRECTS};
+use super::{ACCEPT, FetchError, MAX_REDIRECTS};
 use crate::rt;
 
 /// curl's name, looked for in the path.
@@ -53,7 +53,7 @@ async fn run(mut command: Command, url: &HttpsUrl, max: usize) -> Result<Vec<u8>
     // The address goes by standard input: everybody may see arguments, and it may hold a token.
     command.args(["--disable", "--silent", "--fail", "--location", "--proto", "=https", "--noproxy", "*"]);
     command.args(["--max-redirs", &MAX_REDIRECTS.to_string(), "--max-filesize", &max.to_string()]);
-    command.args(["--header", "Accept: application/json, */*;q=0.1", "--config", "-"]);
+    command.args(["--header", &format!("Accept: {ACCEPT}"), "--config", "-"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     adit_sys::process::end_with_parent(command.as_std_mut());
     let mut child = command.spawn().map_err(FetchError::NoCurl)?;

@@ -122,13 +122,9 @@ impl Follower {
             Place::File(path) => read(path)?,
             Place::Url(url) => {
                 let dialer = Dialer::new(&self.online.dial);
-                let bytes = fetch(&dialer, url, source::MAX_LEN, LIMIT).await?;
-                String::from_utf8(bytes).context("not UTF-8")?
+                utf8(fetch(&dialer, url, source::MAX_LEN, LIMIT).await?)?
             }
-            Place::Secure(url) => {
-                let bytes = fetch_https(url, source::MAX_LEN, LIMIT).await?;
-                String::from_utf8(bytes).context("not UTF-8")?
-            }
+            Place::Secure(url) => utf8(fetch_https(url, source::MAX_LEN, LIMIT).await?)?,
         };
         let allowed = self.online.allowed_plugins.as_deref();
         let (list, found) = sip008::parse(NAME, &text, allowed)?;
@@ -156,6 +152,10 @@ impl Follower {
             tracing::warn!(servers = left_out, "servers of the list that need a plugin are left out");
         }
     }
+}
+
+fn utf8(bytes: Vec<u8>) -> anyhow::Result<String> {
+    String::from_utf8(bytes).context("not UTF-8")
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
