@@ -17,7 +17,8 @@
 //!
 //! A round begins with the first byte that is sent after the round before has ended, and ends when that byte has been
 //! delivered. The rate is an average over whole rounds, not a peak within: acknowledgements that were lost and made
-//! good later would pass for speed. Nor is it ever more than what was sent in that time. The peer sees nothing of this but the spacing of packets.
+//! good later would pass for speed. Nor is it ever more than what was sent in that time. The peer sees nothing of this but
+//! the spacing of packets.
 
 mod losses;
 mod queue;
@@ -450,8 +451,8 @@ impl Model {
         let elapsed_us = now_us.saturating_sub(round.started_us);
         let bytes = self.delivered - round.started_with;
         if elapsed_us > 0 && bytes > 0 && !round.fresh {
-            // What was sent slowly and comes back in a heap was no faster than it was sent.
-            // Where acknowledgements are late, what they let follow is sent in heaps too.
+            // What was sent slowly and comes back in a heap was no faster than it was sent. Where acknowledgements are
+            // late, what they let follow is sent in heaps too.
             let is_late = self.waits.late_us() > 0;
             let spaced_us = if is_late { 0 } else { self.sent_us.saturating_sub(round.sent_us) };
             let rate = to_float(bytes) * 1e6 / to_float(elapsed_us.max(spaced_us));
@@ -621,10 +622,12 @@ impl Model {
     fn step_cycle(&mut self, at: usize, since_us: u64, ack: AckSample) {
         let Some((least_us, _)) = self.min_rtt else { return };
         let (is_fast, is_slow) = (CYCLE[at] > 1.0, CYCLE[at] < 1.0);
-        let most_us = match () {
-            () if is_fast => to_bytes(to_float(least_us) * self.reach),
-            () if is_slow => MOST_SLOW * least_us,
-            () => least_us,
+        let most_us = if is_fast {
+            to_bytes(to_float(least_us) * self.reach)
+        } else if is_slow {
+            MOST_SLOW * least_us
+        } else {
+            least_us
         };
         let elapsed_us = ack.now_us.saturating_sub(since_us);
         let over = elapsed_us >= most_us;
