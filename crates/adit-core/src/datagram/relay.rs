@@ -20,6 +20,7 @@ use adit_proto::wire::Target;
 use super::drops::{Drop, Tally};
 use super::exchange::{Exchange, Moved};
 use super::far::{Codec, Far, FarFlow, Way, set_options};
+use super::gather::Pulse;
 use super::marks::Marks;
 use super::names::Known;
 use super::near::{Key, Near, Opened};
@@ -115,6 +116,7 @@ struct Flow {
     /// It is of another class than [`NORMAL`]; its next datagram takes it back.
     is_demoted: bool,
     is_too_big_logged: bool,
+    pulse: Pulse,
     waiting: Vec<(Target, Vec<u8>, u8)>,
     /// Where QUIC behind an envelope goes.
     quic: Option<Box<quic::Served>>,
@@ -235,7 +237,8 @@ impl Relay {
             more |= self.receive_far(id, scratch);
         }
         self.todo = todo;
-        let pause = scratch.gather.note(self.tally.up + self.tally.down, &mut self.seen, self.at);
+        let counts = (self.tally.up + self.tally.down, scratch.batch.take_messages());
+        let pause = scratch.gather.note(counts, &mut self.seen, self.at);
         self.tally.report(&self.metrics);
         if more || self.ready.is_waiting() {
             return Poll::Ready(Ok(()));
@@ -364,6 +367,7 @@ impl Relay {
             is_past,
             is_demoted: false,
             is_too_big_logged: false,
+            pulse: Pulse::default(),
             waiting: Vec::new(),
             quic: None,
             user,
@@ -459,6 +463,7 @@ impl Relay {
             return Err(Drop::TooBig);
         }
         flow.pass(users::Way::Up, payload.range.len(), self.at)?;
+        scratch.gather.passed(&mut flow.pulse, !self.near.is_tunnel());
         let is_demoted = std::mem::take(&mut flow.is_demoted);
         let class = self.marks.class(payload.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
@@ -624,6 +629,7 @@ impl Relay {
             return Err(Drop::TooBig);
         }
         flow.pass(users::Way::Down, len, self.at)?;
+        scratch.gather.passed(&mut flow.pulse, matches!(flow.far, FarFlow::Socket(_, None)));
         scratch.outgoing.push(Outgoing {
             key: id.index(),
             to,

@@ -60,6 +60,7 @@ pub struct Batch {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     datagrams: Vec<Datagram>,
+    messages: u64,
     spare_at: usize,
 }
 
@@ -77,6 +78,7 @@ impl Batch {
             sender: Sender::new(MESSAGES),
             receiver: Receiver::new(MESSAGES),
             datagrams: Vec::with_capacity(MERGED_MESSAGES * adit_sys::udp::MAX_SEGMENTS),
+            messages: 0,
             spare_at: STRIDE * MESSAGES,
         }
     }
@@ -94,6 +96,11 @@ impl Batch {
     /// One of the datagrams received last, in the order of their arrival.
     pub fn get(&self, at: usize) -> Option<Datagram> {
         self.datagrams.get(at).copied()
+    }
+
+    /// Messages received since the last call, each of one datagram or of many that came merged.
+    pub fn take_messages(&mut self) -> u64 {
+        std::mem::take(&mut self.messages)
     }
 
     /// A place of `len` bytes behind the slots; `None` when they are used up, until [`Batch::reset_spare`].
@@ -142,6 +149,7 @@ impl Batch {
 
     /// Notes message `at`, split where the kernel has merged.
     pub(super) fn push(&mut self, at: usize, meta: &Meta) {
+        self.messages += 1;
         let start = at * STRIDE + HEADROOM;
         let (end, slot_end) = (start + meta.len.min(DATA), (at + 1) * STRIDE);
         let from = SocketAddr::new(meta.from.ip().to_canonical(), meta.from.port());

@@ -157,6 +157,7 @@ impl Relay {
         let (key, to, start, len) = (id.index(), *to, payload.range.start, payload.range.len());
         let class = self.marks.class(payload.class, false);
         flow.pass(users::Way::Up, len, self.at)?;
+        scratch.gather.passed(&mut flow.pulse, false);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
