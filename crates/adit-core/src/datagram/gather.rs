@@ -6,7 +6,8 @@
 //! does not while a call or a game, a flow of few datagrams, passes the same core.
 //!
 //! It does so as long as nobody waits for it: a rate that falls because of the pauses is that of peers who wait for
-//! answers. They are left alone then, for longer each time.
+//! answers. They are left alone then, for longer each time; and who is not is looked at again every other second, without
+//! pauses, since a flow that began slowly may have become faster but for them.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,10 @@ const FIRST_WAIT: u32 = 64;
 const LONGEST_WAIT: u32 = 1024;
 /// Windows after which a rate that falls says nothing about the pauses.
 const PROVEN: u32 = 32;
+/// Windows from one look at the rate without pauses to the next: somewhat more than a second.
+const RETEST: u32 = 256;
+/// Windows without pauses that such a look takes.
+const FREE: u32 = 2;
 /// Datagrams of a flow in one window below which it is a call rather than bulk.
 const FEW: u32 = 4;
 /// Windows for which a flow of few datagrams is looked out for: longer than a call is silent between two of them.
@@ -49,28 +54,66 @@ pub(super) struct Pulse {
     count: u32,
 }
 
+/// What has passed within a window.
+#[derive(Debug, Default)]
+struct Counts {
+    datagrams: u64,
+    /// Those of them that came in the clear.
+    plain: u64,
+    messages: u64,
+    turns: u64,
+}
+
+/// What a window has shown.
+#[derive(Debug)]
+struct Seen {
+    measure: &'static Measure,
+    rate: u64,
+    /// The lower and the higher rate of two windows: what has piled up in a moment of standstill comes at once.
+    least: u64,
+    most: u64,
+    /// Turns bring too little.
+    is_scattered: bool,
+    /// Messages bring enough: who sent them has gathered.
+    is_merged: bool,
+    /// Nothing came for so long that nobody waits for an answer.
+    is_idle: bool,
+}
+
+/// Pauses are being made.
+#[derive(Debug)]
+struct On {
+    /// For so many windows, those of looks at the rate without pauses included.
+    windows: u32,
+    /// The rate without pauses.
+    free_rate: u64,
+}
+
+impl On {
+    /// Windows since the last look began.
+    fn phase(&self) -> u32 {
+        self.windows % RETEST
+    }
+}
+
 /// The rate of datagrams on a core, and what follows from it.
 #[derive(Debug)]
 pub(super) struct Gather {
     /// When the window began, and its number.
     began: Option<Instant>,
     number: u32,
-    datagrams: u64,
-    /// Those of them that came in the clear.
-    plain: u64,
-    messages: u64,
-    turns: u64,
+    counts: Counts,
+    /// The rate of the window before.
+    rate: u64,
     /// Relays that had a turn in this window, and in the one before.
     relays: (u32, u32),
     /// Turns since the last pause.
     since: u32,
     /// Windows for which flows of few datagrams are still looked out for.
     attention: u32,
-    /// The rate of the window before.
-    rate: u64,
-    /// Pauses are made, for so many windows now, since the rate was this.
-    on: Option<(u32, u64)>,
+    on: Option<On>,
     pause: Duration,
+    /// Windows before the next trial, and before the one after that if it fails.
     wait: u32,
     next_wait: u32,
 }
@@ -80,14 +123,11 @@ impl Default for Gather {
         Self {
             began: None,
             number: 1,
-            datagrams: 0,
-            plain: 0,
-            messages: 0,
-            turns: 0,
+            counts: Counts::default(),
+            rate: 0,
             relays: (0, 0),
             since: 0,
             attention: 0,
-            rate: 0,
             on: None,
             pause: Duration::ZERO,
             wait: 0,
@@ -99,7 +139,7 @@ impl Default for Gather {
 impl Gather {
     /// A datagram of the flow with this `pulse` has passed; `is_plain` if it came in the clear.
     pub(super) fn passed(&mut self, pulse: &mut Pulse, is_plain: bool) {
-        self.plain += u64::from(is_plain);
+        self.counts.plain += u64::from(is_plain);
         if pulse.window == self.number {
             pulse.count = pulse.count.saturating_add(1);
             return;
@@ -122,15 +162,15 @@ impl Gather {
         if std::mem::replace(seen, self.number) != self.number {
             self.relays.0 += 1;
         }
-        self.datagrams += datagrams;
-        self.messages += messages;
-        self.turns += 1;
+        self.counts.datagrams += datagrams;
+        self.counts.messages += messages;
+        self.counts.turns += 1;
         self.since = self.since.saturating_add(1);
         let elapsed = now.saturating_duration_since(*self.began.get_or_insert(now));
         if elapsed >= WINDOW {
-            self.judge(elapsed);
+            let seen = self.look(elapsed);
+            self.judge(&seen);
             (self.began, self.number) = (Some(now), self.number.wrapping_add(1).max(1));
-            (self.datagrams, self.plain, self.messages, self.turns) = (0, 0, 0, 0);
             self.relays = (0, self.relays.0);
         }
         if self.pause.is_zero() || self.since < self.relays.1.max(1) {
@@ -140,49 +180,70 @@ impl Gather {
         self.pause
     }
 
-    fn judge(&mut self, elapsed: Duration) {
+    /// Ends a window.
+    fn look(&mut self, elapsed: Duration) -> Seen {
+        let Counts { datagrams, plain, messages, turns } = std::mem::take(&mut self.counts);
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
         let per_second = |count: u64| count.saturating_mul(1_000_000) / micros;
-        let rate = per_second(self.datagrams);
-        // What has piled up in a moment of standstill comes at once: it takes two windows to see how fast flows are.
+        let rate = per_second(datagrams);
         let before = std::mem::replace(&mut self.rate, rate);
-        let (least, most) = (rate.min(before), rate.max(before));
         self.wait = self.wait.saturating_sub(1);
         self.attention = self.attention.saturating_sub(1);
-        let is_first = self.attention == 0 && per_second(self.plain) >= LONG.least;
-        let measure = if is_first { LONG } else { SHORT };
-        // Who says nothing for so long has stopped: an answer would have come before.
-        let is_idle = elapsed >= WINDOW * 4;
-        let is_on = match &mut self.on {
-            None => {
-                let is_much = least >= measure.least && self.datagrams < self.turns * measure.plenty;
-                let is_on = is_much && self.wait == 0;
-                self.on = is_on.then_some((0, least));
-                is_on
-            }
-            // Merged as they come, they have been gathered by who sent them.
-            Some(_) if self.datagrams >= self.messages * measure.plenty => {
-                self.on = None;
-                false
-            }
-            Some((windows, before)) if !is_idle && most >= SHORT.least && most > *before / 2 => {
-                *windows = windows.saturating_add(1);
-                if *windows > PROVEN {
-                    self.next_wait = FIRST_WAIT;
-                }
-                true
-            }
-            Some((windows, _)) => {
-                if *windows < PROVEN && !is_idle {
-                    self.wait = self.next_wait;
-                    self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT);
-                }
-                self.on = None;
-                false
-            }
+        let is_first = self.attention == 0 && per_second(plain) >= LONG.least;
+        let measure = if is_first { &LONG } else { &SHORT };
+        Seen {
+            measure,
+            rate,
+            least: rate.min(before),
+            most: rate.max(before),
+            is_scattered: datagrams < turns * measure.plenty,
+            is_merged: datagrams >= messages * measure.plenty,
+            is_idle: elapsed >= WINDOW * 4,
+        }
+    }
+
+    /// Decides about the next window.
+    fn judge(&mut self, seen: &Seen) {
+        let was_on = self.on.is_some();
+        self.on = match self.on.take() {
+            None => self.begin(seen),
+            Some(_) if seen.is_merged => None,
+            Some(on) => self.go_on(on, seen),
         };
-        let gathering = Duration::from_micros(u64::from(measure.wanted) * 1_000_000 / rate.max(1));
-        self.pause = if is_on { gathering.min(measure.longest) } else { Duration::ZERO };
+        if self.on.is_some() != was_on {
+            tracing::debug!(is_on = !was_on, ?seen, wait = self.wait, "datagrams gather");
+        }
+        let gathering = Duration::from_micros(u64::from(seen.measure.wanted) * 1_000_000 / seen.rate.max(1));
+        self.pause = match &self.on {
+            Some(on) if on.phase() >= FREE => gathering.min(seen.measure.longest),
+            _ => Duration::ZERO,
+        };
+    }
+
+    fn begin(&self, seen: &Seen) -> Option<On> {
+        let is_steady = seen.least * 4 > seen.most * 3;
+        let is_wanted = seen.least >= seen.measure.least && seen.is_scattered;
+        (is_wanted && is_steady && self.wait == 0).then_some(On { windows: FREE, free_rate: seen.least })
+    }
+
+    fn go_on(&mut self, mut on: On, seen: &Seen) -> Option<On> {
+        if seen.is_idle {
+            return None;
+        }
+        if seen.most < SHORT.least || seen.most * 4 <= on.free_rate * 3 {
+            if on.phase() < PROVEN {
+                self.wait = self.next_wait;
+                self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT);
+            }
+            return None;
+        }
+        on.windows = on.windows.wrapping_add(1);
+        match on.phase() {
+            FREE => on.free_rate = seen.least,
+            PROVEN => self.next_wait = FIRST_WAIT,
+            _ => {}
+        }
+        Some(on)
     }
 }
 
@@ -199,8 +260,12 @@ mod tests {
     struct Core {
         gather: Gather,
         seen: Vec<u32>,
-        /// 1 if what comes is in the clear.
-        plain: u64,
+        /// What comes is in the clear.
+        is_plain: bool,
+        bulk: Pulse,
+        /// A call of 50 datagrams a second, and when its last one came.
+        call: Option<(Pulse, Duration)>,
+        longest: Duration,
         start: Instant,
         at: Duration,
         turns: u32,
@@ -209,8 +274,18 @@ mod tests {
 
     impl Core {
         fn new(relays: usize) -> Self {
-            let (gather, seen) = (Gather::default(), vec![0; relays]);
-            Self { gather, seen, plain: 1, start: rt::now(), at: Duration::ZERO, turns: 0, pauses: 0 }
+            Self {
+                gather: Gather::default(),
+                seen: vec![0; relays],
+                is_plain: true,
+                bulk: Pulse::default(),
+                call: None,
+                longest: Duration::ZERO,
+                start: rt::now(),
+                at: Duration::ZERO,
+                turns: 0,
+                pauses: 0,
+            }
         }
 
         fn turn(&mut self, relay: usize, datagrams: u64) {
@@ -218,12 +293,21 @@ mod tests {
         }
 
         fn merged_turn(&mut self, relay: usize, datagrams: u64, messages: u64) {
-            self.gather.plain += self.plain * datagrams;
+            for _ in 0..datagrams {
+                self.gather.passed(&mut self.bulk, self.is_plain);
+            }
+            if let Some((call, last)) = &mut self.call
+                && self.at - *last >= 20 * MILLI
+            {
+                self.gather.passed(call, self.is_plain);
+                *last = self.at;
+            }
             let counts = (datagrams, messages);
             let pause = self.gather.note(counts, &mut self.seen[relay], self.start + self.at);
             assert!(pause <= LONG.longest);
             self.turns += 1;
             self.pauses += u32::from(!pause.is_zero());
+            self.longest = self.longest.max(pause);
             self.at += pause;
         }
 
@@ -250,7 +334,7 @@ mod tests {
     fn bulk_gathers_and_little_does_not() {
         let (turns, pauses) = Core::new(1).get(40_000, 1000 * MILLI);
         assert!(turns < 1300 && pauses > 500 && pauses < 900, "{turns} {pauses}");
-        let (turns, pauses) = Core { plain: 0, ..Core::new(1) }.get(40_000, 1000 * MILLI);
+        let (turns, pauses) = Core { is_plain: false, ..Core::new(1) }.get(40_000, 1000 * MILLI);
         assert!(turns < 1800 && pauses > 1000, "{turns} {pauses}");
         let (turns, pauses) = Core::new(1).get(20_000, 1000 * MILLI);
         assert!(turns < 1500 && pauses > 1000, "{turns} {pauses}");
@@ -262,31 +346,15 @@ mod tests {
 
     #[test]
     fn bulk_beside_a_call_pauses_for_less() {
-        let (mut core, mut bulk, mut call) = (Core::new(1), Pulse::default(), Pulse::default());
-        let mut longest = |core: &mut Core, with_call: bool| {
-            let mut longest = Duration::ZERO;
-            for turn in 0..1000 {
-                core.at += 100 * MICRO;
-                for _ in 0..32 {
-                    core.gather.passed(&mut bulk, false);
-                }
-                if with_call && turn % 20 == 0 {
-                    core.gather.passed(&mut call, false);
-                }
-                let before = core.at;
-                core.turn(0, 40);
-                if turn > 500 {
-                    longest = longest.max(core.at - before);
-                }
-            }
-            longest
-        };
-        // Fewer per turn than plenty, so that it begins.
-        core.get(40_000, 100 * MILLI);
-        assert!(longest(&mut core, false) > SHORT.longest);
-        let beside = longest(&mut core, true);
-        assert!(beside > Duration::ZERO && beside <= SHORT.longest, "{beside:?}");
-        assert!(longest(&mut core, false) > SHORT.longest);
+        let mut core = Core::new(1);
+        for call in [false, true, false] {
+            core.call = call.then(|| (Pulse::default(), core.at));
+            core.get(40_000, 500 * MILLI);
+            core.longest = Duration::ZERO;
+            core.get(40_000, 500 * MILLI);
+            let longest = core.longest;
+            assert_eq!(longest <= SHORT.longest, call, "{longest:?}");
+        }
     }
 
     #[test]
@@ -302,6 +370,30 @@ mod tests {
         assert!(core.pauses - before < 8, "{}", core.pauses - before);
     }
 
+    /// Peers with so many datagrams on their way, which the other end sends back after 500 us.
+    #[test]
+    fn a_window_of_datagrams_is_not_slowed_down() {
+        for first in [64, 8] {
+            let mut core = Core::new(1);
+            let turns = |core: &mut Core, window: u64, time: Duration| {
+                let (begin, mut count) = (core.at, 0);
+                while core.at - begin < time {
+                    // In four turns, as they come.
+                    for _ in 0..4 {
+                        core.at += 150 * MICRO;
+                        core.turn(0, window / 4);
+                        count += window / 4;
+                    }
+                }
+                count
+            };
+            turns(&mut core, first, 100 * MILLI);
+            turns(&mut core, 64, 3000 * MILLI);
+            let count = turns(&mut core, 64, 3000 * MILLI);
+            assert!(count > 300_000, "{first}: {count}, without pauses 320,000");
+        }
+    }
+
     /// All that a moment of standstill has held up comes in one window.
     #[test]
     fn a_standstill_does_not_end_it() {
@@ -309,10 +401,7 @@ mod tests {
         core.get(40_000, 500 * MILLI);
         for _ in 0..10 {
             core.at += 10 * MILLI;
-            for _ in 0..20 {
-                core.at += 100 * MICRO;
-                core.turn(0, 20);
-            }
+            core.turn(0, 400);
             let (_, pauses) = core.get(40_000, 100 * MILLI);
             assert!(pauses > 50, "{pauses}");
         }
@@ -355,7 +444,7 @@ mod tests {
             core.turn(0, 64);
         }
         assert_eq!(core.pauses, 0);
-        let mut core = Core { plain: 0, ..Core::new(1) };
+        let mut core = Core { is_plain: false, ..Core::new(1) };
         while core.at < 1000 * MILLI {
             core.at += 400 * MICRO;
             core.turn(0, 32);
