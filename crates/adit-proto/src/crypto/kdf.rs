@@ -81,7 +81,7 @@ impl Blake3Context {
 
 type State = [u32; 5];
 
-const SHA1_INIT: State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
+pub(super) const SHA1_INIT: State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
 
 /// HMAC-SHA1 with both padded key blocks already absorbed: one message of up to 55 bytes costs two compressions.
 struct HmacSha1 {
@@ -109,8 +109,8 @@ impl HmacSha1 {
     }
 }
 
-/// Absorbs the last, padded block behind one block of key, and returns the digest.
-fn finish(mut state: State, parts: &[&[u8]]) -> [u8; 20] {
+/// The last block behind one block of key: the concatenation of `parts`, at most 55 bytes in total, and its padding.
+pub(super) fn padded(parts: &[&[u8]]) -> [u8; 64] {
     let mut block = [0; 64];
     let mut len = 0;
     for part in parts {
@@ -121,7 +121,12 @@ fn finish(mut state: State, parts: &[&[u8]]) -> [u8; 20] {
     block[len] = 0x80;
     let bits = 8 * (64 + len as u64);
     block[56..].copy_from_slice(&bits.to_be_bytes());
-    compress(&mut state, &[block]);
+    block
+}
+
+/// Absorbs the last block behind one block of key, and returns the digest.
+fn finish(mut state: State, parts: &[&[u8]]) -> [u8; 20] {
+    compress(&mut state, &[padded(parts)]);
     let mut digest = [0; 20];
     digest.as_chunks_mut::<4>().0.iter_mut().zip(state).for_each(|(d, s)| *d = s.to_be_bytes());
     digest

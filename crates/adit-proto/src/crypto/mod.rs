@@ -3,8 +3,22 @@
 //! `aws-lc-rs` does the AEAD work wherever it has the algorithm: its AES-GCM seals 16 KiB records about three
 //! times as fast as ring on processors with VAES. What it lacks comes from the RustCrypto crates.
 
+/// Each word of vector `$v` rotated left by `$n` bits, with AVX2.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+macro_rules! rotate {
+    ($v:expr, $n:literal) => {{
+        let v = $v;
+        _mm256_or_si256(_mm256_slli_epi32::<$n>(v), _mm256_srli_epi32::<{ 32 - $n }>(v))
+    }};
+}
+
 mod aead;
 mod block;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod hkdf_wide;
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+#[path = "hkdf_single.rs"]
+mod hkdf_wide;
 mod kdf;
 mod portable;
 pub mod stream;
@@ -12,5 +26,6 @@ mod xaead;
 
 pub use aead::{Aead, Algorithm, CounterNonce, NONCE_LEN, TAG_LEN};
 pub use block::AesBlock;
+pub use hkdf_wide::{HkdfSha1Wide, LANES};
 pub use kdf::{Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1};
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};

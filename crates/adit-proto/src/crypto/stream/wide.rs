@@ -128,14 +128,6 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     array::from_fn(|n| u32::from_le_bytes(words[n]))
 }
 
-/// `$v` rotated left by `$n` bits.
-macro_rules! rotate {
-    ($v:expr, $n:literal) => {{
-        let v = $v;
-        _mm256_or_si256(_mm256_slli_epi32::<$n>(v), _mm256_srli_epi32::<{ 32 - $n }>(v))
-    }};
-}
-
 /// A quarter of four quarter rounds of ChaCha: `a += b; d = (d ^ a) <<< n`, in pairs.
 macro_rules! chacha_step {
     ($x:ident, $rotated:expr, $([$a:literal, $b:literal, $d:literal]),*) => {
