@@ -4,8 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
+use adit_net::udp::Batch;
 use adit_proto::shadowsocks::aead2022::{Header, Relay, ServerPackets, Session};
-use adit_proto::shadowsocks::{Key as SsKey, NoFilter, PacketCodec, ServerKey, UserId, client_packets};
+use adit_proto::shadowsocks::{
+    Key as SsKey, NoFilter, PacketCodec, ServerKey, TOGETHER, UserId, client_packets,
+};
 use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
@@ -84,6 +87,13 @@ impl Near {
             Self::Socks { .. } | Self::Packets(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_) => {
                 None
             }
+        }
+    }
+
+    /// The datagrams of `batch` are about to be opened, now the one at `at`.
+    pub(super) fn expect(&mut self, batch: &Batch, at: usize) {
+        if let Self::Packets(codec) = self {
+            expect(&mut **codec, batch, at);
         }
     }
 
@@ -169,6 +179,14 @@ impl Near {
             }
             (Self::Tunnel(_) | Self::Sessions(..) | Self::Relay(..) | Self::Quic(_), None) => Ok(payload),
         }
+    }
+}
+
+/// Tells `codec`, some at a time, what it is about to open.
+pub(super) fn expect(codec: &mut dyn PacketCodec, batch: &Batch, at: usize) {
+    if at.is_multiple_of(TOGETHER) && batch.len() - at > TOGETHER / 2 {
+        let next = (at..batch.len()).filter_map(|at| batch.get(at));
+        codec.expect(&mut next.map(|datagram| &batch.block[datagram.range()]));
     }
 }
 

@@ -23,7 +23,7 @@ use super::far::{Codec, Far, FarFlow, Way, set_options};
 use super::gather::Pulse;
 use super::marks::Marks;
 use super::names::Known;
-use super::near::{Key, Near, Opened};
+use super::near::{Key, Near, Opened, expect};
 use super::ready::Ready;
 use super::{Payload, Scratch, SharedScratch};
 use crate::access::{Access, Side};
@@ -275,6 +275,7 @@ impl Relay {
             self.metrics.datagrams.dropped.kernel.add(lost);
             for at in 0..scratch.batch.len() {
                 let Some(datagram) = scratch.batch.get(at) else { break };
+                self.near.expect(&scratch.batch, at);
                 if let Err(reason) = self.take_from_near(&datagram, scratch) {
                     self.count(&reason);
                 }
@@ -532,6 +533,11 @@ impl Relay {
     fn answer(&mut self, id: FlowId, scratch: &mut Scratch) {
         for at in 0..scratch.batch.len() {
             let Some(datagram) = scratch.batch.get(at) else { break };
+            if let Some(Flow { far: FarFlow::Socket(_, Some(Codec::Sealed(codec))), .. }) =
+                self.flows.get_mut(id)
+            {
+                expect(&mut **codec, &scratch.batch, at);
+            }
             let result = match self.take_from_far(id, &datagram, scratch) {
                 Err(Drop::NoPlace) => {
                     self.flush_near(scratch);

@@ -33,7 +33,7 @@ use crate::wire::{Target, WireError};
 
 pub use key::{AeadKey, Key, KeyError, Keys2022, Psk, Secret, ServerKey, StreamKey, UserId, Users};
 pub use method::{AeadMethod, Generation, Method, Method2022, UnknownMethod};
-pub use packet::{Packet, PacketCodec, client_packets, fuzz_packets};
+pub use packet::{Packet, PacketCodec, TOGETHER, client_packets, fuzz_packets};
 pub use replay::{NoFilter, SaltFilter};
 pub use tcp::{Acceptor, Client, Server, fuzz_accept, fuzz_response};
 

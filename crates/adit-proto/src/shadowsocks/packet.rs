@@ -1,6 +1,7 @@
 use std::ops::Range;
 
 use super::{Key, NoFilter, SaltFilter, ServerKey, aead, aead2022, stream};
+use crate::crypto::LANES;
 use crate::wire::{Address, Rng, Room, Target, WireError, parse_address};
 
 /// A datagram that has been opened.
@@ -11,6 +12,9 @@ pub struct Packet {
     /// The payload, as a range into the datagram.
     pub payload: Range<usize>,
 }
+
+/// Most datagrams that are worth announcing at a time; see [`PacketCodec::expect`].
+pub const TOGETHER: usize = LANES;
 
 /// One datagram in, one datagram out, in place.
 pub trait PacketCodec {
@@ -41,6 +45,10 @@ pub trait PacketCodec {
         unix_s: u64,
         filter: &mut dyn SaltFilter,
     ) -> Result<Packet, WireError>;
+
+    /// These datagrams are about to be opened, in this order, [`TOGETHER`] at most: what they need may be derived
+    /// together. Nothing depends on it but speed.
+    fn expect(&mut self, _datagrams: &mut dyn Iterator<Item = &[u8]>) {}
 
     /// Gives up what can be derived again: for codecs that are silent.
     fn rest(&mut self) {}

@@ -1,8 +1,11 @@
 //! Datagrams taken apart: truncations, flipped bits, replays, sessions, roaming users.
 
+use std::collections::HashSet;
+
 use adit_proto::shadowsocks::aead2022::{ClientPackets, ServerPackets, Session};
 use adit_proto::shadowsocks::{
-    Key, Method, NoFilter, Packet, PacketCodec, Users, aead, client_packets, replay::RecentSalts, stream,
+    Key, Method, NoFilter, Packet, PacketCodec, TOGETHER, Users, aead, client_packets, replay::RecentSalts,
+    stream,
 };
 use adit_proto::wire::{Target, WireError};
 
@@ -81,6 +84,58 @@ fn salts_repeat() {
         assert!(codec.open(&mut sealed.clone(), NOW_S, salts.at(NOW_S)).is_ok());
         let again = codec.open(&mut sealed.clone(), NOW_S, salts.at(NOW_S));
         assert!(matches!(again, Err(WireError::Replayed { .. })), "{name}");
+    }
+}
+
+/// Subkeys that are derived together are those that are derived one by one, whatever comes of what was expected.
+#[test]
+fn many_at_a_time() {
+    for name in ["aes-128-gcm", "aes-192-gcm", "chacha20-ietf-poly1305", "xchacha20-ietf-poly1305"] {
+        let method: Method = name.parse().unwrap();
+        let key = key(method);
+        let (mut codec, mut rng) = (client_packets(&key, &mut Script::seeded(1)), Script::seeded(3));
+        let payload = |n: usize| vec![u8::try_from(n).expect("few"); n];
+        let mut sealed: Vec<Vec<u8>> = (0..100)
+            .map(|n| {
+                let (mut block, range) = block_for(codec.room(&target()), &payload(n));
+                let sealed = codec.seal(&mut block, range, &target(), NOW_S, &mut rng).expect("sealed");
+                block[sealed].to_vec()
+            })
+            .collect();
+        let salts: HashSet<_> = sealed.iter().map(|datagram| datagram[..16].to_vec()).collect();
+        assert_eq!(salts.len(), sealed.len(), "{name}");
+        for (n, datagram) in sealed.iter().enumerate() {
+            // By an end that is told of nothing.
+            let mut datagram = datagram.clone();
+            let (packet, _) = open_new(&key, &mut datagram, NOW_S).unwrap();
+            assert_eq!(datagram[packet.payload], payload(n), "{name}");
+        }
+        sealed[17].truncate(3);
+        sealed[30][40] ^= 1;
+        sealed[41] = sealed[40].clone();
+        for (batch, group) in sealed.chunks(TOGETHER).enumerate() {
+            codec.expect(&mut group.iter().map(Vec::as_slice));
+            let mut order: Vec<usize> = (0..group.len()).collect();
+            match batch % 4 {
+                1 => order.reverse(),
+                2 => order.retain(|at| at % 3 != 1),
+                _ => {}
+            }
+            for at in order {
+                let (n, mut datagram) = (batch * TOGETHER + at, group[at].clone());
+                let opened = codec.open(&mut datagram, NOW_S, &mut NoFilter);
+                assert_eq!(opened.is_ok(), n != 17 && n != 30, "{name} {n}");
+                let expected = if n == 41 { 40 } else { n };
+                assert!(
+                    opened.is_err() || datagram[opened.unwrap().payload] == payload(expected),
+                    "{name} {n}"
+                );
+            }
+        }
+        codec.rest();
+        let (mut block, range) = block_for(codec.room(&target()), b"payload");
+        let again = codec.seal(&mut block, range, &target(), NOW_S, &mut rng).expect("sealed");
+        assert!(salts.iter().all(|salt| !block[again.clone()].starts_with(salt)), "{name}");
     }
 }
 

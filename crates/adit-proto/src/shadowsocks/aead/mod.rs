@@ -10,6 +10,7 @@
 //! Salts are as long as keys. shadowsocks-libev 3.3.5 takes a first chunk that arrives in more than three pieces for
 //! an attack: salt and first chunk leave in one write.
 
+mod ahead;
 mod tcp;
 mod udp;
 
@@ -24,9 +25,12 @@ use zeroize::Zeroizing;
 /// Longest payload of a chunk (SIP004, "TCP").
 pub const MAX_CHUNK: usize = 0x3fff;
 
+/// What subkeys are for (SIP004).
+const SUBKEY_INFO: &[u8] = b"ss-subkey";
+
 fn subkey(key: &AeadKey, salt: &[u8]) -> Zeroizing<[u8; 32]> {
     let mut subkey = Zeroizing::new([0; 32]);
-    hkdf_sha1(key.master.expose(), salt, b"ss-subkey", &mut subkey[..key.method.key_len()]);
+    hkdf_sha1(key.master.expose(), salt, SUBKEY_INFO, &mut subkey[..key.method.key_len()]);
     subkey
 }
 

@@ -1,21 +1,51 @@
+use std::fmt;
 use std::ops::Range;
 
+use zeroize::Zeroizing;
+
+use super::ahead::Ahead;
 use super::subkey;
 use crate::crypto::{Aead, NONCE_LEN, TAG_LEN, XAead, XNONCE_LEN};
 use crate::shadowsocks::packet::{Packet, PacketCodec, parse_packet};
 use crate::shadowsocks::{AeadKey, AeadMethod, Salt, SaltFilter};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
-/// Datagrams of SIP004; both ends do the same. Each has a subkey of its own, hence nothing is cached.
-#[derive(Debug, Clone)]
+/// Datagrams sealed one by one before subkeys are derived ahead of need.
+const FEW: u32 = 16;
+
+/// Datagrams of SIP004; both ends do the same. Each has a subkey of its own, hence nothing is cached; where there are
+/// many, subkeys are derived eight at a time.
 pub struct Packets {
     key: AeadKey,
+    sealed: u32,
+    own: Option<Box<Ahead>>,
+    expected: Option<Box<Ahead>>,
+}
+
+impl fmt::Debug for Packets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packets").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Packets {
     /// Datagrams under `key`.
     pub fn new(key: &AeadKey) -> Self {
-        Self { key: key.clone() }
+        Self { key: key.clone(), sealed: 0, own: None, expected: None }
+    }
+
+    /// A fresh salt and its subkey.
+    fn fresh(&mut self, rng: &mut dyn Rng) -> (Salt, Zeroizing<[u8; 32]>) {
+        if let Some(own) = &mut self.own {
+            return own.take(&self.key, rng);
+        }
+        self.sealed = self.sealed.saturating_add(1);
+        if self.sealed == FEW {
+            self.own = Ahead::new();
+        }
+        let salt = Salt::random(self.salt_len(), rng);
+        let subkey = subkey(&self.key, salt.as_slice());
+        (salt, subkey)
     }
 
     fn salt_len(&self) -> usize {
@@ -37,10 +67,9 @@ impl PacketCodec for Packets {
         _unix_s: u64,
         rng: &mut dyn Rng,
     ) -> Result<Range<usize>, WireError> {
-        let salt = Salt::random(self.salt_len(), rng);
+        let (salt, subkey) = self.fresh(rng);
         let plain = payload.start - address_len(peer);
         emit_address(peer, &mut block[plain..]);
-        let subkey = subkey(&self.key, salt.as_slice());
         let subkey = &subkey[..salt.len()];
         let (data, behind) = block[plain..].split_at_mut(payload.end - plain);
         let tag = behind.first_chunk_mut().expect("room for the tag");
@@ -64,7 +93,8 @@ impl PacketCodec for Packets {
             return Err(WireError::Truncated { what: "a datagram" });
         }
         let (salt, sealed) = datagram.split_at_mut(salt_len);
-        let subkey = subkey(&self.key, salt);
+        let expected = self.expected.as_mut().and_then(|expected| expected.find(salt));
+        let subkey = expected.unwrap_or_else(|| subkey(&self.key, salt));
         let subkey = &subkey[..salt_len];
         let opened = match self.key.method {
             AeadMethod::Short(method) => Aead::new(method, subkey).open([0; NONCE_LEN], &[], sealed),
@@ -75,5 +105,18 @@ impl PacketCodec for Packets {
             return Err(WireError::Replayed { what: "salt" });
         }
         parse_packet(&sealed[..sealed.len() - TAG_LEN], salt_len)
+    }
+
+    fn expect(&mut self, datagrams: &mut dyn Iterator<Item = &[u8]>) {
+        if self.expected.is_none() {
+            self.expected = Ahead::new();
+        }
+        if let Some(expected) = &mut self.expected {
+            expected.expect(&self.key, datagrams);
+        }
+    }
+
+    fn rest(&mut self) {
+        (self.sealed, self.own, self.expected) = (0, None, None);
     }
 }
