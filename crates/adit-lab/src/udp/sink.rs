@@ -24,8 +24,8 @@ const BATCH: usize = 64;
 const MERGED_BATCH: usize = 8;
 /// Datagrams that took longer than this are lost.
 const QUIET: Duration = Duration::from_millis(600);
-/// Largest number of a datagram that is remembered: 64 Mi of them take 8 MiB per flow.
-const MAX_NUMBER: u64 = 1 << 26;
+/// Largest number of a datagram that is remembered: two minutes of the fastest flow seen so far, in 64 MiB.
+const MAX_NUMBER: u64 = 1 << 29;
 
 /// How the sink reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,10 +252,27 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use adit_testkit::wait_for;
+
     use super::*;
 
     fn datagram(number: u64) -> Datagram {
         Datagram { kind: Kind::Bulk, flow: 0, number, time: 0 }
+    }
+
+    #[test]
+    fn the_last_datagram_of_a_long_flow_is_right() {
+        let sink = Sink::start((Ipv4Addr::LOCALHOST, 0).into(), Reading::Rested, Instant::now()).unwrap();
+        let port = sink.shared.socket.local_addr().unwrap().port();
+        let mut bytes = [0; 64];
+        datagram(300_000_000).emit(&mut bytes);
+        let source = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        source.send_to(&bytes, (Ipv4Addr::LOCALHOST, port)).unwrap();
+        wait_for("the datagram", || {
+            let arrived = sink.arrived();
+            arrived.received() + arrived.wrong > 0
+        });
+        sink.verify().unwrap();
     }
 
     #[test]
