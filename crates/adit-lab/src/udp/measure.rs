@@ -106,8 +106,9 @@ impl Measure {
         ];
         const OVERLOAD: &[Metric] = &[
             metric("peak_per_s", "peak/s", true, 0),
-            metric("kept200_percent", "at 200 %: % of peak", false, 1),
-            metric("kept400_percent", "at 400 %: % of peak", false, 1),
+            metric("kept200_percent", "at 200 %: % of possible", false, 1),
+            metric("kept400_percent", "at 400 %: % of possible", false, 1),
+            metric("offered200_per_s", "offered/s at 200 %", false, 0),
             metric("offered400_per_s", "offered/s at 400 %", false, 0),
             metric("lost", "lost", false, 0),
             metric("kernel_drops", "kernel drops (messages)", false, 0),

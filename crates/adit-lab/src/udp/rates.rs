@@ -229,7 +229,9 @@ pub(super) fn overload(running: &Running, way: &Way, len: usize, sizes: &Sizes) 
     let after = Losses::read(running, &sink)?;
     values.insert("peak_per_s".into(), peak);
     for (at, outcome) in &runs {
-        values.insert(format!("kept{at}_percent"), outcome.delivered_per_s / peak * 100.0);
+        // The source has its own limit, and the highest rate without loss is less than what can be carried.
+        let possible = peak.min(outcome.offered_per_s);
+        values.insert(format!("kept{at}_percent"), outcome.delivered_per_s / possible * 100.0);
     }
     let lost: u64 = runs.iter().map(|(_, run)| run.offered - run.delivered.min(run.offered)).sum();
     let datagrams: u64 = runs.iter().map(|(_, run)| run.offered).sum();
