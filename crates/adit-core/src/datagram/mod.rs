@@ -47,7 +47,7 @@ pub(crate) struct Scratch {
     batch: Batch,
     outgoing: Vec<Outgoing>,
     gather: Gather,
-    /// [`adit_net::rt::stream_calls`] at the last pause.
+    /// [`adit_net::rt::stream_calls`] after the last turn.
     stream_calls: u32,
 }
 

@@ -20,7 +20,7 @@ use adit_proto::wire::Target;
 use super::drops::{Drop, Tally};
 use super::exchange::{Exchange, Moved};
 use super::far::{Codec, Far, FarFlow, Way, set_options};
-use super::gather::Pulse;
+use super::gather::{Pulse, Turn};
 use super::marks::Marks;
 use super::names::Known;
 use super::near::{Key, Near, Opened, expect};
@@ -237,15 +237,21 @@ impl Relay {
             more |= self.receive_far(id, scratch);
         }
         self.todo = todo;
-        let counts = (self.tally.up + self.tally.down, scratch.batch.take_messages());
-        let pause = scratch.gather.note(counts, &mut self.seen, self.at);
-        self.tally.report(&self.metrics);
-        if more || self.ready.is_waiting() {
-            return Poll::Ready(Ok(()));
-        }
+        more |= self.ready.is_waiting();
         // Streams of this core do not wait for datagrams.
         let streams = rt::stream_calls();
-        if !pause.is_zero() && std::mem::replace(&mut scratch.stream_calls, streams) == streams {
+        let is_quiet = std::mem::replace(&mut scratch.stream_calls, streams) == streams;
+        let turn = Turn {
+            datagrams: self.tally.up + self.tally.down,
+            messages: scratch.batch.take_messages(),
+            may_pause: is_quiet && !more,
+        };
+        let pause = scratch.gather.note(&turn, &mut self.seen, self.at);
+        self.tally.report(&self.metrics);
+        if more {
+            return Poll::Ready(Ok(()));
+        }
+        if !pause.is_zero() {
             rt::pause(pause);
         }
         Poll::Pending
