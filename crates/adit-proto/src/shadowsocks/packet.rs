@@ -91,7 +91,9 @@ pub fn fuzz_packets(key: &ServerKey, unix_s: u64, bytes: &[u8], rng: &mut dyn Rn
         assert!(packet.payload.start <= packet.payload.end && packet.payload.end <= bytes.len());
     }
     let mut datagram = bytes.to_vec();
-    if let Ok(packet) = client_packets(&key.key, rng).open(&mut datagram, unix_s, &mut NoFilter) {
+    let mut client = client_packets(&key.key, rng);
+    client.expect(&mut bytes.chunks(1 + bytes.len() / TOGETHER));
+    if let Ok(packet) = client.open(&mut datagram, unix_s, &mut NoFilter) {
         assert!(packet.payload.start <= packet.payload.end && packet.payload.end <= bytes.len());
     }
 }
