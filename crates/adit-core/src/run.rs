@@ -321,7 +321,15 @@ pub(crate) fn open(
     if let Some(plugin) = plugin_of(inbound) {
         (addr, behind) = open_behind(inbound, plugin, addr, cores.len(), plugins)?;
     }
-    if inbound::transports(inbound).tcp() {
+    let has_streams = inbound::transports(inbound).tcp();
+    if has_streams && takes && addr.port() == 0 && plugin_of(inbound).is_none() {
+        // What cannot be had is reported by who needs it below.
+        if let Ok((streams, datagrams)) = listen::listen_both(addr, &options, cores.len()) {
+            addr = streams.addr;
+            behind = Behind { streams: Some(streams), datagrams: Some(datagrams) };
+        }
+    }
+    if has_streams {
         let made = match behind.streams.take() {
             Some(made) => made,
             None => listen::listen_many(addr, &options, cores.len())

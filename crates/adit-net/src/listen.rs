@@ -238,20 +238,42 @@ pub fn listen_behind(
     transports: Transports,
     count: usize,
 ) -> Result<(Option<Listeners>, Option<DatagramSockets>), ListenError> {
-    let options = ListenOptions::default();
-    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut left = PORT_TRIES;
-    loop {
-        let streams = transports.tcp().then(|| listen_many(at(0), &options, count)).transpose()?;
-        let port = streams.as_ref().map_or(0, |made| made.addr.port());
-        let datagrams = transports.udp().then(|| listen_datagrams(at(port), &options, count)).transpose();
-        match datagrams {
-            Ok(datagrams) => return Ok((streams, datagrams)),
-            // The port is free for streams alone.
-            Err(_) if left > 0 => left -= 1,
-            Err(error) => return Err(error),
+    let (at, options) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), ListenOptions::default());
+    match transports {
+        Transports::Tcp => Ok((Some(listen_many(at, &options, count)?), None)),
+        Transports::Udp => Ok((None, Some(listen_datagrams(at, &options, count)?))),
+        Transports::Both => {
+            listen_both(at, &options, count).map(|(streams, datagrams)| (Some(streams), Some(datagrams)))
         }
     }
+}
+
+/// As [`listen_many`] and [`listen_datagrams`] on one port. Where the system is to choose it, one that is free for
+/// streams need not be so for datagrams: others are tried.
+///
+/// # Errors
+/// [`ListenError`].
+pub fn listen_both(
+    addr: SocketAddr,
+    options: &ListenOptions,
+    count: usize,
+) -> Result<(Listeners, DatagramSockets), ListenError> {
+    let tries = if addr.port() == 0 { PORT_TRIES } else { 0 };
+    retry(tries, || {
+        let streams = listen_many(addr, options, count)?;
+        let datagrams = listen_datagrams(streams.addr, options, count)?;
+        Ok((streams, datagrams))
+    })
+}
+
+/// Calls `attempt` until it succeeds, `more` times after the first.
+fn retry<T, E>(more: usize, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    for _ in 0..more {
+        if let Ok(made) = attempt() {
+            return Ok(made);
+        }
+    }
+    attempt()
 }
 
 /// Ports that are tried where one has to be free for streams and datagrams.
@@ -430,6 +452,30 @@ mod tests {
 
     fn open(addr: &str, options: &ListenOptions, count: usize) -> Result<Listeners, ListenError> {
         listen_many(addr.parse().unwrap(), options, count)
+    }
+
+    #[test]
+    fn streams_and_datagrams_get_one_port() {
+        let (streams, datagrams) =
+            listen_both("127.0.0.1:0".parse().unwrap(), &ListenOptions::default(), 2).unwrap();
+        assert_eq!(streams.addr, datagrams.addr);
+        assert_eq!((streams.sockets.len(), datagrams.sockets.len()), (2, 2));
+        // A port that is taken for datagrams alone is not given up for another.
+        drop(streams);
+        let error = listen_both(datagrams.addr, &ListenOptions::default(), 1).unwrap_err();
+        assert_eq!((error.addr, error.source.kind()), (datagrams.addr, io::ErrorKind::AddrInUse));
+    }
+
+    #[test]
+    fn another_port_is_tried_and_not_for_ever() {
+        for (failures, outcome) in [(0, Ok(1)), (3, Ok(4)), (8, Ok(9)), (9, Err(9)), (100, Err(9))] {
+            let mut attempts = 0;
+            let attempt = || {
+                attempts += 1;
+                if attempts > failures { Ok(attempts) } else { Err(attempts) }
+            };
+            assert_eq!(retry(8, attempt), outcome, "{failures}");
+        }
     }
 
     #[test]
