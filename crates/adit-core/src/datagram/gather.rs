@@ -40,7 +40,7 @@ struct Measure {
     /// Datagrams per turn, or in one message, that are a good batch without any pause.
     plenty: u64,
     /// Datagrams that one pause is to gather.
-    wanted: u32,
+    wanted: u64,
 }
 
 /// Where flows of few datagrams pass as well, the rate is not high, or another relay has come before.
@@ -129,8 +129,6 @@ pub(super) struct Gather {
     attention: u32,
     on: Option<On>,
     pause: Duration,
-    /// Datagrams that a pause of this length brings at the rate of the last window.
-    wanted: u64,
     /// Windows before the next trial, and before the one after that if it fails.
     wait: u32,
     next_wait: u32,
@@ -151,7 +149,6 @@ impl Default for Gather {
             attention: 0,
             on: None,
             pause: Duration::ZERO,
-            wanted: 0,
             wait: 0,
             next_wait: FIRST_WAIT,
         }
@@ -193,7 +190,8 @@ impl Gather {
         if self.pause.is_zero() || self.since < self.relays.1.max(1) || !turn.may_pause {
             return Duration::ZERO;
         }
-        let is_vain = self.gathered * 2 < std::mem::replace(&mut self.expected, self.wanted);
+        let expected = self.rate.saturating_mul(micros(self.pause)) / 1_000_000;
+        let is_vain = self.gathered * 2 < std::mem::replace(&mut self.expected, expected);
         self.vain = if is_vain { self.vain.saturating_add(1) } else { 0 };
         if self.vain >= VAIN && self.on.take_if(|on| on.phase() < PROVEN).is_some() {
             self.give_up();
@@ -205,7 +203,7 @@ impl Gather {
 
     /// The pauses have slowed somebody down: the next trial is later.
     fn give_up(&mut self) {
-        (self.pause, self.expected, self.vain) = (Duration::ZERO, 0, 0);
+        self.pause = Duration::ZERO;
         self.wait = self.next_wait;
         self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT);
         tracing::debug!(windows = self.wait, "datagrams are left alone");
@@ -214,8 +212,7 @@ impl Gather {
     /// Ends a window.
     fn look(&mut self, elapsed: Duration) -> Seen {
         let Counts { datagrams, plain, messages, turns } = std::mem::take(&mut self.counts);
-        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
-        let per_second = |count: u64| count.saturating_mul(1_000_000) / micros;
+        let per_second = |count: u64| count.saturating_mul(1_000_000) / micros(elapsed).max(1);
         let rate = per_second(datagrams);
         let before = std::mem::replace(&mut self.rate, rate);
         self.wait = self.wait.saturating_sub(1);
@@ -244,16 +241,11 @@ impl Gather {
         if self.on.is_some() != was_on {
             tracing::debug!(is_on = !was_on, ?seen, wait = self.wait, "datagrams gather");
         }
-        let gathering = Duration::from_micros(u64::from(seen.measure.wanted) * 1_000_000 / seen.rate.max(1));
+        let gathering = Duration::from_micros(seen.measure.wanted * 1_000_000 / seen.rate.max(1));
         self.pause = match &self.on {
             Some(on) if on.phase() >= FREE => gathering.min(seen.measure.longest),
             _ => Duration::ZERO,
         };
-        let micros = u64::try_from(self.pause.as_micros()).unwrap_or(u64::MAX);
-        self.wanted = seen.rate.saturating_mul(micros) / 1_000_000;
-        if self.pause.is_zero() {
-            self.expected = 0;
-        }
     }
 
     fn begin(&self, seen: &Seen) -> Option<On> {
@@ -280,6 +272,10 @@ impl Gather {
         }
         Some(on)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -353,7 +349,7 @@ mod tests {
             while self.at - begin < time {
                 for (relay, taken) in taken.iter_mut().enumerate() {
                     self.at += 10 * MICRO;
-                    let since = u64::try_from((self.at - begin).as_micros()).unwrap();
+                    let since = micros(self.at - begin);
                     let new = rate * since / 1_000_000 - *taken;
                     if new > 0 {
                         *taken += new;
