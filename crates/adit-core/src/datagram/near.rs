@@ -90,10 +90,10 @@ impl Near {
         }
     }
 
-    /// The datagrams of `batch` are about to be opened, now the one at `at`.
-    pub(super) fn expect(&mut self, batch: &Batch, at: usize) {
+    /// The next datagrams of a batch are about to be opened.
+    pub(super) fn expect(&mut self, next: &mut dyn Iterator<Item = &[u8]>) {
         if let Self::Packets(codec) = self {
-            expect(&mut **codec, batch, at);
+            codec.expect(next);
         }
     }
 
@@ -182,12 +182,10 @@ impl Near {
     }
 }
 
-/// Tells `codec`, some at a time, what it is about to open.
-pub(super) fn expect(codec: &mut dyn PacketCodec, batch: &Batch, at: usize) {
-    if at.is_multiple_of(TOGETHER) && batch.len() - at > TOGETHER / 2 {
-        let next = (at..batch.len()).filter_map(|at| batch.get(at));
-        codec.expect(&mut next.map(|datagram| &batch.block[datagram.range()]));
-    }
+/// The datagrams of `batch` from `at` on, where that many have been opened that the next are to be announced.
+pub(super) fn next_together(batch: &Batch, at: usize) -> Option<impl Iterator<Item = &[u8]>> {
+    let next = (at..batch.len()).filter_map(|at| batch.get(at));
+    at.is_multiple_of(TOGETHER).then_some(next.take(TOGETHER).map(|datagram| &batch.block[datagram.range()]))
 }
 
 /// A datagram that reached another core than its session's.

@@ -23,7 +23,7 @@ use super::far::{Codec, Far, FarFlow, Way, set_options};
 use super::gather::{Pulse, Turn};
 use super::marks::Marks;
 use super::names::Known;
-use super::near::{Key, Near, Opened, expect};
+use super::near::{Key, Near, Opened, next_together};
 use super::ready::Ready;
 use super::{Payload, Scratch, SharedScratch};
 use crate::access::{Access, Side};
@@ -281,7 +281,9 @@ impl Relay {
             self.metrics.datagrams.dropped.kernel.add(lost);
             for at in 0..scratch.batch.len() {
                 let Some(datagram) = scratch.batch.get(at) else { break };
-                self.near.expect(&scratch.batch, at);
+                if let Some(mut next) = next_together(&scratch.batch, at) {
+                    self.near.expect(&mut next);
+                }
                 if let Err(reason) = self.take_from_near(&datagram, scratch) {
                     self.count(&reason);
                 }
@@ -539,10 +541,11 @@ impl Relay {
     fn answer(&mut self, id: FlowId, scratch: &mut Scratch) {
         for at in 0..scratch.batch.len() {
             let Some(datagram) = scratch.batch.get(at) else { break };
-            if let Some(Flow { far: FarFlow::Socket(_, Some(Codec::Sealed(codec))), .. }) =
-                self.flows.get_mut(id)
+            if let Some(mut next) = next_together(&scratch.batch, at)
+                && let Some(flow) = self.flows.get_mut(id)
+                && let FarFlow::Socket(_, Some(Codec::Sealed(codec))) = &mut flow.far
             {
-                expect(&mut **codec, &scratch.batch, at);
+                codec.expect(&mut next);
             }
             let result = match self.take_from_far(id, &datagram, scratch) {
                 Err(Drop::NoPlace) => {

@@ -28,7 +28,9 @@ impl Ahead {
         }))
     }
 
-    fn derive(&mut self, key: &AeadKey, count: usize) {
+    /// Derives the subkeys of the first `count` of `salts`, zeros behind shorter ones.
+    pub(super) fn derive(&mut self, key: &AeadKey, salts: [[u8; 32]; LANES], count: usize) {
+        self.salts = salts;
         let len = key.method.key_len();
         self.wide.derive(key.master.expose(), &self.salts, SUBKEY_INFO, len, &mut self.keys);
         (self.next, self.end) = (0, count);
@@ -38,30 +40,16 @@ impl Ahead {
     pub(super) fn take(&mut self, key: &AeadKey, rng: &mut dyn Rng) -> (Salt, Zeroizing<[u8; 32]>) {
         let len = key.method.key_len();
         if self.next == self.end {
-            self.salts.iter_mut().for_each(|salt| rng.fill(&mut salt[..len]));
-            self.derive(key, LANES);
+            let mut salts = [[0; 32]; LANES];
+            salts.iter_mut().for_each(|salt| rng.fill(&mut salt[..len]));
+            self.derive(key, salts, LANES);
         }
         let at = self.next;
         self.next += 1;
         (Salt::from_slice(&self.salts[at][..len]), Zeroizing::new(self.keys[at]))
     }
 
-    /// Derives the subkeys of datagrams that are about to be opened, if there are enough of them.
-    pub(super) fn expect<'a>(&mut self, key: &AeadKey, datagrams: impl Iterator<Item = &'a [u8]>) {
-        let len = key.method.key_len();
-        let mut count = 0;
-        for (place, salt) in self.salts.iter_mut().zip(datagrams.filter_map(|datagram| datagram.get(..len))) {
-            place[..len].copy_from_slice(salt);
-            count += 1;
-        }
-        (self.next, self.end) = (0, 0);
-        // Fewer are as fast one by one.
-        if count > LANES / 2 {
-            self.derive(key, count);
-        }
-    }
-
-    /// The subkey of `salt`, if it was expected: once each, and in their order, but for some that are left out.
+    /// The subkey of `salt`, if it is among those derived: once each, and in their order, but for some that are left out.
     pub(super) fn find(&mut self, salt: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
         let at = (self.next..self.end).find(|&at| self.salts[at][..salt.len()] == *salt)?;
         self.next = at + 1;
