@@ -317,17 +317,18 @@ pub(crate) fn open(
         }
         return Ok((made.addr, made.warnings.iter().map(ToString::to_string).collect()));
     }
+    let has_streams = inbound::transports(inbound).tcp();
     let mut behind = Behind::default();
     if let Some(plugin) = plugin_of(inbound) {
         (addr, behind) = open_behind(inbound, plugin, addr, cores.len(), plugins)?;
-    }
-    let has_streams = inbound::transports(inbound).tcp();
-    if has_streams && takes && addr.port() == 0 && plugin_of(inbound).is_none() {
+    } else if has_streams
+        && takes
+        && addr.port() == 0
         // What cannot be had is reported by who needs it below.
-        if let Ok((streams, datagrams)) = listen::listen_both(addr, &options, cores.len()) {
-            addr = streams.addr;
-            behind = Behind { streams: Some(streams), datagrams: Some(datagrams) };
-        }
+        && let Ok((streams, datagrams)) = listen::listen_both(addr, &options, cores.len())
+    {
+        addr = streams.addr;
+        behind = Behind { streams: Some(streams), datagrams: Some(datagrams) };
     }
     if has_streams {
         let made = match behind.streams.take() {

@@ -218,16 +218,11 @@ const SMALL_BUFFER: usize = 1 << 20;
 /// # Errors
 /// As bind(2).
 pub fn free_port(ip: IpAddr, wanted: u16) -> io::Result<SocketAddr> {
-    let tries = std::iter::once(wanted).chain(std::iter::repeat_n(0, PORT_TRIES));
-    let mut found = Err(io::ErrorKind::AddrInUse.into());
-    for port in tries {
-        found = StdListener::bind((ip, port)).and_then(|listener| listener.local_addr());
-        found = found.and_then(|addr| StdUdpSocket::bind(addr).map(|_| addr));
-        if found.is_ok() {
-            break;
-        }
-    }
-    found
+    let free = |port| {
+        let addr = StdListener::bind((ip, port)).and_then(|listener| listener.local_addr())?;
+        StdUdpSocket::bind(addr).map(|_| addr)
+    };
+    free(wanted).or_else(|_| retry(PORT_TRIES - 1, || free(0)))
 }
 
 /// Sockets on one port of loopback for what another program brings: listeners, sockets for datagrams, or both.
