@@ -2,8 +2,7 @@
 
 use std::convert::Infallible;
 
-/// How many keys would be derived at a time.
-pub const LANES: usize = 8;
+use super::LANES;
 
 /// HKDF-SHA1 for [`LANES`] salts under one key, which this processor cannot.
 #[derive(Debug, Clone, Copy)]

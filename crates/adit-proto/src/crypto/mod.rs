@@ -26,6 +26,9 @@ mod xaead;
 
 pub use aead::{Aead, Algorithm, CounterNonce, NONCE_LEN, TAG_LEN};
 pub use block::AesBlock;
-pub use hkdf_wide::{HkdfSha1Wide, LANES};
+pub use hkdf_wide::HkdfSha1Wide;
 pub use kdf::{Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1};
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};
+
+/// How many keys [`HkdfSha1Wide`] derives at a time.
+pub const LANES: usize = 8;
