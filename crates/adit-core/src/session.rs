@@ -10,10 +10,10 @@ use adit_proto::wire::Target;
 
 use crate::access::Route;
 use crate::conns::{Conns, Entry};
-use crate::discard::discard_bytes;
 use crate::inbound::Inbound;
 use crate::outbound::{OpenError, Opened, Outbound};
 use crate::record::{EndReason, Record, Side};
+use crate::relay::discard::discard_bytes;
 use crate::relay::{Early, Endpoint, Outcome, Relay};
 
 /// A tunnel's request waits this long for the application's first bytes, to leave in one segment with them.

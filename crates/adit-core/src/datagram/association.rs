@@ -28,10 +28,10 @@ use super::relay::{BATCHES, MAX_WAITING};
 use super::{Scratch, SharedScratch};
 use crate::access::Access;
 use crate::conns::{Entry, Tick};
-use crate::io::{Received, poll_recv};
 use crate::metrics::InboundMetrics;
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
+use crate::relay::payload::{Received, poll_recv};
 use crate::rng::OsRng;
 use crate::users::{Lease, Way};
 

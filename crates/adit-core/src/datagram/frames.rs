@@ -9,7 +9,7 @@ use adit_net::rt::{Pool, Stream};
 use adit_proto::wire::WireError;
 
 use super::drops::Drop;
-use crate::layer::Stack;
+use crate::relay::Stack;
 
 /// Bytes that wait for a stream that takes nothing; what comes then is dropped. Some 180 datagrams of 1,400 bytes, or
 /// what a path of 20 Mbit/s carries in a tenth of a second.
@@ -58,7 +58,7 @@ impl Frames {
         payload: &[u8],
     ) -> Result<(), Drop> {
         self.push_pending(stack, pool, now)?;
-        let room = stack.datagram_room(now);
+        let room = stack.datagram_room(adit_proto::snell::MAX_PAYLOAD, now);
         let len = header_len + payload.len();
         if len > room.max_payload {
             return Err(Drop::TooBig);

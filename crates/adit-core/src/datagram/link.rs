@@ -14,10 +14,10 @@ use adit_proto::wire::Target;
 use super::drops::Drop;
 use super::frames::Frames;
 use crate::flow::Tick;
-use crate::io::{Received, poll_recv};
-use crate::layer::Stack;
 use crate::outbound::{Opened, Outbound};
 use crate::record::{EndReason, Side};
+use crate::relay::Stack;
+use crate::relay::payload::{Received, poll_recv};
 use crate::relay::{Endpoint, Outcome, Policy};
 
 /// Seconds before a server that could not be reached, or refused, is asked again.
@@ -120,7 +120,8 @@ impl Link {
         let State::Open(end) = &mut self.state else { return Poll::Pending };
         match ready!(poll_recv(end, Side::Far, &self.pool, cx)) {
             Ok(received) => {
-                let client = end.stack.as_mut().and_then(|stack| stack.snell_client());
+                let client =
+                    end.stack.as_mut().and_then(|stack| stack.protocol::<adit_proto::snell::Client>());
                 self.is_answered |= client.is_some_and(|client| client.is_answered());
                 Poll::Ready(Ok(received))
             }

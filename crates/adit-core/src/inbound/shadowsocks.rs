@@ -21,17 +21,16 @@ use adit_proto::wire::{Target, WireError};
 
 use super::Inbound;
 use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
-use crate::disguise::server_front;
 use crate::guard::Ticket;
-use crate::layer::{Front, Protocol, Stack};
 use crate::notice::{self, Notice};
-use crate::relay::{Early, Endpoint};
+use crate::obfs::server_outer;
+use crate::relay::{Early, Endpoint, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::session::{Prepared, Session};
 use crate::users::{Accounts, Lease};
 
-/// The longest request in bytes (2022: a variable header of 64 KiB), with as much again as a disguise adds.
+/// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;
 /// Salts of 2022 methods that are remembered for a minute; beyond it connections are refused.
 const RECENT_SALTS: usize = 1_000_000;
@@ -270,15 +269,15 @@ async fn admit(
     peer: SocketAddr,
     ticket: &Ticket,
 ) -> Result<Admitted, Refusal> {
-    let mut front: Front = server_front(shared.obfs);
+    let mut outer = server_outer(shared.obfs);
     let mut acceptor = shared.acceptor();
     let mut memory = Memory { shared, inbound, peer };
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let accepted = loop {
         let received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
-        front.handle_received(&mut wire, received, rt::now()).map_err(Refusal::Disguise)?;
+        outer.handle_received(&mut wire, received, rt::now()).map_err(Refusal::Obfs)?;
         let accepted =
-            front.with_inner(&mut wire, |wire| acceptor.accept(wire, rt::unix_time(), &mut memory));
+            outer.with_opened(&mut wire, |wire| acceptor.accept(wire, rt::unix_time(), &mut memory));
         match accepted {
             Ok(Accept::Accepted(accepted)) => break accepted,
             Ok(Accept::NeedMore(_)) => {}
@@ -300,7 +299,7 @@ async fn admit(
         // A recording of our own answers is no request either.
         salts.insert(own);
     }
-    let mut stack = Stack::new(Protocol::ShadowsocksServer(server), front);
+    let mut stack = Stack::new(server, outer);
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;
     Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user, early })
 }

@@ -23,11 +23,11 @@ use self::keys::{Keys, identify};
 use super::Inbound;
 use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use crate::conns::Entry;
-use crate::discard::{discard_bytes, discard_exchange};
-use crate::disguise::server_front;
 use crate::guard::Ticket;
-use crate::layer::{Protocol, Stack};
+use crate::obfs::server_outer;
 use crate::record::{EndReason, Side};
+use crate::relay::Stack;
+use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
@@ -138,7 +138,7 @@ async fn meet(
                 Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. })
             );
             // Whoever leaves before all versions have been tried has cost a derivation as well.
-            let server = near.stack.as_mut().and_then(|stack| stack.snell_server());
+            let server = near.stack.as_mut().and_then(|stack| stack.protocol::<Server>());
             if is_wrong || server.is_some_and(|server| server.has_tried()) {
                 ticket.failed(rt::now());
             }
@@ -183,7 +183,7 @@ enum Step {
 
 fn server(near: &mut Endpoint) -> &mut Server {
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
-    stack.snell_server().expect("and it is Snell")
+    stack.protocol::<Server>().expect("and it is Snell")
 }
 
 /// The first request of a stranger, within its time, with the user whose key has opened it.
@@ -224,15 +224,15 @@ async fn begin(
     ticket: &Ticket,
     peer: SocketAddr,
 ) -> Result<Option<usize>, Refusal> {
-    let mut front = server_front(shared.obfs);
+    let mut outer = server_outer(shared.obfs);
     let (server, owner) = match &shared.keys {
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
-            let (owner, opening) = identify(trial, &near.stream, (&mut front, wire), ticket, peer).await?;
+            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, peer).await?;
             (Server::opened(&opening), Some(owner))
         }
     };
-    near.stack = Some(Box::new(Stack::new(Protocol::SnellServer(server), front)));
+    near.stack = Some(Box::new(Stack::new(server, outer)));
     Ok(owner)
 }
 
@@ -254,7 +254,7 @@ async fn read_request(
             return Err(Refusal::Throttled);
         }
         let stack = near.stack.as_mut().expect("a server's near end has a protocol");
-        match stack.poll_request(wire) {
+        match stack.read(wire, Server::poll_request) {
             Ok(Progress::Request(request)) => return Ok(request),
             Ok(Progress::NeedMore(_)) => {}
             Err(error) => return Err(Refusal::Wire(error)),
@@ -262,7 +262,7 @@ async fn read_request(
         let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
         let received = receive(&near.stream, wire, longest).await?;
         let stack = near.stack.as_mut().expect("a server's near end has a protocol");
-        stack.handle_received(wire, received, rt::now()).map_err(Refusal::Disguise)?;
+        stack.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)?;
     }
 }
 

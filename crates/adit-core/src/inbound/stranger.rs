@@ -2,7 +2,7 @@
 //!
 //! Whatever is wrong with a stranger's bytes, the reaction is the same silence: nothing is sent, bytes are read and
 //! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.
-//! The HTTP disguise answers like the web server it claims to be.
+//! HTTP obfuscation answers like the web server it claims to be.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -15,11 +15,11 @@ use adit_proto::http;
 use adit_proto::wire::{Opened, Rng, WireError};
 
 use super::Inbound;
-use crate::discard::discard_bytes;
 use crate::guard::Ticket;
-use crate::layer::Stack;
 use crate::metrics::Refused;
 use crate::relay::Early;
+use crate::relay::Stack;
+use crate::relay::discard::discard_bytes;
 use crate::rng::OsRng;
 
 /// Strangers are left alone for a time between these, in seconds, chosen once per start.
@@ -36,8 +36,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(5);
 pub(super) enum Refusal {
     /// Its bytes are wrong.
     Wire(WireError),
-    /// Its disguise is wrong.
-    Disguise(WireError),
+    /// Its obfuscation is wrong.
+    Obfs(WireError),
     /// It has used up what strangers may cost.
     Throttled,
     /// It ended, or broke, before it had said anything.
@@ -111,19 +111,19 @@ pub(super) fn take_early(
     Ok(wire.unread().to_vec())
 }
 
-/// The uniform reaction to a stranger that is none of ours. `disguise` is what the inbound wears.
+/// The uniform reaction to a stranger that is none of ours. `obfs` is the inbound's obfuscation.
 pub(super) async fn leave_alone(
     inbound: &Inbound,
     stream: &Stream,
     ticket: &Ticket,
     refusal: &Refusal,
-    disguise: ObfsServer,
+    obfs: ObfsServer,
     until: Instant,
 ) {
     count(&inbound.metrics.refused, refusal);
     match refusal {
         Refusal::Gone | Refusal::Late | Refusal::Evicted => {}
-        Refusal::Disguise(_) if disguise == ObfsServer::Http => {
+        Refusal::Obfs(_) if obfs == ObfsServer::Http => {
             // What a web server says to something that is not HTTP.
             let mut answer = Vec::new();
             http::emit_error(http::Status::BadRequest, http::Version::Http11, false, false, &mut answer);
@@ -132,7 +132,7 @@ pub(super) async fn leave_alone(
                 rt::timeout(LINGER, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await.ok();
             }
         }
-        Refusal::Wire(_) | Refusal::Disguise(_) | Refusal::Throttled => {
+        Refusal::Wire(_) | Refusal::Obfs(_) | Refusal::Throttled => {
             let stop = rt::race(rt::sleep_until(until), evicted(ticket));
             rt::race(stop, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await;
         }
@@ -145,7 +145,7 @@ fn count(refused: &Refused, refusal: &Refusal) {
         Refusal::Gone => &refused.aborted,
         Refusal::Late => &refused.deadline,
         Refusal::Evicted => &refused.limit,
-        Refusal::Wire(error) | Refusal::Disguise(error) => match error {
+        Refusal::Wire(error) | Refusal::Obfs(error) => match error {
             WireError::Authentication { .. } => &refused.authentication,
             WireError::Replayed { .. } => &refused.replay,
             WireError::Clock { .. } => &refused.clock,

@@ -22,10 +22,10 @@ use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
 use crate::carrier::kcp;
-use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
 use crate::record::EndReason;
+use crate::relay::Stack;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
 pub(crate) use group::run as check_members;

@@ -16,13 +16,12 @@ use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
 
 use super::{Opened, end_of_cut};
-use crate::discard::discard_exchange;
-use crate::disguise::ClientDisguise;
 use crate::keys::KeySupply;
-use crate::layer::{Protocol, Stack};
 use crate::metrics::OutboundMetrics;
+use crate::obfs::ClientObfs;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
+use crate::relay::discard::discard_exchange;
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
 use crate::rng::OsRng;
 use crate::snell::format;
 
@@ -47,7 +46,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct SnellShared {
     keys: Arc<KeySupply>,
     format: Format,
-    disguise: ClientDisguise,
+    obfs: ClientObfs,
     /// Whether the server of the latest exchange has shown itself to be adit.
     server_is_adit: AtomicBool,
     /// What speaks for a wrong key.
@@ -99,7 +98,7 @@ impl SnellShared {
         Ok(Arc::new(Self {
             format: format(config.version, &psk),
             keys: KeySupply::start(psk)?,
-            disguise: ClientDisguise::new(&config.obfs)?,
+            obfs: ClientObfs::new(&config.obfs)?,
             server_is_adit: AtomicBool::new(false),
             doubts: Mutex::default(),
         }))
@@ -149,7 +148,7 @@ impl SnellOutbound {
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         let reusable = self.config.reuse;
         client.start(&self.request(Command::Connect { target: target.clone(), reusable }));
-        let stack = Stack::new(Protocol::SnellClient(client), self.shared.disguise.front());
+        let stack = Stack::new(client, self.shared.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, self.policy(false))
     }
@@ -159,7 +158,7 @@ impl SnellOutbound {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         client.start(&self.request(Command::Udp));
-        Box::new(Stack::new(Protocol::SnellClient(client), self.shared.disguise.front()))
+        Box::new(Stack::new(client, self.shared.obfs.outer()))
     }
 
     fn request(&self, command: Command) -> Request {
@@ -190,7 +189,7 @@ impl SnellOutbound {
     pub(super) async fn take_kept(&self, target: &Target) -> Option<Opened> {
         while let Some(mut kept) = self.pop_kept() {
             let usable = poll_fn(|cx| Poll::Ready(check(&mut kept.end, cx))).await;
-            let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.snell_client()) else {
+            let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else {
                 continue;
             };
             if usable && client.is_idle() {
@@ -247,7 +246,7 @@ impl SnellOutbound {
     }
 
     pub(super) fn close(self: &Rc<Self>, mut far: Endpoint, outcome: &Outcome, pool: &Pool) {
-        let Some(client) = far.stack.as_mut().and_then(|stack| stack.snell_client()) else { return };
+        let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else { return };
         self.note_early_close(client, outcome);
         if client.is_idle() && outcome.is_clean {
             return self.keep(far);
@@ -311,7 +310,11 @@ fn check(end: &mut Endpoint, cx: &mut Context<'_>) -> bool {
 async fn reclaim(far: &mut Endpoint, pool: &Pool) -> bool {
     far.send_end(pool).await.is_ok()
         && discard_exchange(far, pool, RECLAIM_LEN).await
-        && far.stack.as_mut().and_then(|stack| stack.snell_client()).is_some_and(|client| client.is_idle())
+        && far
+            .stack
+            .as_mut()
+            .and_then(|stack| stack.protocol::<Client>())
+            .is_some_and(|client| client.is_idle())
 }
 
 #[cfg(test)]

@@ -104,11 +104,6 @@ impl Client {
         matches!(self.receiving, Receiving::Open | Receiving::Ended)
     }
 
-    /// True once the end of the current exchange's data has been sealed.
-    pub fn has_ended(&self) -> bool {
-        self.sending == Sending::Ended
-    }
-
     /// Exchanges begun on this connection.
     pub fn exchanges(&self) -> u32 {
         self.exchanges
@@ -164,6 +159,15 @@ impl Client {
 }
 
 impl Layer for Client {
+    fn has_ended(&self) -> bool {
+        self.sending == Sending::Ended
+    }
+
+    /// An adit server goes on answering; most others drop what their target has yet to say.
+    fn carries_half_close(&self) -> bool {
+        self.server_is_adit()
+    }
+
     fn plan(&self, now: Instant) -> Plan {
         self.sealer.plan(self.pending.len(), now)
     }

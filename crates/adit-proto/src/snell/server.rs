@@ -175,11 +175,6 @@ impl Server {
         self.reusable
     }
 
-    /// True once the end of the current exchange's answer has been sealed.
-    pub fn has_ended(&self) -> bool {
-        self.sending == Sending::Ended
-    }
-
     /// After both directions have ended: ready for [`Server::poll_request`] again?
     pub fn next_exchange(&mut self) -> bool {
         if !self.reusable || self.receiving != Receiving::Ended || self.sending != Sending::Ended {
@@ -195,6 +190,10 @@ impl Server {
 const HAS_KEY: &str = "an own key before anything is sealed";
 
 impl Layer for Server {
+    fn has_ended(&self) -> bool {
+        self.sending == Sending::Ended
+    }
+
     fn plan(&self, now: Instant) -> Plan {
         self.sealer.as_ref().expect(HAS_KEY).plan(self.pending.len(), now)
     }

@@ -104,6 +104,16 @@ pub trait Layer {
         Ok(at..at)
     }
 
+    /// Whether [`Layer::seal_end`] has ended the sending direction of the current exchange in band.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// Whether the peer is known to go on answering after the end of our direction.
+    fn carries_half_close(&self) -> bool {
+        true
+    }
+
     /// Opens the next unit of `wire` in place.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ use super::super::near::Key;
 use super::super::{Payload, Scratch};
 use super::{BATCHES, DNS, Relay};
 use crate::flow::FlowId;
-use crate::io::Received;
 use crate::record::EndReason;
+use crate::relay::payload::Received;
 use crate::users::Way;
 
 impl Relay {

@@ -20,9 +20,9 @@ use self::exchange::{Broken, End, Exchange, Parts, Passed};
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
 use crate::access::Route;
 use crate::conns::Entry;
-use crate::io::send_end;
 use crate::outbound::{Opened, Outbound};
 use crate::record::{EndReason, Record, Side};
+use crate::relay::payload::send_end;
 use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
 use crate::session::Session;
 

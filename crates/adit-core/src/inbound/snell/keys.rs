@@ -17,7 +17,7 @@ use adit_proto::wire::WireError;
 use crate::guard::Ticket;
 use crate::inbound::stranger::{Refusal, receive};
 use crate::keys::KeySupply;
-use crate::layer::Front;
+use crate::relay::Outer;
 use crate::snell::accepts;
 use crate::users::{Seen, Trial};
 
@@ -111,7 +111,7 @@ fn name(ids: &HashMap<Box<[u8]>, usize>, client_id: &[u8]) -> Result<usize, Wire
 pub(super) async fn identify(
     trial: &Trial,
     stream: &Stream,
-    (front, wire): (&mut Front, &mut RecvBuf),
+    (outer, wire): (&mut Outer, &mut RecvBuf),
     ticket: &Ticket,
     peer: SocketAddr,
 ) -> Result<(usize, Opening), Refusal> {
@@ -119,8 +119,8 @@ pub(super) async fn identify(
     loop {
         let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
         let received = receive(stream, wire, longest).await?;
-        front.handle_received(wire, received, rt::now()).map_err(Refusal::Disguise)?;
-        let first = front.with_inner(wire, |wire| {
+        outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)?;
+        let first = outer.with_opened(wire, |wire| {
             let unread = wire.unread();
             unread[..unread.len().min(Candidate::MAX_LEN)].to_vec()
         });

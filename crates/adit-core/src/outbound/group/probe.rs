@@ -16,9 +16,9 @@ use adit_proto::wire::{Rng, Target};
 use super::shared::{Due, Transport, wait};
 use super::{Failure, Group, Here};
 use crate::datagram::{Far, Known};
-use crate::io::{Outbox, poll_recv};
 use crate::record::Side;
 use crate::relay::Endpoint;
+use crate::relay::payload::{Outbox, poll_recv};
 use crate::rng::OsRng;
 
 /// What an answer begins with.

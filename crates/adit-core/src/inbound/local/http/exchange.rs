@@ -20,9 +20,9 @@ use adit_proto::http::{
 use adit_proto::wire::{Failure, WireError};
 
 use crate::conns::Entry;
-use crate::io::{Outbox, Received, poll_recv};
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
+use crate::relay::payload::{Outbox, Received, poll_recv};
 use crate::relay::{Endpoint, REPLAY_LEN};
 
 /// One read of a request's body, in bytes. What stands behind the body's end is kept for the next request, so this

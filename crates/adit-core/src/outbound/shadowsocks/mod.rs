@@ -1,5 +1,7 @@
 //! The Shadowsocks client: one connection to the server for each request.
 
+mod answers;
+
 use std::io;
 use std::sync::Arc;
 
@@ -9,13 +11,13 @@ use adit_net::rt::{self, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
 use adit_proto::wire::{Host, Target, WireError};
 
+use self::answers::FreshAnswer;
 use super::Opened;
-use crate::disguise::ClientDisguise;
-use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice::{self, Notice};
+use crate::obfs::ClientObfs;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
+use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 
@@ -27,7 +29,7 @@ const SALTS: usize = 10_000;
 pub(crate) struct ShadowsocksShared {
     key: Key,
     server: Target,
-    disguise: ClientDisguise,
+    obfs: ClientObfs,
     /// Where the plugin listens that takes the server's place, and for what.
     plugin: Option<(PluginPort, Transports)>,
     carries_streams: bool,
@@ -43,8 +45,8 @@ impl ShadowsocksShared {
         config: &model::ShadowsocksClient,
         plugins: &mut Plugins,
     ) -> io::Result<Self> {
-        let (disguise, plugin) = match &config.cover {
-            ClientCover::Obfs(obfs) => (ClientDisguise::new(obfs)?, None),
+        let (obfs, plugin) = match &config.cover {
+            ClientCover::Obfs(obfs) => (ClientObfs::new(obfs)?, None),
             ClientCover::Plugin(plugin) => {
                 let carries = plugin.transports.common(config.transports);
                 let start = |transports| {
@@ -52,13 +54,13 @@ impl ShadowsocksShared {
                     let role = Role::Client { server: config.server.clone() };
                     plugins.start(name, &plugin, role).map(|port| (port, transports))
                 };
-                (ClientDisguise::new(&ObfsClient::Off)?, carries.map(start).transpose()?)
+                (ClientObfs::new(&ObfsClient::Off)?, carries.map(start).transpose()?)
             }
         };
         Ok(Self {
             key: config.key.derive(),
             server: config.server.clone(),
-            disguise,
+            obfs,
             plugin,
             carries_streams: config.transports.tcp(),
             salts: Arc::new(SaltFilter::with_generation(SALTS)),
@@ -92,7 +94,7 @@ impl ShadowsocksShared {
     pub(super) fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
         let clock = WallClock::new(rt::now(), rt::unix_time());
         let client = Client::new(&self.key, target, clock, &mut OsRng);
-        let stack = Stack::shadowsocks_client(client, self.disguise.front(), &self.salts);
+        let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false })
     }
@@ -121,7 +123,7 @@ impl ShadowsocksShared {
                     tracing::warn!(
                         outbound,
                         times,
-                        "the server closed before any reply: key, method, disguise or clock differ, or the target reset the connection"
+                        "the server closed before any reply: key, method, obfs or clock differ, or the target reset the connection"
                     );
                 }
             }

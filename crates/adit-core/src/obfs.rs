@@ -1,4 +1,4 @@
-//! What a stream can be dressed up as, from the model to layers.
+//! Obfuscation around a stream: from the model to layers.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use adit_net::rt;
 use adit_proto::obfs;
 use adit_proto::wire::Layer;
 
-use crate::layer::Front;
+use crate::relay::Outer;
 use crate::rng::OsRng;
 
-/// A server's disguise, for one connection.
-pub(crate) fn server_front(obfs: ObfsServer) -> Front {
+/// The server side of one connection's obfuscation.
+pub(crate) fn server_outer(obfs: ObfsServer) -> Outer {
     let time = rt::unix_time();
-    let disguise: Option<Box<dyn Layer>> = match obfs {
+    let layer: Option<Box<dyn Layer>> = match obfs {
         ObfsServer::Off => None,
         ObfsServer::Http => Some(Box::new(obfs::http::HttpServer::new(time, &mut OsRng))),
         ObfsServer::Tls => {
@@ -21,22 +21,22 @@ pub(crate) fn server_front(obfs: ObfsServer) -> Front {
             Some(Box::new(obfs::tls::TlsServer::new(time, &mut OsRng)))
         }
     };
-    Front::new(disguise)
+    Outer::default().with(layer)
 }
 
-/// A client's disguise, one for the whole process, as a browser has one identity.
+/// The client side. The whole process has one identity, as a browser has.
 #[derive(Debug, Clone)]
-pub(crate) enum ClientDisguise {
+pub(crate) enum ClientObfs {
     Off,
     Http(obfs::http::ClientConfig),
     Tls(Box<str>),
 }
 
-impl ClientDisguise {
+impl ClientObfs {
     /// Draws the identity.
     ///
     /// # Errors
-    /// When the host cannot be named.
+    /// When the host name is not valid.
     pub(crate) fn new(obfs: &ObfsClient) -> io::Result<Self> {
         Ok(match obfs {
             ObfsClient::Off => Self::Off,
@@ -48,15 +48,16 @@ impl ClientDisguise {
         })
     }
 
-    /// For one connection.
-    pub(crate) fn front(&self) -> Front {
-        Front::new(match self {
+    /// The layers of one connection.
+    pub(crate) fn outer(&self) -> Outer {
+        let layer: Option<Box<dyn Layer>> = match self {
             Self::Off => None,
             Self::Http(config) => Some(Box::new(obfs::http::HttpClient::new(config, &mut OsRng))),
             Self::Tls(host) => {
                 let time = u32::try_from(rt::unix_time()).unwrap_or(u32::MAX);
                 Some(Box::new(obfs::tls::TlsClient::new(host, time, &mut OsRng)))
             }
-        })
+        };
+        Outer::default().with(layer)
     }
 }

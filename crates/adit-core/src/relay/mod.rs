@@ -8,6 +8,10 @@
 //! idle connection holds none. It does one read and one write per turn; if the read was full it wakes itself and
 //! lets the others on the core run first. While its destination takes nothing it does not read.
 
+pub(crate) mod discard;
+pub(crate) mod payload;
+mod stack;
+
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -18,8 +22,8 @@ use std::time::Instant;
 use adit_net::rt::{self, Chunk, IO_VECTORS, Pool, Stream};
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
+pub(crate) use self::stack::{Outer, Stack};
 use crate::conns::{Entry, Tick};
-use crate::layer::Stack;
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
 use crate::users::{Lease, Way};
