@@ -13,8 +13,9 @@ use adit_config::model::{Config, Dial, Inbound, InboundProtocol, Outbound as Mod
 use adit_proto::wire::{Host, Target};
 
 use crate::datagram::Far;
+use crate::dispatch::Outbound;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::{self, OpenError, Opened, Outbound};
+use crate::outbound::{Connector, Direct};
 
 /// Name in logs of the way past a tunnel.
 const DIRECT: &str = "direct";
@@ -27,25 +28,19 @@ pub(crate) struct Access {
 
 enum Role {
     /// Targets may go past the tunnel.
-    Client { direct: Rc<Outbound>, far: Rc<Far> },
+    Client { direct: Rc<dyn Outbound>, far: Rc<Far> },
     /// Targets and clients may be refused.
     Server,
 }
 
 /// The way past the tunnels, on one core.
 pub(crate) struct Past {
-    direct: Rc<Outbound>,
+    direct: Rc<dyn Outbound>,
     far: Rc<Far>,
 }
 
-/// The way to one target.
-pub(crate) struct Route {
-    /// The way out.
-    pub(crate) outbound: Rc<Outbound>,
-    fate: Fate,
-}
-
-enum Fate {
+/// What the rules say of one target.
+pub(crate) enum Fate {
     /// It is opened.
     Open,
     /// It leads to these addresses alone.
@@ -73,7 +68,7 @@ impl Past {
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
-        let direct = Outbound::new(&model, &outbound::Shared::None, Arc::new(OutboundMetrics::default()));
+        let direct = Direct::new(Connector::new(&model, Arc::new(OutboundMetrics::default()), (None, None)));
         Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp)?) })
     }
 }
@@ -101,7 +96,7 @@ impl Access {
     }
 
     /// The way to `target`, where `through` leads without rules.
-    pub(crate) async fn way(&self, through: &Rc<Outbound>, target: &Target) -> Route {
+    pub(crate) async fn way(&self, through: &Rc<dyn Outbound>, target: &Target) -> (Rc<dyn Outbound>, Fate) {
         let outbound = through.clone();
         match &self.role {
             Role::Client { direct, .. } => {
@@ -110,26 +105,26 @@ impl Access {
                         let found = direct.lookup(name).await;
                         // What has no address here may have one at the other end.
                         found
-                            .map_or_else(|_| self.list.proxies_unknown(), |ips| self.list.proxies_any(ips))
+                            .map_or_else(|| self.list.proxies_unknown(), |ips| self.list.proxies_any(ips))
                             .into()
                     }
                     (verdict, _) => verdict,
                 };
                 let is_past = verdict == Verdict::No;
-                Route { outbound: if is_past { direct.clone() } else { outbound }, fate: Fate::Open }
+                (if is_past { direct.clone() } else { outbound }, Fate::Open)
             }
             Role::Server => {
                 let fate = match (self.list.reaches(&target.host), &target.host) {
                     (Verdict::No, _) => Fate::Blocked,
                     (Verdict::Resolve, Host::Name(name)) => match through.lookup(name).await {
-                        Ok(ips) if self.list.reaches_any(ips.iter().copied()) => Fate::At(ips),
-                        Ok(_) => Fate::Blocked,
+                        Some(ips) if self.list.reaches_any(ips.iter().copied()) => Fate::At(ips),
+                        Some(_) => Fate::Blocked,
                         // The error is to be reported as always.
-                        Err(_) => Fate::Open,
+                        None => Fate::Open,
                     },
                     (Verdict::Yes | Verdict::Resolve, _) => Fate::Open,
                 };
-                Route { outbound, fate }
+                (outbound, fate)
             }
         }
     }
@@ -167,27 +162,6 @@ impl Access {
             (Role::Client { .. }, _) | (Role::Server, Verdict::Yes) => true,
             (Role::Server, Verdict::No) => false,
             (Role::Server, Verdict::Resolve) => self.list.reaches_any([ip]),
-        }
-    }
-}
-
-impl Route {
-    /// A way without rules.
-    pub(crate) fn open_to_all(outbound: Rc<Outbound>) -> Self {
-        Self { outbound, fate: Fate::Open }
-    }
-
-    /// No way.
-    pub(crate) fn blocked(outbound: Rc<Outbound>) -> Self {
-        Self { outbound, fate: Fate::Blocked }
-    }
-
-    /// A connection towards `target`.
-    pub(crate) async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
-        match &self.fate {
-            Fate::Open => self.outbound.open(target, false).await,
-            Fate::At(ips) => self.outbound.open_at(ips, target).await,
-            Fate::Blocked => Err(OpenError::Blocked),
         }
     }
 }

@@ -22,12 +22,12 @@ use adit_net::rt::{self, OrderSender, Orders, Stop, Stopper};
 use crate::access::{Access, Past};
 use crate::conns::Conns;
 use crate::datagram::{Far, SharedScratch};
+use crate::dispatch::CoreContext;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
 use crate::metrics::InboundMetrics;
 use crate::outbound::Leaf;
 use crate::run::{Sockets, StartError, open, open_unix};
-use crate::session::CoreContext;
 use crate::status::Directory;
 use crate::users::Ledger;
 
@@ -210,7 +210,7 @@ impl Site {
         pacer: Option<Arc<Pacer>>,
         metrics: Arc<InboundMetrics>,
     ) -> Surroundings {
-        let Leaf { outbound, far } = self.ways[inbound.outbound].clone();
+        let Leaf { outbound, far, .. } = self.ways[inbound.outbound].clone();
         Surroundings {
             metrics,
             outbound,
@@ -227,7 +227,6 @@ impl Site {
     pub(crate) fn serve(
         &self,
         inbound: &Rc<Inbound>,
-        protocol: &model::InboundProtocol,
         sockets: Sockets,
         stop: &Stop,
         alive: Option<mpsc::Sender<()>>,
@@ -245,10 +244,10 @@ impl Site {
             }
         }
         for (_, socket, exchange) in sockets.datagrams {
-            let (inbound, protocol, exchange) = (inbound.clone(), protocol.clone(), (exchange, self.index));
+            let (inbound, exchange) = (inbound.clone(), (exchange, self.index));
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
-                Box::pin(inbound.run_datagrams(protocol, socket, exchange, stop)).await;
+                Box::pin(inbound.run_datagrams(socket, exchange, stop)).await;
                 drop(alive);
             });
         }
@@ -293,7 +292,7 @@ impl Site {
         let around = Surroundings { core, ..self.around(&model, pacer, metrics) };
         let inbound = Rc::new(Inbound::new(&model, &shared, around));
         let (stopper, stop) = Stopper::new();
-        self.serve(&inbound, &model.protocol, sockets, &stop, Some(alive));
+        self.serve(&inbound, sockets, &stop, Some(alive));
         self.open.borrow_mut().push(OpenPort { id, conns, stopper });
     }
 

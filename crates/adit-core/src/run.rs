@@ -22,12 +22,12 @@ use crate::access::Past;
 use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
+use crate::dispatch::CoreContext;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport};
+use crate::outbound::{self, Around, Check, Connector, Group, GroupShared, Leaf, Transport};
 use crate::ports::{Meter, Order, Ports, Site};
-use crate::session::CoreContext;
 use crate::status::{Directory, Status};
 use crate::users::Ledger;
 
@@ -569,7 +569,7 @@ async fn run_core(plan: Plan, stop: Stop) {
                 Err(error) => tracing::error!(inbound = &*inbound.name, %error, "listener lost"),
             }
         }
-        site.serve(&inbound, &model.protocol, sockets, &stop, None);
+        site.serve(&inbound, sockets, &stop, None);
     }
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
@@ -579,10 +579,10 @@ async fn run_core(plan: Plan, stop: Stop) {
 /// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
 fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
     for inbound in &config.inbounds {
-        let Some(group) = ways[inbound.outbound].outbound.as_group() else { continue };
+        let Some(group) = &ways[inbound.outbound].group else { continue };
         group.shared().start(Transport::Tcp, rt::now());
     }
-    for group in ways.iter().filter_map(|way| way.outbound.as_group()) {
+    for group in ways.iter().filter_map(|way| way.group.as_ref()) {
         // It was read before, when the group was made.
         let Ok(check) = Check::new(group.shared().check()) else { continue };
         rt::spawn_local(outbound::check_members(group.clone(), check, pool.clone()));
@@ -599,21 +599,18 @@ fn ways_out(
 ) -> Vec<Leaf> {
     let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     let leaves: Rc<[Leaf]> = leaves
-        .map(|(at, ((outbound, shared), metrics))| {
-            let (carrier, pacer) = beneath(at, outbound);
-            let running = Outbound::new(outbound, shared, metrics.clone());
-            let running = Rc::new(running.with_carrier(carrier).with_pacer(pacer));
-            let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
-            Leaf { outbound: running, far }
+        .map(|(at, ((model, shared), metrics))| {
+            let connector = Connector::new(model, metrics.clone(), beneath(at, model));
+            shared.on_core(connector, &Around { model, udp: &config.udp, pool })
         })
         .collect();
-    let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
-    all.map(|(index, ((outbound, shared), metrics))| {
+    let all = shared.iter().enumerate();
+    all.map(|(index, shared)| {
         let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
-        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
+        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp, pool));
         let far = Far::carries_any(&config.outbounds, index)
             .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
-        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
+        Leaf::group(group, far)
     })
     .collect()
 }

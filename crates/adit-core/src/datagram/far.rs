@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, Udp};
+use adit_config::model::{
+    self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, SnellClient, Udp,
+};
 use adit_net::plugin::PluginPort;
 use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
@@ -18,7 +20,7 @@ use super::link::Link;
 use super::names::{Known, Names};
 use super::quic::{QuicFlow, QuicWay};
 use crate::flow::Tick;
-use crate::outbound::{Group, Here, Outbound};
+use crate::outbound::{Group, Here, SnellOutbound};
 use crate::rng::OsRng;
 
 /// How the datagrams of one outbound leave, on one core.
@@ -32,7 +34,7 @@ pub(crate) struct Far {
 enum Kind {
     Direct,
     Shadowsocks { server: Server, key: Arc<Key> },
-    Snell { server: Target, outbound: Rc<Outbound>, pool: Pool, quic: QuicMode },
+    Snell { server: Target, outbound: Rc<SnellOutbound>, pool: Pool, quic: QuicMode },
     Group(Rc<Group>),
 }
 
@@ -125,22 +127,21 @@ impl Far {
         }
     }
 
-    /// The way out over `outbound`, if it carries datagrams and is no group; `running` is the same on this core.
-    pub(crate) fn running(
+    /// The way out over a plugin on this machine, whatever the way to the server.
+    pub(crate) fn behind_plugin(outbound: &model::Outbound, udp: &Udp, key: Key, port: PluginPort) -> Self {
+        let far =
+            Self::with(outbound, udp, Kind::Shadowsocks { server: Server::Plugin(port), key: Arc::new(key) });
+        Self { egress: Egress::default(), ..far }
+    }
+
+    /// The way out over streams to a server, if it carries datagrams.
+    pub(crate) fn over_streams(
         outbound: &model::Outbound,
+        client: &SnellClient,
         udp: &Udp,
-        running: &Rc<Outbound>,
+        running: &Rc<SnellOutbound>,
         pool: &Pool,
     ) -> Option<Self> {
-        if let (OutboundProtocol::Shadowsocks(client), Some(port)) =
-            (&outbound.protocol, running.datagram_plugin())
-        {
-            let (server, key) = (Server::Plugin(port.clone()), Arc::new(client.key.derive()));
-            let far = Self::with(outbound, udp, Kind::Shadowsocks { server, key });
-            // The plugin is on this machine, whatever the way to the server.
-            return Some(Self { egress: Egress::default(), ..far });
-        }
-        let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
         if !Self::is_there(outbound) {
             return None;
         }

@@ -1,31 +1,29 @@
 //! A stream to a server that carries the datagrams of one flow (Snell's command 6).
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use adit_net::dial::DialError;
 use adit_net::rt::{Pool, Stream};
 use adit_proto::snell::udp;
 use adit_proto::wire::Target;
 
 use super::drops::Drop;
 use super::frames::Frames;
+use crate::dispatch::{Future as Boxed, OpenError};
 use crate::flow::Tick;
-use crate::outbound::{Opened, Outbound};
+use crate::outbound::SnellOutbound;
 use crate::record::{EndReason, Side};
+use crate::relay::Endpoint;
 use crate::relay::Stack;
 use crate::relay::payload::{Received, poll_recv};
-use crate::relay::{Endpoint, Outcome, Policy};
 
 /// Seconds before a server that could not be reached, or refused, is asked again.
 const RETRY_AFTER: Tick = 5;
 
 /// A stream, from the first datagram to its end, and the next one after that.
 pub(super) struct Link {
-    outbound: Rc<Outbound>,
+    outbound: Rc<SnellOutbound>,
     pool: Pool,
     state: State,
     frames: Frames,
@@ -33,7 +31,7 @@ pub(super) struct Link {
     is_answered: bool,
 }
 
-type Dial = Pin<Box<dyn Future<Output = Result<Stream, DialError>>>>;
+type Dial = Boxed<'static, Result<Stream, OpenError>>;
 
 enum State {
     /// Nothing has been sent yet, or the last stream has ended.
@@ -47,7 +45,7 @@ enum State {
 
 impl Link {
     /// A link over `outbound`, which carries datagrams in streams.
-    pub(super) fn new(outbound: Rc<Outbound>, pool: Pool) -> Self {
+    pub(super) fn new(outbound: Rc<SnellOutbound>, pool: Pool) -> Self {
         Self { outbound, pool, state: State::Idle, frames: Frames::default(), is_answered: false }
     }
 
@@ -63,7 +61,7 @@ impl Link {
             self.state = State::Idle;
         }
         if let State::Idle = self.state {
-            let (dial, stack) = self.outbound.dial_for_datagrams().ok_or(Drop::Down)?;
+            let (dial, stack) = self.outbound.dial_for_datagrams();
             self.state = State::Dialling(dial, stack);
             self.is_answered = false;
         }
@@ -89,7 +87,11 @@ impl Link {
                     self.state = State::Open(Box::new(end));
                 }
                 Err(error) => {
-                    tracing::debug!(outbound = &*self.outbound.name, %error, "no stream for datagrams");
+                    tracing::debug!(
+                        outbound = &**self.outbound.tag(),
+                        error = error.chain(),
+                        "no stream for datagrams"
+                    );
                     self.frames = Frames::default();
                     self.state = State::Failed(tick);
                     return Poll::Ready(Err(()));
@@ -137,20 +139,15 @@ impl Link {
         let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
         let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
         self.frames = Frames::default();
-        tracing::debug!(outbound = &*self.outbound.name, reason = reason.name(), %reason, "stream of datagrams ended");
-        close(&self.outbound, *end, reason, &self.pool);
+        tracing::debug!(outbound = &**self.outbound.tag(), reason = reason.name(), %reason, "stream of datagrams ended");
+        self.outbound.close_datagrams(*end, reason, &self.pool);
     }
 }
 
 impl std::ops::Drop for Link {
     fn drop(&mut self) {
         if let State::Open(end) = std::mem::replace(&mut self.state, State::Idle) {
-            close(&self.outbound, *end, EndReason::Idle, &self.pool);
+            self.outbound.close_datagrams(*end, EndReason::Idle, &self.pool);
         }
     }
-}
-
-fn close(outbound: &Outbound, end: Endpoint, reason: EndReason, pool: &Pool) {
-    let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
-    outbound.close(Opened::new(end, Policy::default()), &outcome, pool);
 }

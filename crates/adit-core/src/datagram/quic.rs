@@ -13,7 +13,7 @@ use adit_proto::wire::Target;
 use super::Payload;
 use super::drops::Drop;
 use crate::flow::Tick;
-use crate::outbound::Outbound;
+use crate::outbound::SnellOutbound;
 
 /// Longest envelope, in bytes: it passes where IPv6 runs over PPPoE. What would be longer goes over the stream.
 const MAX_ENVELOPE: usize = 1432;
@@ -27,7 +27,7 @@ const GIVE_UP_FOR: Tick = 600;
 
 /// How the QUIC of one outbound is carried, on one core.
 pub(super) struct QuicWay {
-    outbound: Rc<Outbound>,
+    outbound: Rc<SnellOutbound>,
     /// Whether to go over the stream when nothing answers.
     may_give_up: bool,
     /// When it did, if it did.
@@ -44,7 +44,7 @@ pub(super) struct QuicFlow {
 }
 
 impl QuicWay {
-    pub(super) fn new(outbound: Rc<Outbound>, may_give_up: bool) -> Self {
+    pub(super) fn new(outbound: Rc<SnellOutbound>, may_give_up: bool) -> Self {
         Self { outbound, may_give_up, gave_up_at: Cell::new(None) }
     }
 
@@ -83,7 +83,7 @@ impl QuicFlow {
         if given_up {
             self.way.gave_up_at.set(Some(now));
             tracing::info!(
-                outbound = &*self.way.outbound.name,
+                outbound = &**self.way.outbound.tag(),
                 "the server answers no QUIC on its UDP port: it goes over the stream for ten minutes"
             );
         }
@@ -97,7 +97,7 @@ impl QuicFlow {
         }
         let client_id = self.way.outbound.client_id();
         let room = envelope::room(&self.target, client_id);
-        let key = self.way.outbound.datagram_key().ok_or(Drop::Down)?;
+        let key = self.way.outbound.take_key();
         let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
         self.sent = self.sent.saturating_add(1);
         self.sent_at = Some(rt::now());

@@ -5,6 +5,7 @@ mod http;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
-use super::{Datagrams, Inbound};
+use super::{Datagrams, Factory, Inbound, Serve};
 use crate::datagram::{Ends, Near, Relay};
+use crate::dispatch::{Future, Session};
 use crate::relay::{Early, Endpoint};
-use crate::session::{Prepared, Session};
 
 /// Time for everything before a request is whole.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -40,13 +41,36 @@ struct TunnelRequest {
     early: Vec<u8>,
 }
 
+/// The settings of a local port, for every core.
+#[derive(Debug)]
+pub(super) struct LocalFactory(pub(super) Local);
+
+struct LocalPort(Local);
+
+impl Factory for LocalFactory {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(LocalPort(self.0.clone()))
+    }
+}
+
+impl Serve for LocalPort {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    }
+
+    /// Associations have ports of their own.
+    fn near(&self, _inbound: &Inbound) -> Option<Near> {
+        None
+    }
+}
+
 /// Serves one connection.
-pub(super) async fn serve(inbound: &Inbound, config: &Local, stream: Stream, peer: SocketAddr) {
+async fn serve(inbound: &Inbound, config: &Local, stream: Stream, peer: SocketAddr) {
     let client = Client { inbound, config, peer };
     // All that the handshake needs is gone by the time the connection is idle.
-    let Some((mut near, prepared)) = Box::pin(client.prepare(stream)).await else { return };
+    let Some((mut near, session)) = Box::pin(client.prepare(stream)).await else { return };
     let entry = inbound.core.conns.enter();
-    prepared.run(inbound, peer, &mut near, &entry).await;
+    session.run(&mut near, &entry).await;
 }
 
 /// One read behind what is there; makes room where there is none.
@@ -80,7 +104,7 @@ impl Answer for socks::Request {
 
 impl Client<'_> {
     /// Everything up to the relay.
-    async fn prepare(&self, stream: Stream) -> Option<(Endpoint, Box<Prepared>)> {
+    async fn prepare(&self, stream: Stream) -> Option<(Endpoint, Box<Session>)> {
         let request = Box::pin(self.handshake(stream)).await?;
         Box::pin(self.open(request)).await
     }
@@ -159,7 +183,7 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let near = Near::Socks { client: self.peer.ip().to_canonical() };
-            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.access.clone() };
+            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.origin.access.clone() };
             let Inbound { name, metrics, .. } = self.inbound;
             let relay =
                 Relay::new(name.clone(), metrics.clone(), socket, ends, datagrams.scratch.clone(), None);
@@ -255,26 +279,20 @@ impl Client<'_> {
     }
 
     /// Opens the way to the target and answers as configured.
-    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Prepared>)> {
+    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Session>)> {
         let TunnelRequest { stream, target, answer, early } = request;
-        let since = rt::now();
-        let way = self.inbound.way(&target).await;
-        let (outbound, peer) = (&*way.outbound, self.peer);
-        let session = Session { inbound: self.inbound, outbound, peer, target: &target, since };
+        let routed = self.inbound.origin.request(self.peer, None, target).route().await;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let is_early = self.config.reply == Reply::Early && outbound.is_tunnel();
+        let is_early = self.config.reply == Reply::Early && routed.outbound.is_tunnel();
         if is_early {
             stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
         }
-        match session.open(&way).await {
-            Ok(opened) => {
+        match routed.connect(Early { bytes: early, ended: false }).await {
+            Ok(session) => {
                 if !is_early {
                     stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
                 }
-                let early = Early { bytes: early, ended: false };
-                let outbound = way.outbound;
-                let prepared = Prepared { target, since, outbound, opened, early };
-                Some((Endpoint::plain(stream), Box::new(prepared)))
+                Some((Endpoint::plain(stream), session))
             }
             Err(_) if is_early => {
                 // The application was told that all is well: only a reset says otherwise now.

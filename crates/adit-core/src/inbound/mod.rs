@@ -7,6 +7,8 @@ mod stranger;
 mod tunnel;
 
 use std::cell::Cell;
+use std::fmt::Debug;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,19 +17,16 @@ use adit_config::model::{self, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
-use adit_proto::wire::Target;
 
-use crate::access::{Access, Route};
+use crate::access::Access;
 use crate::carrier::kcp;
-use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
+use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
+use crate::dispatch::{CoreContext, Future, Origin, Outbound};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
-use crate::outbound::Outbound;
-use crate::session::CoreContext;
 use crate::users::{Accounts, Ledger};
 
-pub(crate) use shadowsocks::ShadowsocksServerShared;
 pub(crate) use snell::SnellServerShared;
 
 /// One way in, on one core.
@@ -36,21 +35,19 @@ pub(crate) struct Inbound {
     pub(crate) name: Arc<str>,
     /// Where it counts.
     pub(crate) metrics: Arc<InboundMetrics>,
-    /// Where its connections go.
-    pub(crate) outbound: Rc<Outbound>,
     /// What the core's connections share.
     pub(crate) core: Rc<CoreContext>,
+    /// What its requests have in common.
+    pub(crate) origin: Rc<Origin>,
     /// Bounds on strangers.
     pub(crate) guard: Rc<Guard>,
     /// Connections on this core, all inbounds together: what a drain waits for.
     pub(crate) active: Rc<Cell<usize>>,
     /// What it needs to carry datagrams, if its outbound does.
     pub(crate) datagrams: Option<Datagrams>,
-    /// Its rules.
-    pub(crate) access: Option<Rc<Access>>,
     /// How fast its connections send, if there is a rate.
     pacer: Option<Arc<Pacer>>,
-    kind: Kind,
+    protocol: Rc<dyn Serve>,
 }
 
 /// What an inbound needs to carry datagrams.
@@ -87,59 +84,53 @@ pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
     takes_datagrams(inbound) && !matches!(inbound.protocol, model::InboundProtocol::Snell(_))
 }
 
-enum Kind {
-    Local(model::Local),
-    Shadowsocks(Arc<ShadowsocksServerShared>),
-    Snell(Arc<SnellServerShared>),
-    Tunnel(Target),
-}
+/// What is spoken on an inbound, for every core.
+pub(crate) trait Factory: Debug + Send + Sync {
+    /// The inbound's protocol on one core.
+    fn on_core(&self) -> Rc<dyn Serve>;
 
-impl Kind {
     /// The users that are counted.
     fn accounts(&self) -> Accounts {
-        match self {
-            Self::Shadowsocks(shared) => shared.accounts().clone(),
-            Self::Snell(shared) => shared.accounts().clone(),
-            Self::Local(_) | Self::Tunnel(_) => Arc::default(),
-        }
+        Arc::default()
     }
+}
+
+/// What is spoken on an inbound, on one core.
+pub(crate) trait Serve {
+    /// Serves one connection to its end.
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()>;
+
+    /// The client side of its datagrams, if it takes any on a port of its own.
+    fn near(&self, inbound: &Inbound) -> Option<Near>;
 }
 
 /// What an inbound shares over all cores.
-#[derive(Clone)]
-pub(crate) enum Shared {
-    /// Nothing.
-    None,
-    /// A Shadowsocks server's key, salts and users.
-    Shadowsocks(Arc<ShadowsocksServerShared>),
-    /// A Snell server's keys and salts.
-    Snell(Arc<SnellServerShared>),
-}
+#[derive(Debug, Clone)]
+pub(crate) struct Shared(Arc<dyn Factory>);
 
 impl Shared {
-    /// What `inbound` needs once per process.
+    /// The registry: what `inbound` needs once per process.
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> std::io::Result<Self> {
+    pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
         let users = counted(inbound).map(|(name, limits)| (name, *limits));
         let accounts = ledger.accounts(&inbound.name, users)?;
-        Ok(match &inbound.protocol {
-            model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => Self::None,
-            model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell, accounts)?),
-            model::InboundProtocol::Shadowsocks(server) => {
-                Self::Shadowsocks(Arc::new(ShadowsocksServerShared::start(server, accounts)))
+        Ok(Self(match &inbound.protocol {
+            model::InboundProtocol::Local(local) => Arc::new(local::LocalFactory(local.clone())),
+            model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
+            model::InboundProtocol::Snell(server) => {
+                Arc::new(SnellServerShared::start(server, accounts)?)
             }
-        })
+            model::InboundProtocol::Shadowsocks(server) => {
+                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
+            }
+        }))
     }
 
-    /// Users that are counted by name.
+    /// The users that are counted.
     pub(crate) fn users(&self) -> Accounts {
-        match self {
-            Self::Shadowsocks(shared) => shared.accounts().clone(),
-            Self::Snell(shared) => shared.accounts().clone(),
-            Self::None => Arc::default(),
-        }
+        self.0.accounts()
     }
 }
 
@@ -172,7 +163,7 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
 /// Everything around an inbound that is not its protocol.
 pub(crate) struct Surroundings {
     pub(crate) metrics: Arc<InboundMetrics>,
-    pub(crate) outbound: Rc<Outbound>,
+    pub(crate) outbound: Rc<dyn Outbound>,
     pub(crate) core: Rc<CoreContext>,
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
@@ -184,30 +175,16 @@ pub(crate) struct Surroundings {
 impl Inbound {
     /// Builds the inbound for one core.
     pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
-        let kind = match (&inbound.protocol, shared) {
-            (model::InboundProtocol::Local(local), _) => Kind::Local(local.clone()),
-            (model::InboundProtocol::Tunnel { target, .. }, _) => Kind::Tunnel(target.clone()),
-            (model::InboundProtocol::Snell(_), Shared::Snell(shared)) => Kind::Snell(shared.clone()),
-            (model::InboundProtocol::Shadowsocks(_), Shared::Shadowsocks(shared)) => {
-                Kind::Shadowsocks(shared.clone())
-            }
-            (model::InboundProtocol::Snell(_) | model::InboundProtocol::Shadowsocks(_), _) => {
-                unreachable!("shared state is made from the same inbound")
-            }
-        };
         let Surroundings { metrics, outbound, core, guard, active, datagrams, access, pacer } = around;
-        Self {
-            name: inbound.name.clone(),
-            metrics,
+        let name = inbound.name.clone();
+        let origin = Rc::new(Origin {
+            inbound: name.clone(),
+            metrics: metrics.clone(),
+            core: core.clone(),
             outbound,
-            core,
-            guard,
-            active,
-            datagrams,
             access,
-            pacer,
-            kind,
-        }
+        });
+        Self { name, metrics, core, origin, guard, active, datagrams, pacer, protocol: shared.0.on_core() }
     }
 
     /// Accepts until told to drain.
@@ -256,23 +233,11 @@ impl Inbound {
     /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.
     pub(crate) async fn run_datagrams(
         self: Rc<Self>,
-        protocol: model::InboundProtocol,
         socket: std::net::UdpSocket,
         exchange: (Arc<Exchange>, usize),
         mut stop: Stop,
     ) {
-        let near = match protocol {
-            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
-                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
-                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
-            },
-            model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
-            model::InboundProtocol::Snell(_) => {
-                let Kind::Snell(shared) = &self.kind else { return };
-                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
-            }
-            model::InboundProtocol::Local(_) => return,
-        };
+        let Some(near) = self.protocol.near(&self) else { return };
         match self.relay(near, socket, Some(exchange)) {
             Some(Ok(relay)) => relay.run(stop.draining()).await,
             Some(Err(error)) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
@@ -286,55 +251,26 @@ impl Inbound {
         near: Near,
         socket: std::net::UdpSocket,
         exchange: Option<(Arc<Exchange>, usize)>,
-    ) -> Option<std::io::Result<Relay>> {
+    ) -> Option<io::Result<Relay>> {
         let Datagrams { far, scratch } = self.datagrams.clone()?;
-        let ends = Ends { near, far, access: self.access.clone() };
+        let ends = Ends { near, far, access: self.origin.access.clone() };
         Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
     }
 
-    /// The way to `target`.
-    pub(crate) async fn way(&self, target: &Target) -> Route {
-        if self.core.conns.is_cut() {
-            // The port was taken away while the request came in.
-            return Route::blocked(self.outbound.clone());
-        }
-        match &self.access {
-            None => Route::open_to_all(self.outbound.clone()),
-            Some(access) => Box::pin(access.way(&self.outbound, target)).await,
-        }
-    }
-
-    /// One task per connection and kind, so that a task is no larger than what it runs.
+    /// One task per connection.
     fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
         self.metrics.accepted.add(1);
-        if self.access.as_ref().is_some_and(|access| !access.accepts(peer.ip())) {
+        if self.origin.access.as_ref().is_some_and(|access| !access.accepts(peer.ip())) {
             tracing::debug!(inbound = &*self.name, %peer, "refused by the access control list");
             self.metrics.refused.rule.add(1);
             return;
         }
         let open = Open::new(&self);
-        match &self.kind {
-            Kind::Local(_) => rt::spawn_local(async move {
-                let Kind::Local(config) = &self.kind else { return };
-                local::serve(&self, config, stream, peer).await;
-                drop(open);
-            }),
-            Kind::Snell(_) => rt::spawn_local(async move {
-                let Kind::Snell(shared) = &self.kind else { return };
-                snell::serve(&self, shared, stream, peer).await;
-                drop(open);
-            }),
-            Kind::Shadowsocks(_) => rt::spawn_local(async move {
-                let Kind::Shadowsocks(shared) = &self.kind else { return };
-                shadowsocks::serve(&self, shared, stream, peer).await;
-                drop(open);
-            }),
-            Kind::Tunnel(_) => rt::spawn_local(async move {
-                let Kind::Tunnel(target) = &self.kind else { return };
-                tunnel::serve(&self, target, stream, peer).await;
-                drop(open);
-            }),
-        }
+        let serve = self.protocol.clone().serve(self, stream, peer);
+        rt::spawn_local(async move {
+            serve.await;
+            drop(open);
+        });
     }
 }
 

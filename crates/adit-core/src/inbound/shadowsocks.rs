@@ -6,6 +6,7 @@
 mod relay;
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,15 +20,16 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use super::Inbound;
 use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::{Factory, Inbound, Serve};
+use crate::datagram::Near;
+use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::notice::{self, Notice};
 use crate::obfs::server_outer;
 use crate::relay::{Early, Endpoint, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
-use crate::session::{Prepared, Session};
 use crate::users::{Accounts, Lease};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
@@ -53,7 +55,7 @@ pub(crate) struct ShadowsocksServerShared {
 }
 
 /// The relay that a key is for, with a server for each user.
-pub(super) fn relay(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
+fn relay(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
     if key.hops().is_empty() {
         return None;
     }
@@ -101,11 +103,6 @@ impl ShadowsocksServerShared {
         }
     }
 
-    /// The users with their accounts.
-    pub(super) fn accounts(&self) -> &Accounts {
-        &self.accounts
-    }
-
     fn generation(&self) -> Generation {
         self.key.method().generation()
     }
@@ -148,39 +145,58 @@ impl Filter for Memory<'_> {
     }
 }
 
+impl Factory for Arc<ShadowsocksServerShared> {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(ShadowsocksServer(self.clone()))
+    }
+
+    fn accounts(&self) -> Accounts {
+        self.accounts.clone()
+    }
+}
+
+/// A Shadowsocks server on one core.
+struct ShadowsocksServer(Arc<ShadowsocksServerShared>);
+
+impl Serve for ShadowsocksServer {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    }
+
+    fn near(&self, _inbound: &Inbound) -> Option<Near> {
+        let accounts = self.0.accounts.clone();
+        Some(match self.0.relay.clone() {
+            Some((relay, hops)) => Near::relay(relay, hops, accounts),
+            None => Near::shadowsocks(&self.0.key, accounts),
+        })
+    }
+}
+
 /// Serves one connection.
-pub(super) async fn serve(
-    inbound: &Inbound,
-    shared: &ShadowsocksServerShared,
-    stream: Stream,
-    peer: SocketAddr,
-) {
+async fn serve(inbound: &Inbound, shared: &ShadowsocksServerShared, stream: Stream, peer: SocketAddr) {
     if let Some((relay, hops)) = &shared.relay {
         return Box::pin(relay::serve(inbound, shared, (relay, hops), stream, peer)).await;
     }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    run(inbound, client, peer).await;
+    run(inbound, client).await;
 }
 
 /// The relay of bytes.
-async fn run(inbound: &Inbound, client: Client, peer: SocketAddr) {
-    let Client { mut near, lease, mut prepared } = client;
+async fn run(inbound: &Inbound, client: Client) {
+    let Client { mut near, lease, session } = client;
     let entry = inbound.core.conns.enter();
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }
-    let outbound = &*prepared.outbound;
-    let session = Session { inbound, outbound, peer, target: &prepared.target, since: prepared.since };
-    let outcome = session.relay(&mut near, &mut prepared.opened, &mut prepared.early, &entry).await;
-    session.finish(&near, prepared.opened, outcome);
+    session.run(&mut near, &entry).await;
 }
 
 /// A client with the way to its target.
 struct Client {
     near: Endpoint,
     lease: Option<Lease>,
-    prepared: Box<Prepared>,
+    session: Box<Session>,
 }
 
 /// Everything up to the relay.
@@ -195,16 +211,11 @@ async fn prepare(
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
     };
-    let since = rt::now();
-    let way = inbound.way(&target).await;
-    let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
-    let Ok(opened) = session.open(&way).await else {
-        stream.abort_on_close();
-        return None;
-    };
+    let user = lease.as_ref().map(|lease| lease.account().clone());
+    let routed = inbound.origin.request(peer, user, target).route().await;
+    let session = routed.connect(early).await.inspect_err(|_| stream.abort_on_close()).ok()?;
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    let outbound = way.outbound;
-    Some(Client { near, lease, prepared: Box::new(Prepared { target, since, outbound, opened, early }) })
+    Some(Client { near, lease, session })
 }
 
 /// The place of a user's connection; `None` if it may have none, which ends it.

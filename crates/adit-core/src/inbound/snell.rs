@@ -8,6 +8,7 @@ mod udp;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -20,9 +21,11 @@ use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Reque
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
-use super::Inbound;
 use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
+use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
+use crate::datagram::{Near, QuicPort};
+use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::obfs::server_outer;
 use crate::record::{EndReason, Side};
@@ -31,7 +34,6 @@ use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
-use crate::session::{Prepared, Session};
 use crate::users::{Account, Accounts};
 
 /// What a client may still send for an exchange that has failed, in bytes, and how long that may take.
@@ -64,11 +66,6 @@ impl SnellServerShared {
         }))
     }
 
-    /// The users with their accounts.
-    pub(super) fn accounts(&self) -> &Accounts {
-        &self.accounts
-    }
-
     /// Opens an envelope from `source`, once, with the account of the user whose it is.
     pub(crate) fn open_envelope(
         &self,
@@ -83,8 +80,31 @@ impl SnellServerShared {
     }
 }
 
+impl Factory for Arc<SnellServerShared> {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(SnellServer(self.clone()))
+    }
+
+    fn accounts(&self) -> Accounts {
+        self.accounts.clone()
+    }
+}
+
+/// A Snell server on one core.
+struct SnellServer(Arc<SnellServerShared>);
+
+impl Serve for SnellServer {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    }
+
+    fn near(&self, inbound: &Inbound) -> Option<Near> {
+        Some(Near::Quic(QuicPort::new(self.0.clone(), inbound.guard.clone())))
+    }
+}
+
 /// Serves one connection: request after request.
-pub(super) async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, peer: SocketAddr) {
+async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, peer: SocketAddr) {
     // Boxed like all that an idle connection does without: its future would keep the place.
     let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
         return;
@@ -92,8 +112,8 @@ pub(super) async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream:
     let entry = inbound.core.conns.enter();
     loop {
         let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
-            Step::Relay(prepared) => {
-                let reason = prepared.run(inbound, peer, &mut near, &entry).await;
+            Step::Relay(session) => {
+                let reason = session.run(&mut near, &entry).await;
                 Box::pin(settle(inbound, &mut near, reason)).await
             }
             Step::Datagrams => return Box::pin(udp::serve(inbound, &mut near, peer, &entry)).await,
@@ -174,7 +194,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
 /// What a request comes to.
 enum Step {
     /// Bytes to relay.
-    Relay(Box<Prepared>),
+    Relay(Box<Session>),
     /// Datagrams, until the connection ends.
     Datagrams,
     /// It has had its answer.
@@ -324,7 +344,8 @@ async fn prepare(
     next: Box<Next>,
 ) -> Step {
     let Next { request, early, user } = *next;
-    if let Some(account) = user.map(|user| &shared.accounts[user]) {
+    let user = user.map(|user| &shared.accounts[user]);
+    if let Some(account) = user {
         account.requests.add(1);
         if let Err(limit) = entry.admit(account, peer.ip()) {
             tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
@@ -348,13 +369,10 @@ async fn prepare(
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
     };
-    let since = rt::now();
-    let way = inbound.way(&target).await;
-    let session = Session { inbound, outbound: &way.outbound, peer, target: &target, since };
-    match session.open(&way).await {
-        Ok(opened) => {
+    match inbound.origin.request(peer, user.cloned(), target).route().await.connect(early).await {
+        Ok(session) => {
             server(near).accept();
-            Step::Relay(Box::new(Prepared { target, since, outbound: way.outbound, opened, early }))
+            Step::Relay(session)
         }
         Err(error) => {
             server(near).refuse(&ErrorReply { code: error.errno(), message: error.chain() });

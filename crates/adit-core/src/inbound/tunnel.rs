@@ -1,40 +1,49 @@
 //! A port whose connections all go to one fixed target.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use adit_net::rt::{self, Stream};
+use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
-use super::Inbound;
+use super::{Factory, Inbound, Serve};
+use crate::datagram::Near;
+use crate::dispatch::{Future, Session};
 use crate::relay::{Early, Endpoint};
-use crate::session::{Prepared, Session};
 
-/// Serves one connection.
-pub(super) async fn serve(inbound: &Inbound, target: &Target, stream: Stream, peer: SocketAddr) {
-    let mut near = Endpoint::plain(stream);
-    let Some(prepared) = Box::pin(prepare(inbound, target, &near, peer)).await else { return };
-    let entry = inbound.core.conns.enter();
-    prepared.run(inbound, peer, &mut near, &entry).await;
+/// The fixed target of all connections.
+#[derive(Debug)]
+pub(super) struct TunnelFactory(pub(super) Target);
+
+struct Tunnel {
+    target: Target,
 }
 
-async fn prepare(
-    inbound: &Inbound,
-    target: &Target,
-    near: &Endpoint,
-    peer: SocketAddr,
-) -> Option<Box<Prepared>> {
-    let since = rt::now();
-    let way = inbound.way(target).await;
-    let session = Session { inbound, outbound: &way.outbound, peer, target, since };
-    let Ok(opened) = session.open(&way).await else {
-        near.stream.abort_on_close();
-        return None;
-    };
-    Some(Box::new(Prepared {
-        target: target.clone(),
-        since,
-        outbound: way.outbound,
-        opened,
-        early: Early::default(),
-    }))
+impl Factory for TunnelFactory {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(Tunnel { target: self.0.clone() })
+    }
+}
+
+impl Serve for Tunnel {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move {
+            let mut near = Endpoint::plain(stream);
+            let Some(session) = Box::pin(self.open(&inbound, &near, peer)).await else { return };
+            let entry = inbound.core.conns.enter();
+            session.run(&mut near, &entry).await;
+        })
+    }
+
+    fn near(&self, _inbound: &Inbound) -> Option<Near> {
+        Some(Near::Tunnel(self.target.clone()))
+    }
+}
+
+impl Tunnel {
+    async fn open(&self, inbound: &Inbound, near: &Endpoint, peer: SocketAddr) -> Option<Box<Session>> {
+        let routed = inbound.origin.request(peer, None, self.target.clone()).route().await;
+        let session = routed.connect(Early::default()).await;
+        session.inspect_err(|_| near.stream.abort_on_close()).ok()
+    }
 }

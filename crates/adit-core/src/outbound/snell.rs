@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -15,9 +16,11 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
 
-use super::{Opened, end_of_cut};
+use super::connector::end_of_cut;
+use super::{Around, Connector, Factory, Leaf};
+use crate::datagram::Far;
+use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
 use crate::keys::KeySupply;
-use crate::metrics::OutboundMetrics;
 use crate::obfs::ClientObfs;
 use crate::record::{EndReason, Side};
 use crate::relay::discard::discard_exchange;
@@ -41,9 +44,13 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// And then no more often than this.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
+/// A stream that is being dialled, and what is spoken on it.
+pub(crate) type DatagramStream = (Future<'static, Result<Stream, OpenError>>, Box<Stack>);
+
 /// What a Snell client shares over all cores: its key, and the keys derived ahead.
 #[derive(Debug)]
 pub(crate) struct SnellShared {
+    config: SnellClient,
     keys: Arc<KeySupply>,
     format: Format,
     obfs: ClientObfs,
@@ -96,6 +103,7 @@ impl SnellShared {
     pub(super) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
         let psk = Psk::new(config.psk.expose().as_bytes());
         Ok(Arc::new(Self {
+            config: config.clone(),
             format: format(config.version, &psk),
             keys: KeySupply::start(psk)?,
             obfs: ClientObfs::new(&config.obfs)?,
@@ -107,10 +115,11 @@ impl SnellShared {
 
 /// A Snell client on one core.
 pub(crate) struct SnellOutbound {
-    name: Arc<str>,
+    connector: Connector,
     config: SnellClient,
     shared: Arc<SnellShared>,
-    metrics: Arc<OutboundMetrics>,
+    /// This outbound itself, for what outlives a call.
+    this: Weak<Self>,
     kept: RefCell<VecDeque<Kept>>,
     is_sweeping: Cell<bool>,
 }
@@ -121,28 +130,33 @@ struct Kept {
 }
 
 impl SnellOutbound {
-    pub(super) fn new(
-        name: Arc<str>,
-        config: &SnellClient,
-        shared: Arc<SnellShared>,
-        metrics: Arc<OutboundMetrics>,
-    ) -> Self {
-        Self {
-            name,
+    fn new(connector: Connector, config: &SnellClient, shared: Arc<SnellShared>) -> Rc<Self> {
+        Rc::new_cyclic(|this| Self {
+            connector,
             config: config.clone(),
             shared,
-            metrics,
+            this: this.clone(),
             kept: RefCell::default(),
             is_sweeping: Cell::new(false),
-        }
+        })
     }
 
-    pub(super) fn server(&self) -> &Target {
-        &self.config.server
+    /// The outbound's name in logs and status.
+    pub(crate) fn tag(&self) -> &Arc<str> {
+        &self.connector.name
+    }
+
+    async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+        let kept = if fresh { None } else { self.take_kept(target).await };
+        let opened = match kept {
+            Some(opened) => opened,
+            None => self.start(self.connector.dial(&self.config.server).await?, target),
+        };
+        Ok(self.connector.settle(opened))
     }
 
     /// Begins an exchange on a fresh connection.
-    pub(super) fn start(&self, stream: Stream, target: &Target) -> Opened {
+    fn start(&self, stream: Stream, target: &Target) -> Opened {
         let keys = &self.shared.keys;
         let format = self.shared.format.clone();
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
@@ -153,8 +167,13 @@ impl SnellOutbound {
         Opened::new(far, self.policy(false))
     }
 
-    /// What is spoken on a stream that carries datagrams.
-    pub(super) fn datagram_stack(&self) -> Box<Stack> {
+    /// A stream that is to carry datagrams, being dialled, and what is spoken on it.
+    pub(crate) fn dial_for_datagrams(self: &Rc<Self>) -> DatagramStream {
+        let (outbound, stack) = (self.clone(), self.datagram_stack());
+        (Box::pin(async move { outbound.connector.dial(&outbound.config.server).await }), stack)
+    }
+
+    fn datagram_stack(&self) -> Box<Stack> {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         client.start(&self.request(Command::Udp));
@@ -166,12 +185,12 @@ impl SnellOutbound {
     }
 
     /// What tells this user from others with the same key; empty for nothing.
-    pub(super) fn client_id(&self) -> &[u8] {
+    pub(crate) fn client_id(&self) -> &[u8] {
         self.config.client_id.as_ref().map_or(&[], |id| id.expose().as_bytes())
     }
 
     /// A fresh key of our own.
-    pub(super) fn take_key(&self) -> DirectionKey {
+    pub(crate) fn take_key(&self) -> DirectionKey {
         self.shared.keys.take()
     }
 
@@ -186,7 +205,7 @@ impl SnellOutbound {
     }
 
     /// Begins an exchange on a kept connection, newest first.
-    pub(super) async fn take_kept(&self, target: &Target) -> Option<Opened> {
+    async fn take_kept(&self, target: &Target) -> Option<Opened> {
         while let Some(mut kept) = self.pop_kept() {
             let usable = poll_fn(|cx| Poll::Ready(check(&mut kept.end, cx))).await;
             let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else {
@@ -194,7 +213,7 @@ impl SnellOutbound {
             };
             if usable && client.is_idle() {
                 client.start(&self.request(Command::Connect { target: target.clone(), reusable: true }));
-                self.metrics.reused.add(1);
+                self.connector.metrics.reused.add(1);
                 return Some(Opened::new(kept.end, self.policy(true)));
             }
         }
@@ -209,19 +228,19 @@ impl SnellOutbound {
             // The newest is too old: so are all others.
             queue.clear();
         }
-        self.metrics.idle.set(queue.len());
+        self.connector.metrics.idle.set(queue.len());
         kept
     }
 
-    fn keep(self: &Rc<Self>, end: Endpoint) {
+    fn keep(&self, end: Endpoint) {
         let mut queue = self.kept.borrow_mut();
         if queue.len() >= MAX_KEPT {
             queue.pop_front();
         }
         queue.push_back(Kept { end, until: rt::now() + KEPT_FOR });
-        self.metrics.idle.set(queue.len());
+        self.connector.metrics.idle.set(queue.len());
         if !self.is_sweeping.replace(true) {
-            let outbound = Rc::downgrade(self);
+            let outbound = self.this.clone();
             rt::spawn_local(async move {
                 while let Some(pause) = outbound.upgrade().and_then(|outbound| outbound.sweep()) {
                     rt::sleep(pause).await;
@@ -236,7 +255,7 @@ impl SnellOutbound {
         let mut queue = self.kept.borrow_mut();
         let mut cx = Context::from_waker(Waker::noop());
         queue.retain_mut(|kept| kept.until > now && check(&mut kept.end, &mut cx));
-        self.metrics.idle.set(queue.len());
+        self.connector.metrics.idle.set(queue.len());
         if queue.is_empty() {
             queue.shrink_to_fit();
             self.is_sweeping.set(false);
@@ -245,19 +264,28 @@ impl SnellOutbound {
         Some(Duration::from_secs(1))
     }
 
-    pub(super) fn close(self: &Rc<Self>, mut far: Endpoint, outcome: &Outcome, pool: &Pool) {
+    /// The stream of datagrams is over.
+    pub(crate) fn close_datagrams(&self, end: Endpoint, reason: EndReason, pool: &Pool) {
+        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
+        self.release(Opened::new(end, Policy::default()), &outcome, pool);
+    }
+
+    fn close(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+        let far = &mut opened.far;
         let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else { return };
         self.note_early_close(client, outcome);
         if client.is_idle() && outcome.is_clean {
-            return self.keep(far);
+            return self.keep(opened.far);
         }
         let local_is_gone = matches!(outcome.reason, EndReason::Socket(Side::Near, _));
         if !(self.config.reuse && local_is_gone && outcome.is_clean && client.is_answered()) {
-            end_of_cut(&far, outcome);
+            end_of_cut(&opened, outcome);
         } else {
-            let (outbound, pool) = (self.clone(), pool.clone());
+            let (outbound, pool, mut far) = (self.this.clone(), pool.clone(), opened.far);
             rt::spawn_local(async move {
-                if rt::timeout(RECLAIM, reclaim(&mut far, &pool)).await == Ok(true) {
+                if rt::timeout(RECLAIM, reclaim(&mut far, &pool)).await == Ok(true)
+                    && let Some(outbound) = outbound.upgrade()
+                {
                     outbound.keep(far);
                 }
             });
@@ -277,15 +305,45 @@ impl SnellOutbound {
             EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
         };
         if by_server {
-            self.metrics.early_closes.add(1);
+            self.connector.metrics.early_closes.add(1);
         }
         if let Some(count) = doubts.add(by_server, rt::now()) {
             tracing::warn!(
-                outbound = &*self.name,
+                outbound = &*self.connector.name,
                 count,
                 "no reply before the connection closed: key, version or obfs differ, or it is no Snell server"
             );
         }
+    }
+}
+
+impl Factory for Arc<SnellShared> {
+    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+        let outbound = SnellOutbound::new(connector, &self.config, self.clone());
+        let far = Far::over_streams(around.model, &self.config, around.udp, &outbound, around.pool);
+        Leaf { outbound, far: far.map(Rc::new), group: None }
+    }
+}
+
+impl Outbound for SnellOutbound {
+    fn name(&self) -> &Arc<str> {
+        &self.connector.name
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
+    }
+
+    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(self.open(to.target, fresh))
+    }
+
+    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
+        self.close(opened, outcome, pool);
+    }
+
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(self.connector.lookup(name))
     }
 }
 

@@ -18,13 +18,11 @@ use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 
 use self::exchange::{Broken, End, Exchange, Parts, Passed};
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
-use crate::access::Route;
 use crate::conns::Entry;
-use crate::outbound::{Opened, Outbound};
-use crate::record::{EndReason, Record, Side};
+use crate::dispatch::{Opened, Outbound, Routed};
+use crate::record::{EndReason, Side};
 use crate::relay::payload::send_end;
 use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
-use crate::session::Session;
 
 /// A client's connection may rest this long between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -54,7 +52,7 @@ struct Connection<'c> {
 /// The connection of the last request, for the next one to the same target.
 struct Kept {
     target: Target,
-    outbound: Rc<Outbound>,
+    outbound: Rc<dyn Outbound>,
     opened: Opened,
     /// Bytes that have come over it.
     down: u64,
@@ -203,7 +201,7 @@ impl Connection<'_> {
         self.entry.set_resting(false);
         self.wire.filled(received);
         if let Some(Kept { outbound, opened, down, .. }) = lost {
-            self.close_far(&outbound, opened, local_end(), true, down);
+            self.close_far(&*outbound, opened, local_end(), true, down);
         }
         received > 0
     }
@@ -254,26 +252,19 @@ impl Connection<'_> {
             }
             Host::Name(name) => local.is_loopback() && name.eq_ignore_ascii_case("localhost"),
         };
-        let is_elsewhere = self.client.inbound.outbound.is_tunnel() && local.is_loopback();
+        let is_elsewhere = self.client.inbound.origin.outbound.is_tunnel() && local.is_loopback();
         target.port == self.local.port() && is_local && !is_elsewhere
     }
 
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
         let client = self.client;
-        let way = client.inbound.way(&target).await;
-        let session = Session {
-            inbound: client.inbound,
-            outbound: &way.outbound,
-            peer: client.peer,
-            target: &target,
-            since: rt::now(),
-        };
-        let (mut opened, mut replay) = match self.take_kept(&target, &request, &way).await {
+        let routed = client.inbound.origin.request(client.peer, None, target).route().await;
+        let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
                 client.inbound.metrics.requests.add(1);
                 (opened, Some(Vec::new()))
             }
-            None => match session.open(&way).await {
+            None => match Box::pin(routed.open()).await {
                 Ok(opened) => {
                     let replay = opened.policy.keep_for_replay.then(Vec::new);
                     (opened, replay)
@@ -287,18 +278,17 @@ impl Connection<'_> {
         {
             // The other side had given up a kept connection before it saw the request: once more on a fresh one.
             request.head = sent;
-            match Box::pin(way.outbound.open(&target, true)).await {
+            match Box::pin(routed.open_again()).await {
                 Ok(fresh) => {
                     opened = fresh;
                     passed = self.pass(&mut opened.far, &mut request, &mut None).await;
                 }
                 Err(error) => {
-                    session.log_open_error(&error);
                     return self.refuse(error.failure().into(), &mut request).await;
                 }
             }
         }
-        Box::pin(self.finish(&session, &way, opened, passed, request)).await
+        Box::pin(self.finish(&routed, opened, passed, request)).await
     }
 
     async fn pass(
@@ -324,36 +314,35 @@ impl Connection<'_> {
     /// Decides what becomes of both connections, and writes the record.
     async fn finish(
         &mut self,
-        session: &Session<'_>,
-        way: &Route,
+        routed: &Routed,
         mut opened: Opened,
         passed: Passed,
         mut request: Request,
     ) -> Next {
         match passed.end {
             Ok(End::Switched) if !passed.far_ended => {
-                self.switch(session, opened, &passed).await;
+                self.switch(routed, opened, &passed).await;
                 Next::Close
             }
             Ok(_) => {
-                write_record(session, &opened, passed.up, passed.down, &EndReason::Finished);
+                routed.write_record(&opened, (passed.up, passed.down), &EndReason::Finished);
                 if passed.target_keeps {
                     let policy = Policy { keep_for_replay: false, ..opened.policy };
                     let opened = Opened { policy, ..opened };
                     self.drop_kept();
-                    let (target, outbound) = (session.target.clone(), way.outbound.clone());
+                    let (target, outbound) = (routed.request.target.clone(), routed.outbound.clone());
                     self.kept = Some(Kept { target, outbound, opened, down: passed.down });
                 } else if passed.far_ended && passed.is_clean && self.end_exchange(&mut opened.far).await {
-                    self.close_far(&way.outbound, opened, EndReason::Finished, true, passed.down);
+                    self.close_far(&*routed.outbound, opened, EndReason::Finished, true, passed.down);
                 } else {
-                    self.close_far(&way.outbound, opened, local_end(), passed.is_clean, passed.down);
+                    self.close_far(&*routed.outbound, opened, local_end(), passed.is_clean, passed.down);
                 }
                 if passed.client_keeps { Next::Request } else { self.hang_up().await }
             }
             Err(Broken { reason, status }) => {
-                write_record(session, &opened, passed.up, passed.down, &reason);
+                routed.write_record(&opened, (passed.up, passed.down), &reason);
                 let is_local = matches!(reason, EndReason::Socket(Side::Near, _));
-                self.close_far(&way.outbound, opened, reason, passed.is_clean, passed.down);
+                self.close_far(&*routed.outbound, opened, reason, passed.is_clean, passed.down);
                 if is_local {
                     return Next::Close;
                 }
@@ -370,7 +359,7 @@ impl Connection<'_> {
     }
 
     /// Both ends have agreed on another protocol: their bytes are none of ours any more.
-    async fn switch(&mut self, session: &Session<'_>, mut opened: Opened, passed: &Passed) {
+    async fn switch(&mut self, routed: &Routed, mut opened: Opened, passed: &Passed) {
         let inbound = self.client.inbound;
         let early = Early { bytes: self.wire.unread().to_vec(), ended: false };
         self.wire = RecvBuf::default();
@@ -381,27 +370,28 @@ impl Connection<'_> {
         let mut outcome = Box::pin(relay).await;
         outcome.up += passed.up;
         outcome.down += passed.down;
-        session.finish(&self.near, opened, outcome);
+        routed.finish(&self.near, opened, outcome);
     }
 
-    /// The kept connection, if it leads to `target` and still does. A request that could not be sent again, should
+    /// The kept connection, if it leads to the target of `routed` and still does. A request that could not be sent again, should
     /// the connection turn out to be closed, gets a fresh one.
-    async fn take_kept(&mut self, target: &Target, request: &Request, way: &Route) -> Option<Opened> {
+    async fn take_kept(&mut self, request: &Request, routed: &Routed) -> Option<Opened> {
         let kept = self.kept.as_ref()?;
-        if !request.is_repeatable || kept.target != *target || !Rc::ptr_eq(&kept.outbound, &way.outbound) {
+        let is_same = kept.target == routed.request.target && Rc::ptr_eq(&kept.outbound, &routed.outbound);
+        if !request.is_repeatable || !is_same {
             return None;
         }
         let Kept { outbound, opened, down, .. } = self.kept.take()?;
         if poll_fn(|cx| Poll::Ready(is_quiet(&opened.far, cx))).await {
             return Some(opened);
         }
-        self.close_far(&outbound, opened, local_end(), true, down);
+        self.close_far(&*outbound, opened, local_end(), true, down);
         None
     }
 
     fn drop_kept(&mut self) {
         if let Some(Kept { outbound, opened, down, .. }) = self.kept.take() {
-            self.close_far(&outbound, opened, local_end(), true, down);
+            self.close_far(&*outbound, opened, local_end(), true, down);
         }
     }
 
@@ -415,10 +405,17 @@ impl Connection<'_> {
             )
     }
 
-    fn close_far(&self, outbound: &Outbound, opened: Opened, reason: EndReason, is_clean: bool, down: u64) {
+    fn close_far(
+        &self,
+        outbound: &dyn Outbound,
+        opened: Opened,
+        reason: EndReason,
+        is_clean: bool,
+        down: u64,
+    ) {
         let inbound = self.client.inbound;
         let outcome = Outcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
-        outbound.close(opened, &outcome, &inbound.core.pool);
+        outbound.release(opened, &outcome, &inbound.core.pool);
     }
 
     /// Answers a request with an error of our own.
@@ -492,16 +489,4 @@ fn is_quiet(far: &Endpoint, cx: &mut Context<'_>) -> bool {
     } else {
         far.stream.poll_recv(cx, &mut [0]).is_pending()
     }
-}
-
-fn write_record(session: &Session<'_>, opened: &Opened, up: u64, down: u64, reason: &EndReason) {
-    let inbound = session.inbound;
-    let record = Record {
-        inbound: &inbound.name,
-        outbound: session.outbound.name_of(opened),
-        peer: Some(session.peer),
-        target: session.target,
-        since: session.since,
-    };
-    record.write(rt::now(), up, down, reason, inbound.core.log_destinations);
 }

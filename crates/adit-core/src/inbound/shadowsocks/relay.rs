@@ -14,7 +14,6 @@ use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, lease, run};
 use crate::inbound::Inbound;
 use crate::inbound::stranger::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
-use crate::session::{Prepared, Session};
 
 /// Serves one connection.
 pub(super) async fn serve(
@@ -25,7 +24,7 @@ pub(super) async fn serve(
     peer: SocketAddr,
 ) {
     if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
-        run(inbound, client, peer).await;
+        run(inbound, client).await;
     }
 }
 
@@ -39,16 +38,11 @@ async fn prepare(
 ) -> Option<Client> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
     let lease = lease(inbound, shared, user, (&stream, peer))?;
-    let (target, since) = (hops.get(user.0)?.clone(), rt::now());
-    let route = inbound.way(&target).await;
-    let session = Session { inbound, outbound: &route.outbound, peer, target: &target, since };
-    let Ok(opened) = session.open(&route).await else {
-        stream.abort_on_close();
-        return None;
-    };
-    let early = Early { bytes: early, ended: false };
-    let prepared = Prepared { target, since, outbound: route.outbound, opened, early };
-    Some(Client { near: Endpoint::plain(stream), lease: Some(lease), prepared: Box::new(prepared) })
+    let target = hops.get(user.0)?.clone();
+    let routed = inbound.origin.request(peer, Some(lease.account().clone()), target).route().await;
+    let session = routed.connect(Early { bytes: early, ended: false }).await;
+    let session = session.inspect_err(|_| stream.abort_on_close()).ok()?;
+    Some(Client { near: Endpoint::plain(stream), lease: Some(lease), session })
 }
 
 /// The next server's number, and what it is to be sent; strangers are dealt with here.

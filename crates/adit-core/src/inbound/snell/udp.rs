@@ -22,7 +22,7 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     inbound.metrics.requests.add(1);
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
-    let way = (datagrams.far, inbound.access.clone());
+    let way = (datagrams.far, inbound.origin.access.clone());
     let association = Association::new(name, metrics, pool, way, datagrams.scratch);
     let reason = association.run(near, entry).await;
     let duration = rt::now().saturating_duration_since(since);

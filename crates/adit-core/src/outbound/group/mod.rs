@@ -17,16 +17,17 @@ mod track;
 mod tests;
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_config::model::Udp;
-use adit_net::rt;
-use adit_proto::wire::Target;
+use adit_net::rt::{self, Pool};
 
-use super::{OpenError, Opened, Outbound};
+use super::{Around, Connector};
 use crate::datagram::Far;
+use crate::dispatch::{self, Destination, Future, OpenError, Opened, Outbound};
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
 
@@ -49,9 +50,11 @@ const SILENCE: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(crate) struct Leaf {
     /// For streams.
-    pub(crate) outbound: Rc<Outbound>,
+    pub(crate) outbound: Rc<dyn Outbound>,
     /// For datagrams, if it carries them.
     pub(crate) far: Option<Rc<Far>>,
+    /// The group itself, for one.
+    pub(crate) group: Option<Rc<Group>>,
 }
 
 /// A group on one core.
@@ -60,6 +63,7 @@ pub(crate) struct Group {
     /// The ways out of the configuration, by their numbers.
     leaves: Rc<[Leaf]>,
     udp: Udp,
+    pool: Pool,
     view: RefCell<View>,
 }
 
@@ -85,10 +89,11 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp) -> Self {
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp, pool: &Pool) -> Self {
         let roster = shared.state().roster.clone();
-        let here = view_of(&roster, &[], &leaves, &shared, udp);
-        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
+        let here = view_of(&roster, &[], &leaves, &shared, (udp, pool));
+        let (udp, pool) = (udp.clone(), pool.clone());
+        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp, pool }
     }
 
     /// What all cores share of it.
@@ -99,26 +104,26 @@ impl Group {
     fn view(&self) -> View {
         let mut view = self.view.borrow_mut();
         if let Some(roster) = self.shared.newer_than(view.roster.generation) {
-            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, &self.udp);
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, (&self.udp, &self.pool));
             *view = View { roster, here };
         }
         view.clone()
     }
 
     /// Whether each member is a tunnel.
-    pub(crate) fn is_tunnel(&self) -> bool {
+    fn has_tunnels_only(&self) -> bool {
         self.view().here.iter().all(|here| here.leaf.outbound.is_tunnel())
     }
 
     /// A connection towards `target` over the member in use, or over the next best if there is none to be had.
-    pub(crate) async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+    async fn open(&self, to: Destination<'_>, fresh: bool) -> Result<Opened, OpenError> {
         self.shared.start(Transport::Tcp, rt::now());
         let view = self.view();
         let chosen = view.roster.chosen(Transport::Tcp).ok_or(OpenError::NoMember)?;
         let first = view.here[chosen].clone();
         let mut usable = view.here.iter().filter(|here| here.member.weights[Transport::Tcp as usize] > 0);
         let patience = usable.nth(1).map(|_| PATIENCE);
-        let error = match first.open(target, fresh, patience).await {
+        let error = match first.open(to, fresh, patience).await {
             Err(error) if first.leaf.outbound.is_tunnel() => error,
             result => return result,
         };
@@ -132,7 +137,7 @@ impl Group {
         let mut error = error;
         for (i, here) in others.iter().enumerate() {
             let is_last = i + 1 == others.len();
-            match here.open(target, fresh, (!is_last).then_some(PATIENCE)).await {
+            match here.open(to, fresh, (!is_last).then_some(PATIENCE)).await {
                 Err(other) => error = other,
                 opened => return opened,
             }
@@ -161,7 +166,7 @@ fn view_of(
     old: &[Rc<Here>],
     leaves: &[Leaf],
     shared: &Arc<GroupShared>,
-    udp: &Udp,
+    (udp, pool): (&Udp, &Pool),
 ) -> Rc<[Rc<Here>]> {
     let here = |member: &Arc<Member>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
@@ -169,10 +174,11 @@ fn view_of(
         }
         let leaf = match (member.index, &member.shared) {
             (Some(index), _) => leaves[index].clone(),
-            (None, Some(shared)) => Leaf {
-                outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
-                far: Far::new(&member.outbound, udp).map(Rc::new),
-            },
+            (None, Some(shared)) => {
+                let model = &member.outbound;
+                let connector = Connector::new(model, member.metrics.clone(), (None, None));
+                shared.on_core(connector, &Around { model, udp, pool })
+            }
             (None, None) => unreachable!("a member that is added brings what cores share"),
         };
         Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })
@@ -183,19 +189,19 @@ fn view_of(
 impl Here {
     /// The member's name.
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.leaf.outbound.name
+        self.leaf.outbound.name()
     }
 
     /// A connection over this member, within `patience`.
     async fn open(
         self: &Rc<Self>,
-        target: &Target,
+        to: Destination<'_>,
         fresh: bool,
         patience: Option<Duration>,
     ) -> Result<Opened, OpenError> {
         let since = rt::now();
         self.group.note_use(Transport::Tcp, &self.member, since);
-        let open = Box::pin(self.leaf.outbound.open(target, fresh));
+        let open = self.leaf.outbound.connect(to, fresh);
         let result = match patience {
             Some(patience) => {
                 rt::timeout(patience, open).await.unwrap_or(Err(OpenError::Slow { waited: patience }))
@@ -205,7 +211,7 @@ impl Here {
         match result {
             Ok(opened) => {
                 let passage = Passage { here: self.clone(), since };
-                Ok(Opened { passage: Some(Box::new(passage)), ..opened })
+                Ok(Opened { member: Some(Box::new(passage)), ..opened })
             }
             Err(error) => {
                 let (outbound, member) = (&**self.group.name(), &**self.name());
@@ -226,12 +232,12 @@ impl Here {
 
 impl Passage {
     /// The member's way out.
-    pub(crate) fn outbound(&self) -> &Outbound {
-        &self.here.leaf.outbound
+    fn outbound(&self) -> &dyn Outbound {
+        &*self.here.leaf.outbound
     }
 
     /// The connection has ended.
-    pub(crate) fn note_end(&self, outcome: &Outcome) {
+    fn note_end(&self, outcome: &Outcome) {
         if !self.outbound().is_tunnel() {
             return;
         }
@@ -241,5 +247,44 @@ impl Passage {
         if is_answered || by_server || now.saturating_duration_since(self.since) >= SILENCE {
             self.here.group.note_end(&self.here.member, is_answered, self.since, now);
         }
+    }
+}
+
+impl dispatch::Member for Passage {
+    fn name(&self) -> &Arc<str> {
+        self.here.name()
+    }
+
+    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
+        self.note_end(outcome);
+        self.outbound().release(opened, outcome, pool);
+    }
+}
+
+impl Outbound for Group {
+    fn name(&self) -> &Arc<str> {
+        self.shared.name()
+    }
+
+    fn is_tunnel(&self) -> bool {
+        self.has_tunnels_only()
+    }
+
+    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(self.open(to, fresh))
+    }
+
+    fn release(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+        if let Some(member) = opened.member.take() {
+            member.release(opened, outcome, pool);
+        }
+    }
+
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(async move {
+            let view = self.view();
+            let at = view.roster.chosen(Transport::Tcp).unwrap_or(0);
+            view.here.get(at)?.leaf.outbound.lookup(name).await
+        })
     }
 }

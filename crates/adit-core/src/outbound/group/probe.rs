@@ -90,7 +90,7 @@ async fn check_streams(
 ) -> Result<(), Failure> {
     let outbound = &here.leaf.outbound;
     let refused = if outbound.is_tunnel() { Failure::NoConnection } else { Failure::NoAnswer };
-    let opened = Box::pin(outbound.open(&check.page, true)).await.map_err(|_| refused)?;
+    let opened = Box::pin(outbound.connect((&check.page).into(), true)).await.map_err(|_| refused)?;
     is_connected.set(true);
     let mut far = opened.far;
     let mut outbox = Outbox::default();

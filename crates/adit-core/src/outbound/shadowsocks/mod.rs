@@ -3,16 +3,22 @@
 mod answers;
 
 use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, ClientCover, ObfsClient, Transports};
+use adit_config::model::{self, ClientCover, Dial, ObfsClient, Transports};
+use adit_net::dial::Dialer;
 use adit_net::plugin::{PluginPort, Plugins, Role};
-use adit_net::rt::{self, Stream};
+use adit_net::rt::{self, Pool, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
 use adit_proto::wire::{Host, Target, WireError};
 
 use self::answers::FreshAnswer;
-use super::Opened;
+use super::connector::end_of_cut;
+use super::{Around, Connector, Factory, Leaf};
+use crate::datagram::Far;
+use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
 use crate::metrics::OutboundMetrics;
 use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
@@ -33,6 +39,8 @@ pub(crate) struct ShadowsocksShared {
     /// Where the plugin listens that takes the server's place, and for what.
     plugin: Option<(PluginPort, Transports)>,
     carries_streams: bool,
+    /// To a plugin on this machine, whatever the way out from it.
+    loopback: Dial,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
     skewed: Notice,
@@ -42,6 +50,7 @@ pub(crate) struct ShadowsocksShared {
 impl ShadowsocksShared {
     pub(super) fn start(
         name: &Arc<str>,
+        dial: &Dial,
         config: &model::ShadowsocksClient,
         plugins: &mut Plugins,
     ) -> io::Result<Self> {
@@ -63,35 +72,27 @@ impl ShadowsocksShared {
             obfs,
             plugin,
             carries_streams: config.transports.tcp(),
+            loopback: Dial { timeout: dial.timeout, ..Dial::default() },
             salts: Arc::new(SaltFilter::with_generation(SALTS)),
             skewed: Notice::default(),
             rejected: Notice::default(),
         })
     }
 
-    /// Whether streams are to be carried at all.
-    pub(super) fn carries_streams(&self) -> bool {
-        self.carries_streams
-    }
-
     /// Where the plugin listens for streams at this moment, if there is one.
-    pub(super) fn plugin(&self) -> Option<Target> {
+    fn plugin(&self) -> Option<Target> {
         let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
         let addr = port.addr();
         Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
     }
 
     /// Where the plugin takes datagrams, if there is one that does.
-    pub(super) fn datagram_plugin(&self) -> Option<&PluginPort> {
+    fn datagram_plugin(&self) -> Option<&PluginPort> {
         self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }
 
-    pub(super) fn server(&self) -> &Target {
-        &self.server
-    }
-
     /// Begins a connection to `target`.
-    pub(super) fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
+    fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
         let clock = WallClock::new(rt::now(), rt::unix_time());
         let client = Client::new(&self.key, target, clock, &mut OsRng);
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
@@ -100,7 +101,7 @@ impl ShadowsocksShared {
     }
 
     /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    pub(super) fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
+    fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
         match &outcome.reason {
             EndReason::Wire(WireError::Clock { offset_s, window_s }) => {
                 if let Some(times) = self.skewed.due(rt::now()) {
@@ -134,5 +135,60 @@ impl ShadowsocksShared {
             | EndReason::Socket(..)
             | EndReason::Wire(_) => {}
         }
+    }
+}
+
+/// A Shadowsocks client on one core.
+struct ShadowsocksOutbound {
+    connector: Connector,
+    shared: Arc<ShadowsocksShared>,
+    loopback: Dialer,
+}
+
+impl Factory for Arc<ShadowsocksShared> {
+    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+        let far = match self.datagram_plugin() {
+            Some(port) => Some(Far::behind_plugin(around.model, around.udp, self.key.clone(), port.clone())),
+            None => Far::new(around.model, around.udp),
+        };
+        let (shared, loopback) = (self.clone(), Dialer::new(&self.loopback));
+        let outbound = Rc::new(ShadowsocksOutbound { connector, shared, loopback });
+        Leaf { outbound, far: far.map(Rc::new), group: None }
+    }
+}
+
+impl ShadowsocksOutbound {
+    async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
+        if !self.shared.carries_streams {
+            return Err(OpenError::Rejected);
+        }
+        let stream = match self.shared.plugin() {
+            Some(plugin) => self.connector.dial_with(&self.loopback, &plugin).await?,
+            None => self.connector.dial(&self.shared.server).await?,
+        };
+        Ok(self.connector.settle(self.shared.start_stream(stream, target)))
+    }
+}
+
+impl Outbound for ShadowsocksOutbound {
+    fn name(&self) -> &Arc<str> {
+        &self.connector.name
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
+    }
+
+    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(self.open(to.target))
+    }
+
+    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+        end_of_cut(&opened, outcome);
+        self.shared.note_end(&self.connector.name, outcome, &self.connector.metrics);
+    }
+
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(self.connector.lookup(name))
     }
 }

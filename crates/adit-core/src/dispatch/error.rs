@@ -1,0 +1,96 @@
+//! Why there is no way out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_net::dial::DialError;
+use adit_proto::wire::Failure as WireFailure;
+
+/// Why there is no way out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// The configuration says no.
+    #[error("refused by a rule")]
+    Rejected,
+    /// The access control list refuses the target.
+    #[error("refused by the access control list")]
+    Blocked,
+    /// The connection could not be made, for a tunnel: the one to its server.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// No member of a group can be used.
+    #[error("no member of the group can be used")]
+    NoMember,
+    /// The server of a member was given up for the next one.
+    #[error("no connection within {waited:?}")]
+    Slow {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The member of a group that was tried last.
+    #[error("through {member}")]
+    Member {
+        /// Its name.
+        member: Arc<str>,
+        /// Why there is no way.
+        source: Box<Self>,
+    },
+}
+
+impl OpenError {
+    /// What a local client is told.
+    pub(crate) fn failure(&self) -> WireFailure {
+        match self {
+            Self::Rejected | Self::Blocked => WireFailure::NotAllowed,
+            Self::NoMember => WireFailure::NetworkUnreachable,
+            Self::Slow { .. } => WireFailure::TimedOut,
+            Self::Member { source, .. } => source.failure(),
+            Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
+            Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
+            Self::Dial(DialError::Resolve(_) | DialError::Port) => WireFailure::HostUnreachable,
+            Self::Dial(DialError::Unreachable { source, .. }) => {
+                if source.kind() == std::io::ErrorKind::HostUnreachable {
+                    WireFailure::HostUnreachable
+                } else {
+                    WireFailure::NetworkUnreachable
+                }
+            }
+            Self::Dial(
+                DialError::Connect { source, .. }
+                | DialError::Unix { source, .. }
+                | DialError::Socket { source, .. },
+            ) => {
+                if source.kind() == std::io::ErrorKind::PermissionDenied {
+                    WireFailure::NotAllowed
+                } else {
+                    WireFailure::General
+                }
+            }
+        }
+    }
+
+    /// The errno that stands for it on a wire, 0 where none does.
+    pub(crate) fn errno(&self) -> u8 {
+        /// Linux's numbers, whatever the platform: they are what clients know.
+        const ETIMEDOUT: u8 = 110;
+        const EACCES: u8 = 13;
+        match self {
+            Self::Rejected | Self::Blocked => EACCES,
+            Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
+            Self::NoMember => 0,
+            Self::Member { source, .. } => source.errno(),
+            Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
+        }
+    }
+
+    /// The error with its causes, in one line.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
+}

@@ -1,0 +1,94 @@
+//! The interface of a way out.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use adit_net::rt::Pool;
+use adit_proto::wire::{Target, WireError};
+
+use super::OpenError;
+use crate::record::{EndReason, Side};
+use crate::relay::{Endpoint, Outcome, Policy};
+
+/// A boxed future on the core at hand.
+pub(crate) type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
+
+/// Where a connection is to lead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Destination<'a> {
+    /// As the client named it.
+    pub(crate) target: &'a Target,
+    /// The only addresses that may be dialled, where the target's address is looked up on this machine.
+    pub(crate) addresses: Option<&'a [IpAddr]>,
+}
+
+impl<'a> From<&'a Target> for Destination<'a> {
+    fn from(target: &'a Target) -> Self {
+        Self { target, addresses: None }
+    }
+}
+
+/// One way out, on one core.
+pub(crate) trait Outbound {
+    /// Name in logs and status.
+    fn name(&self) -> &Arc<str>;
+
+    /// Whether the target's answer to a connection is known only after the relay has begun.
+    fn is_tunnel(&self) -> bool;
+
+    /// A connection that leads to `to`; with `fresh` never one that was kept.
+    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>>;
+
+    /// The relay is done with a connection of [`Outbound::connect`]: keeps it for the next request, or closes it.
+    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
+
+    /// The addresses that a connection to `name` would try, where this machine looks names up.
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>>;
+}
+
+/// The member of a group that a connection goes over.
+pub(crate) trait Member {
+    /// Its name.
+    fn name(&self) -> &Arc<str>;
+
+    /// As [`Outbound::release`], for the member's own connection.
+    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
+}
+
+/// A connection that is ready for the relay.
+pub(crate) struct Opened {
+    /// The end towards the target.
+    pub(crate) far: Endpoint,
+    /// How the relay is to treat it.
+    pub(crate) policy: Policy,
+    /// The member that it goes over, for one of a group.
+    pub(crate) member: Option<Box<dyn Member>>,
+}
+
+impl Opened {
+    /// A connection that goes over no group.
+    pub(crate) fn new(far: Endpoint, policy: Policy) -> Self {
+        Self { far, policy, member: None }
+    }
+
+    /// Name of the outbound that it really goes over, which is `outbound` unless that is a group.
+    pub(crate) fn name_of<'a>(&'a self, outbound: &'a dyn Outbound) -> &'a Arc<str> {
+        self.member.as_ref().map_or_else(|| outbound.name(), |member| member.name())
+    }
+}
+
+/// Whether `outcome` says that the server had given up a kept connection: nothing came back, and all that was sent is
+/// known.
+pub(crate) fn may_retry(outcome: &Outcome) -> bool {
+    let closed_unanswered = match &outcome.reason {
+        EndReason::Socket(side, _) => *side == Side::Far,
+        EndReason::Wire(WireError::Truncated { .. }) => true,
+        EndReason::Finished
+        | EndReason::Idle
+        | EndReason::Stopped
+        | EndReason::Limited(_)
+        | EndReason::Wire(_) => false,
+    };
+    closed_unanswered && outcome.replay.is_some()
+}

@@ -1,0 +1,137 @@
+//! One request whose connection is open, up to its record.
+
+use std::io;
+use std::time::Duration;
+
+use adit_net::rt::{self, Pool};
+
+use super::{Opened, Request, Routed, may_retry};
+use crate::conns::Entry;
+use crate::record::{EndReason, Record, Side};
+use crate::relay::discard::discard_bytes;
+use crate::relay::{Early, Endpoint, Outcome, Relay};
+
+/// A tunnel's request waits this long for the application's first bytes, to leave in one segment with them.
+const FIRST_BYTES: Duration = Duration::from_millis(20);
+
+/// An application that goes on sending to a target that has ended is read from for this long. The bytes are discarded.
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_LEN: usize = 0x8_0000;
+
+/// A request that is ready for the relay. It is boxed, so that a connection's future holds it once.
+pub(crate) struct Session {
+    routed: Routed,
+    opened: Opened,
+    early: Early,
+}
+
+impl Session {
+    /// The session of a request with its connection, and what the client has sent already.
+    pub(crate) fn new(routed: Routed, opened: Opened, early: Early) -> Self {
+        Self { routed, opened, early }
+    }
+
+    /// Relays to the end and writes the record.
+    pub(crate) async fn run(mut self: Box<Self>, near: &mut Endpoint, entry: &Entry) -> EndReason {
+        let outcome = self.relay(near, entry).await;
+        let Self { routed, opened, .. } = *self;
+        let reason = routed.finish(near, opened, outcome);
+        if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
+            Box::pin(linger(near, &routed.request.source.origin.core.pool)).await;
+        }
+        reason
+    }
+
+    /// Relays until the end, over a second connection if the first was a kept one that the server had given up.
+    ///
+    /// This future is what an idle connection consists of: everything that is needed only at times is boxed.
+    async fn relay(&mut self, near: &mut Endpoint, entry: &Entry) -> Outcome {
+        let Self { routed, opened, early } = self;
+        let origin = &*routed.request.source.origin;
+        loop {
+            let pool = &origin.core.pool;
+            let mut outcome = match Box::pin(first_segment(near, &mut opened.far, early, pool)).await {
+                Ok(()) => {
+                    entry.touch();
+                    let early = std::mem::take(early);
+                    let (far, policy) = (&mut opened.far, opened.policy);
+                    let mut relay =
+                        Relay::new(near, far, early, pool, entry, &origin.metrics.traffic, policy);
+                    (&mut relay).await
+                }
+                Err(reason) => Outcome {
+                    reason,
+                    up: 0,
+                    down: 0,
+                    replay: Some(Vec::new()),
+                    is_clean: false,
+                    near_ended: false,
+                },
+            };
+            if !(opened.policy.keep_for_replay && may_retry(&outcome)) {
+                return outcome;
+            }
+            match Box::pin(routed.open_again()).await {
+                Ok(fresh) => *opened = fresh,
+                Err(_) => return outcome,
+            }
+            *early = Early { bytes: outcome.replay.take().unwrap_or_default(), ended: outcome.near_ended };
+        }
+    }
+}
+
+impl Routed {
+    /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
+    /// to be reset when it closes, so that the application does not take a part of the answer for the whole.
+    pub(crate) fn finish(&self, near: &Endpoint, opened: Opened, outcome: Outcome) -> EndReason {
+        self.write_record(&opened, (outcome.up, outcome.down), &outcome.reason);
+        self.outbound.release(opened, &outcome, &self.request.source.origin.core.pool);
+        match &outcome.reason {
+            EndReason::Finished | EndReason::Idle | EndReason::Socket(Side::Near, _) => {}
+            // The caller can still tell the client, or the answer is complete.
+            EndReason::Socket(Side::Far, _) if near.has_pending() => {}
+            EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) => {}
+            EndReason::Stopped
+            | EndReason::Limited(_)
+            | EndReason::Socket(Side::Far, _)
+            | EndReason::Wire(_) => near.stream.abort_on_close(),
+        }
+        outcome.reason
+    }
+
+    /// Writes the record of a connection that has ended after so many payload bytes up and down.
+    pub(crate) fn write_record(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
+        let Request { source, target, since } = &self.request;
+        let record = Record {
+            inbound: &source.origin.inbound,
+            outbound: opened.name_of(&*self.outbound),
+            peer: Some(source.peer),
+            target,
+            since: *since,
+        };
+        record.write(rt::now(), up, down, reason, source.origin.core.log_destinations);
+    }
+}
+
+/// A tunnel's request waits a moment for the application's first bytes, and leaves without them if none come.
+async fn first_segment(
+    near: &Endpoint,
+    far: &mut Endpoint,
+    early: &Early,
+    pool: &Pool,
+) -> Result<(), EndReason> {
+    let waits = far.stack.as_ref().is_some_and(|stack| stack.has_pending());
+    if !waits || !early.bytes.is_empty() || early.ended {
+        return Ok(());
+    }
+    match rt::timeout(FIRST_BYTES, near.stream.readable()).await {
+        Ok(_) => Ok(()),
+        Err(rt::Elapsed) => far.send_pending(pool).await,
+    }
+}
+
+/// The answer is complete, but the target did not take all of the request. Closing over unread bytes would reset the
+/// connection and lose the rest of the answer. An inbound with a protocol of its own does this itself.
+async fn linger(near: &Endpoint, pool: &Pool) {
+    rt::timeout(LINGER, discard_bytes(&near.stream, pool, LINGER_LEN)).await.ok();
+}

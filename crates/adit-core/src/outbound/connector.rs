@@ -1,0 +1,109 @@
+//! How an outbound makes its streams: over TCP, a unix socket, or a carrier.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use adit_config::model;
+use adit_net::dial::{DialError, Dialer};
+use adit_net::pace::Pacer;
+use adit_net::rt::Stream;
+use adit_proto::wire::Target;
+
+use crate::carrier::kcp;
+use crate::dispatch::{Destination, OpenError, Opened};
+use crate::metrics::OutboundMetrics;
+use crate::record::EndReason;
+use crate::relay::{HalfClose, Outcome};
+
+/// The name of an outbound and the way it makes its streams, on one core.
+pub(crate) struct Connector {
+    /// The outbound's name in logs and status.
+    pub(crate) name: Arc<str>,
+    dialer: Dialer,
+    /// Takes the place of TCP.
+    carrier: Option<kcp::Client>,
+    /// The unix socket that every connection goes to, whatever its target.
+    unix: Option<PathBuf>,
+    /// The rate at which all connections to one address send together.
+    pacer: Option<Arc<Pacer>>,
+    /// Where the outbound counts.
+    pub(crate) metrics: Arc<OutboundMetrics>,
+}
+
+impl Connector {
+    /// The connector of `outbound`, over `carrier` and at the rate of `pacer` where there is such.
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        metrics: Arc<OutboundMetrics>,
+        (carrier, pacer): (Option<kcp::Client>, Option<Arc<Pacer>>),
+    ) -> Self {
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
+        let unix = outbound.dial.unix.clone();
+        Self { name, dialer, carrier, unix, pacer, metrics }
+    }
+
+    /// Whether a connection may fail behind this machine after it has been made.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.carrier.is_some()
+    }
+
+    /// A stream to `target`, or to what stands in its place.
+    pub(crate) async fn dial(&self, target: &Target) -> Result<Stream, OpenError> {
+        let stream = if let Some(carrier) = &self.carrier {
+            Box::pin(carrier.open(&self.dialer)).await
+        } else if let Some(path) = &self.unix {
+            Box::pin(self.dialer.dial_unix(path)).await.map(Stream::from)
+        } else {
+            return self.dial_with(&self.dialer, target).await;
+        };
+        self.count(stream.is_ok());
+        Ok(stream?)
+    }
+
+    /// A stream to a direct target, to these addresses of it alone where they are given.
+    pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
+        let Some(addresses) = to.addresses else { return self.dial(to.target).await };
+        let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
+        self.pace(Box::pin(self.dialer.dial_addrs(&addrs)).await)
+    }
+
+    /// The same as [`Connector::dial`] by another dialer, over TCP in any case.
+    pub(crate) async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, OpenError> {
+        self.pace(Box::pin(dialer.dial(target)).await)
+    }
+
+    /// The addresses of a name that a direct connection would try.
+    pub(crate) async fn lookup(&self, name: &str) -> Option<Vec<IpAddr>> {
+        self.dialer.lookup(name).await.ok()
+    }
+
+    /// `opened` as the carrier beneath it needs it treated.
+    pub(crate) fn settle(&self, mut opened: Opened) -> Opened {
+        if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
+            opened.policy.half_close = HalfClose::Late;
+        }
+        opened
+    }
+
+    fn pace(&self, dialled: Result<impl Into<Stream>, DialError>) -> Result<Stream, OpenError> {
+        self.count(dialled.is_ok());
+        let stream = dialled?.into();
+        Ok(match &self.pacer {
+            Some(pacer) => stream.paced(pacer),
+            None => stream,
+        })
+    }
+
+    fn count(&self, is_connected: bool) {
+        if is_connected { &self.metrics.dialled } else { &self.metrics.failed }.add(1);
+    }
+}
+
+/// Closes the far end with a reset if what was sent to it broke off: the target must not take a part for the whole.
+pub(super) fn end_of_cut(opened: &Opened, outcome: &Outcome) {
+    let is_whole = outcome.near_ended || matches!(outcome.reason, EndReason::Finished | EndReason::Idle);
+    if !is_whole {
+        opened.far.stream.abort_on_close();
+    }
+}

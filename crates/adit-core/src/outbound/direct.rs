@@ -1,0 +1,60 @@
+//! Straight to the target.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_net::rt::Pool;
+
+use super::connector::end_of_cut;
+use super::{Around, Connector, Factory, Leaf};
+use crate::datagram::Far;
+use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use crate::relay::{Endpoint, Outcome, Policy};
+
+/// The direct outbound on one core.
+pub(crate) struct Direct {
+    connector: Connector,
+}
+
+impl Direct {
+    pub(crate) fn new(connector: Connector) -> Self {
+        Self { connector }
+    }
+}
+
+impl Outbound for Direct {
+    fn name(&self) -> &Arc<str> {
+        &self.connector.name
+    }
+
+    fn is_tunnel(&self) -> bool {
+        self.connector.is_carried()
+    }
+
+    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let stream = self.connector.dial_direct(to).await?;
+            Ok(self.connector.settle(Opened::new(Endpoint::plain(stream), Policy::default())))
+        })
+    }
+
+    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+        end_of_cut(&opened, outcome);
+    }
+
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(self.connector.lookup(name))
+    }
+}
+
+/// The direct outbound, for every core.
+#[derive(Debug)]
+pub(super) struct DirectFactory;
+
+impl Factory for DirectFactory {
+    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+        let far = Far::new(around.model, around.udp).map(Rc::new);
+        Leaf { outbound: Rc::new(Direct::new(connector)), far, group: None }
+    }
+}

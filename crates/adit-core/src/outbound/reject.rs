@@ -1,0 +1,51 @@
+//! Nowhere: every request is refused.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_net::rt::Pool;
+
+use super::{Around, Connector, Factory, Leaf};
+use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use crate::relay::Outcome;
+
+/// The outbound that refuses.
+pub(super) struct Reject {
+    pub(super) name: Arc<str>,
+}
+
+impl Outbound for Reject {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn is_tunnel(&self) -> bool {
+        false
+    }
+
+    fn connect<'a>(&'a self, _to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(std::future::ready(Err(OpenError::Rejected)))
+    }
+
+    fn release(&self, _opened: Opened, _outcome: &Outcome, _pool: &Pool) {}
+
+    fn lookup<'a>(&'a self, _name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// The outbound that refuses, for every core.
+#[derive(Debug)]
+pub(super) struct RejectFactory;
+
+impl Factory for RejectFactory {
+    fn on_core(&self, connector: Connector, _around: &Around<'_>) -> Leaf {
+        leaf(connector)
+    }
+}
+
+/// The outbound that refuses, under the name of `connector`.
+pub(super) fn leaf(connector: Connector) -> Leaf {
+    Leaf { outbound: Rc::new(Reject { name: connector.name }), far: None, group: None }
+}
