@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, Transports};
+use adit_config::model::{self, Tag, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
@@ -33,7 +33,7 @@ pub(crate) use snell::SnellServerShared;
 /// One way in, on one core.
 pub(crate) struct Inbound {
     /// Name in logs and status.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: Tag,
     /// Where it counts.
     pub(crate) metrics: Arc<InboundMetrics>,
     /// Where its connections go.

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model;
+use adit_config::model::{self, Config, Tag};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::plugin::{PluginPort, Plugins};
@@ -29,7 +29,9 @@ use crate::record::EndReason;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
 pub(crate) use group::run as check_members;
-pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
+pub(crate) use group::{
+    Check, Failure, Group, GroupShared, Health, Here, Leaf, Leaves, Passage, Report, Transport,
+};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
 
@@ -39,7 +41,7 @@ pub(crate) type DatagramStream = (Pin<Box<dyn Future<Output = Result<Stream, Dia
 /// One way out, on one core.
 pub(crate) struct Outbound {
     /// Name in logs and status.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: Tag,
     kind: Kind,
     dialer: Dialer,
     /// To a plugin on this machine, whatever the way out from it.
@@ -75,13 +77,13 @@ pub(crate) enum Shared {
 }
 
 impl Shared {
-    /// What `outbound` needs once per process; `all` are those that its members are among.
+    /// What `outbound` needs once per process; the members of a group are among the outbounds of `config`.
     ///
     /// # Errors
     /// When a thread cannot be made, a plugin cannot be started, or a group cannot be checked.
     pub(crate) fn new(
         outbound: &model::Outbound,
-        all: &[model::Outbound],
+        config: &Config,
         plugins: &mut Plugins,
     ) -> std::io::Result<Self> {
         Ok(match &outbound.protocol {
@@ -92,7 +94,7 @@ impl Shared {
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;
-                Self::Group(Arc::new(GroupShared::new(&outbound.name, group, all, rt::now())))
+                Self::Group(Arc::new(GroupShared::new(&outbound.name, group, config, rt::now())))
             }
         })
     }
@@ -133,7 +135,7 @@ pub(crate) enum OpenError {
     #[error("through {member}")]
     Member {
         /// Its name.
-        member: Arc<str>,
+        member: Tag,
         /// Why there is no way.
         source: Box<Self>,
     },
@@ -289,7 +291,7 @@ impl Outbound {
     }
 
     /// The name of what `opened` goes over.
-    pub(crate) fn name_of<'a>(&'a self, opened: &'a Opened) -> &'a Arc<str> {
+    pub(crate) fn name_of<'a>(&'a self, opened: &'a Opened) -> &'a Tag {
         opened.passage.as_ref().map_or(&self.name, |passage| &passage.outbound().name)
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use adit_config::model::{self, ClientCover, ObfsClient, Transports};
+use adit_config::model::{self, ClientCover, ObfsClient, Tag, Transports};
 use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
@@ -39,7 +39,7 @@ pub(crate) struct ShadowsocksShared {
 
 impl ShadowsocksShared {
     pub(super) fn start(
-        name: &Arc<str>,
+        name: &Tag,
         config: &model::ShadowsocksClient,
         plugins: &mut Plugins,
     ) -> io::Result<Self> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, SnellClient};
+use adit_config::model::{self, SnellClient, Tag};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
@@ -108,7 +108,7 @@ impl SnellShared {
 
 /// A Snell client on one core.
 pub(crate) struct SnellOutbound {
-    name: Arc<str>,
+    name: Tag,
     config: SnellClient,
     shared: Arc<SnellShared>,
     metrics: Arc<OutboundMetrics>,
@@ -123,7 +123,7 @@ struct Kept {
 
 impl SnellOutbound {
     pub(super) fn new(
-        name: Arc<str>,
+        name: Tag,
         config: &SnellClient,
         shared: Arc<SnellShared>,
         metrics: Arc<OutboundMetrics>,

@@ -17,11 +17,12 @@ mod track;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::model::Udp;
+use adit_config::model::{Tag, Udp};
 use adit_net::rt;
 use adit_proto::wire::Target;
 
@@ -54,11 +55,14 @@ pub(crate) struct Leaf {
     pub(crate) far: Option<Rc<Far>>,
 }
 
+/// The ways out of a configuration that are no groups, on one core.
+pub(crate) type Leaves = Rc<BTreeMap<Tag, Leaf>>;
+
 /// A group on one core.
 pub(crate) struct Group {
     shared: Arc<GroupShared>,
-    /// The ways out of the configuration, by their numbers.
-    leaves: Rc<[Leaf]>,
+    /// The ways out of the configuration.
+    leaves: Leaves,
     udp: Udp,
     view: RefCell<View>,
 }
@@ -84,8 +88,8 @@ pub(crate) struct Passage {
 }
 
 impl Group {
-    /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp) -> Self {
+    /// The group on a core with these ways out; `leaves` are those of the configuration.
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Leaves, udp: &Udp) -> Self {
         let roster = shared.state().roster.clone();
         let here = view_of(&roster, &[], &leaves, &shared, udp);
         Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
@@ -159,7 +163,7 @@ impl Group {
 fn view_of(
     roster: &Roster,
     old: &[Rc<Here>],
-    leaves: &[Leaf],
+    leaves: &Leaves,
     shared: &Arc<GroupShared>,
     udp: &Udp,
 ) -> Rc<[Rc<Here>]> {
@@ -167,13 +171,12 @@ fn view_of(
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
             return same.clone();
         }
-        let leaf = match (member.index, &member.shared) {
-            (Some(index), _) => leaves[index].clone(),
-            (None, Some(shared)) => Leaf {
+        let leaf = match &member.shared {
+            None => leaves[&member.outbound.name].clone(),
+            Some(shared) => Leaf {
                 outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
                 far: Far::new(&member.outbound, udp).map(Rc::new),
             },
-            (None, None) => unreachable!("a member that is added brings what cores share"),
         };
         Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })
     };
@@ -182,7 +185,7 @@ fn view_of(
 
 impl Here {
     /// The member's name.
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Tag {
         &self.leaf.outbound.name
     }
 
