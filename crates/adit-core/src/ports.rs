@@ -114,9 +114,8 @@ impl Ports {
         if self.stop.is_draining() {
             return Err(over());
         }
-        let outbounds = &self.config.outbounds;
-        if inbound.outbound >= outbounds.len()
-            || inbound::takes_datagrams(&inbound) && !Far::carries_any(outbounds, inbound.outbound)
+        if self.config.outbound(&inbound.outbound).is_none()
+            || inbound::takes_datagrams(&inbound) && !Far::carries_any(&self.config, &inbound.outbound)
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
@@ -210,7 +209,8 @@ impl Site {
         pacer: Option<Arc<Pacer>>,
         metrics: Arc<InboundMetrics>,
     ) -> Surroundings {
-        let Leaf { outbound, far, .. } = self.ways[inbound.outbound].clone();
+        let way = self.ways.iter().find(|way| **way.outbound.name() == *inbound.outbound);
+        let Leaf { outbound, far, .. } = way.expect("inbounds name outbounds of the configuration").clone();
         Surroundings {
             metrics,
             outbound,

@@ -1,6 +1,7 @@
 //! From a configuration to running event loops, and back to rest.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{self, Config};
+use adit_config::model::{self, Config, Tag};
 use adit_net::listen::{self, ListenError, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::pace::Pacer;
@@ -26,7 +27,7 @@ use crate::dispatch::CoreContext;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Around, Check, Connector, Group, GroupShared, Leaf, Transport};
+use crate::outbound::{self, Around, Check, Connector, Group, GroupShared, Leaf, Leaves, Transport};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::status::{Directory, Status};
 use crate::users::Ledger;
@@ -46,7 +47,7 @@ pub enum StartError {
     #[error("inbound {name}")]
     Listen {
         /// The inbound.
-        name: Arc<str>,
+        name: Tag,
         /// What the system said.
         source: ListenError,
     },
@@ -54,7 +55,7 @@ pub enum StartError {
     #[error("inbound {name}: cannot listen on {path}")]
     Unix {
         /// The inbound.
-        name: Arc<str>,
+        name: Tag,
         /// The socket.
         path: PathBuf,
         /// What the system said.
@@ -64,7 +65,7 @@ pub enum StartError {
     #[error("{name}")]
     Build {
         /// The inbound or outbound.
-        name: Arc<str>,
+        name: Tag,
         /// Why.
         source: io::Error,
     },
@@ -137,7 +138,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
     let count = count.max(1);
-    let build = |name: &Arc<str>| {
+    let build = |name: &Tag| {
         let name = name.clone();
         move |source| StartError::Build { name, source }
     };
@@ -148,7 +149,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let outbound_shared: Result<Vec<_>, _> = config
         .outbounds
         .iter()
-        .map(|o| outbound::Shared::new(o, &config.outbounds, &mut plugins).map_err(build(&o.name)))
+        .map(|o| outbound::Shared::new(o, config, &mut plugins).map_err(build(&o.name)))
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
@@ -158,7 +159,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        let carries = Far::carries_any(&config.outbounds, inbound.outbound);
+        let carries = Far::carries_any(config, &inbound.outbound);
         if inbound::needs_datagrams(inbound) && !carries {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
@@ -443,7 +444,7 @@ impl Running {
     }
 
     /// The addresses that are listened on, with the names of their inbounds.
-    pub fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
+    pub fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
         self.directory.addresses()
     }
 
@@ -579,7 +580,8 @@ async fn run_core(plan: Plan, stop: Stop) {
 /// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
 fn check_groups(config: &Config, ways: &[Leaf], pool: &Pool) {
     for inbound in &config.inbounds {
-        let Some(group) = &ways[inbound.outbound].group else { continue };
+        let way = ways.iter().find(|way| **way.outbound.name() == *inbound.outbound);
+        let Some(group) = way.and_then(|way| way.group.as_ref()) else { continue };
         group.shared().start(Transport::Tcp, rt::now());
     }
     for group in ways.iter().filter_map(|way| way.group.as_ref()) {
@@ -598,18 +600,19 @@ fn ways_out(
     beneath: impl Fn(usize, &model::Outbound) -> (Option<kcp::Client>, Option<Arc<Pacer>>),
 ) -> Vec<Leaf> {
     let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
-    let leaves: Rc<[Leaf]> = leaves
+    let leaves: Leaves = leaves
         .map(|(at, ((model, shared), metrics))| {
             let connector = Connector::new(model, metrics.clone(), beneath(at, model));
-            shared.on_core(connector, &Around { model, udp: &config.udp, pool })
+            (model.name.clone(), shared.on_core(connector, &Around { model, udp: &config.udp, pool }))
         })
-        .collect();
-    let all = shared.iter().enumerate();
-    all.map(|(index, shared)| {
-        let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
+        .collect::<BTreeMap<_, _>>()
+        .into();
+    let all = config.outbounds.iter().zip(shared);
+    all.map(|(outbound, shared)| {
+        let outbound::Shared::Group(shared) = shared else { return leaves[&outbound.name].clone() };
         let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp, pool));
-        let far = Far::carries_any(&config.outbounds, index)
-            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
+        let far =
+            Far::carries_any(config, &outbound.name).then(|| Rc::new(Far::group(group.clone(), &config.udp)));
         Leaf::group(group, far)
     })
     .collect()

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol};
+use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::CarrierMetrics;
@@ -144,8 +144,8 @@ pub struct OutboundStatus {
 /// What does not change while a configuration runs, with the counters of all cores.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    inbounds: Vec<(Arc<str>, &'static str, Vec<SocketAddr>, usize)>,
-    outbounds: Vec<(Arc<str>, &'static str)>,
+    inbounds: Vec<(Tag, &'static str, Vec<SocketAddr>, Tag)>,
+    outbounds: Vec<(Tag, &'static str)>,
     groups: Vec<Arc<GroupShared>>,
     users: Vec<Accounts>,
     cores: Vec<Arc<CoreMetrics>>,
@@ -166,7 +166,7 @@ impl Directory {
         Self {
             inbounds: inbounds
                 .map(|(inbound, listen)| {
-                    (inbound.name.clone(), inbound_name(&inbound.protocol), listen, inbound.outbound)
+                    (inbound.name.clone(), inbound_name(&inbound.protocol), listen, inbound.outbound.clone())
                 })
                 .collect(),
             outbounds: config
@@ -182,7 +182,7 @@ impl Directory {
         }
     }
 
-    pub(crate) fn addresses(&self) -> Vec<(Arc<str>, SocketAddr)> {
+    pub(crate) fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
         let all = self.inbounds.iter();
         all.flat_map(|(name, _, listen, _)| listen.iter().map(|addr| (name.clone(), *addr))).collect()
     }
@@ -229,7 +229,7 @@ impl Directory {
             name: name.to_string(),
             protocol: (*protocol).into(),
             listen: listen.clone(),
-            outbound: self.outbounds[*outbound].0.to_string(),
+            outbound: outbound.to_string(),
             accepted: sum(cores().map(|core| &core.accepted)),
             open: cores().map(|core| core.open.value()).sum(),
             requests: sum(cores().map(|core| &core.requests)),

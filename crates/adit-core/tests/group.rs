@@ -27,6 +27,9 @@ fn key() -> ShadowsocksKey {
 }
 
 fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
+    let outbound = &outbounds[0].name;
+    let inbounds =
+        inbounds.into_iter().map(|inbound| Inbound { outbound: outbound.clone(), ..inbound }).collect();
     let limits = Limits { drain: Duration::from_millis(100), ..Limits::default() };
     Config { cores: Some(1), limits, inbounds, outbounds, ..Config::default() }
 }
@@ -36,7 +39,7 @@ fn inbound(listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
         name: "in".into(),
         listen: vec![listen],
         socket: SocketOptions::default(),
-        outbound: 0,
+        outbound: "direct".into(),
         protocol,
     }
 }
@@ -69,7 +72,7 @@ fn member(name: &str, server: SocketAddr) -> Outbound {
 
 /// A tunnel to `target` through a group of servers at these addresses.
 fn client(servers: &[SocketAddr], target: SocketAddr, check: Check, grows: bool) -> Running {
-    let members = (1..=servers.len()).map(Member::new).collect();
+    let members = (0..servers.len()).map(|i| Member::new(format!("server-{i}"))).collect();
     let group = OutboundProtocol::Group(Group { members, grows, check });
     let mut outbounds = vec![outbound("servers", group)];
     outbounds.extend(servers.iter().enumerate().map(|(i, at)| member(&format!("server-{i}"), *at)));

@@ -54,7 +54,7 @@ fn run(protocol: InboundProtocol, out: OutboundProtocol) -> (Running, SocketAddr
             name: "in".into(),
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             socket: SocketOptions::default(),
-            outbound: 0,
+            outbound: "out".into(),
             protocol,
         }],
         outbounds: vec![Outbound {

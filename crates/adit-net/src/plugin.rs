@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_config::model;
+use adit_config::model::{self, Tag};
 use adit_proto::wire::Target;
 use adit_sys::user::User;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -96,7 +96,7 @@ struct Order {
 /// One plugin to be kept running.
 #[derive(Debug)]
 struct Job {
-    name: Arc<str>,
+    name: Tag,
     plugin: model::Plugin,
     role: Role,
     port: PluginPort,
@@ -115,7 +115,7 @@ impl Plugins {
     ///
     /// # Errors
     /// When the program cannot be started, or ends at once, with the last line that it wrote.
-    pub fn start(&mut self, name: &Arc<str>, plugin: &model::Plugin, role: Role) -> io::Result<PluginPort> {
+    pub fn start(&mut self, name: &Tag, plugin: &model::Plugin, role: Role) -> io::Result<PluginPort> {
         let port = PluginPort::default();
         let job = Job {
             name: name.clone(),

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::Tag;
+
 /// Several outbounds, of which each connection uses the one that answers best.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
@@ -15,10 +17,10 @@ pub struct Group {
 }
 
 /// One outbound of a [`Group`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Index into [`Config::outbounds`](super::Config::outbounds).
-    pub outbound: usize,
+    /// The one of [`Config::outbounds`](super::Config::outbounds) that it is.
+    pub outbound: Tag,
     /// How much it is preferred for streams, in percent from 0 (never) to 100.
     pub tcp_weight: u8,
     /// The same for datagrams.
@@ -27,8 +29,8 @@ pub struct Member {
 
 impl Member {
     /// An outbound with full weight.
-    pub fn new(outbound: usize) -> Self {
-        Self { outbound, tcp_weight: 100, udp_weight: 100 }
+    pub fn new(outbound: impl Into<Tag>) -> Self {
+        Self { outbound: outbound.into(), tcp_weight: 100, udp_weight: 100 }
     }
 }
 

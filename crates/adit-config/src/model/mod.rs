@@ -7,6 +7,7 @@ mod kcp;
 mod pace;
 mod shadowsocks;
 mod snell;
+mod tag;
 mod tcp;
 mod url;
 mod users;
@@ -29,6 +30,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
 pub use self::url::{HttpUrl, HttpsUrl, UrlError, fuzz_http_url};
 pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
@@ -49,7 +51,7 @@ pub struct Config {
     /// Access control for all inbounds.
     pub acl: Option<acl::AccessList>,
     /// The same for single inbounds, by name, in the place of [`Config::acl`].
-    pub acl_of: BTreeMap<Arc<str>, acl::AccessList>,
+    pub acl_of: BTreeMap<Tag, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
     /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
@@ -57,11 +59,21 @@ pub struct Config {
     pub plugin_user: Option<Box<str>>,
     /// Where connections come in; never two with one name.
     pub inbounds: Vec<Inbound>,
-    /// Where connections go out; never two with one name. An inbound names one by its index.
+    /// Where connections go out; never two with one name. Every name that an inbound or a group refers to is among them.
     pub outbounds: Vec<Outbound>,
 }
 
 impl Config {
+    /// The outbound of this name.
+    pub fn outbound(&self, name: &str) -> Option<&Outbound> {
+        self.outbounds.iter().find(|outbound| *outbound.name == *name)
+    }
+
+    /// The inbound of this name.
+    pub fn inbound(&self, name: &str) -> Option<&Inbound> {
+        self.inbounds.iter().find(|inbound| *inbound.name == *name)
+    }
+
     /// The access control of an inbound.
     pub fn access(&self, inbound: &Inbound) -> Option<&acl::AccessList> {
         self.acl_of.get(&inbound.name).or(self.acl.as_ref())
@@ -198,13 +210,13 @@ impl Default for Udp {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inbound {
     /// Name in logs and status.
-    pub name: Arc<str>,
+    pub name: Tag,
     /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
-    /// Index into [`Config::outbounds`] of where its connections go.
-    pub outbound: usize,
+    /// The one of [`Config::outbounds`] that its connections take.
+    pub outbound: Tag,
     /// What is spoken on it.
     pub protocol: InboundProtocol,
 }
@@ -291,7 +303,7 @@ pub enum ObfsServer {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outbound {
     /// Name in logs and status.
-    pub name: Arc<str>,
+    pub name: Tag,
     /// How outgoing sockets are made.
     pub dial: Dial,
     /// What is spoken on them.

@@ -7,7 +7,7 @@ pub(crate) mod kcp;
 
 use std::sync::Arc;
 
-use adit_config::model::{self, Config};
+use adit_config::model::{self, Config, Tag};
 
 /// What the carriers of a configuration share over all cores, in its order.
 #[derive(Debug)]
@@ -39,9 +39,8 @@ impl Carriers {
             let carrier = outbound.dial.carrier.as_ref();
             (&outbound.name, carrier.map(|carrier| &carrier.kcp))
         });
-        let shared = |(name, kcp): (&Arc<str>, Option<&model::Kcp>)| {
-            kcp.map(|kcp| Arc::new(kcp::Shared::new(name, kcp)))
-        };
+        let shared =
+            |(name, kcp): (&Tag, Option<&model::Kcp>)| kcp.map(|kcp| Arc::new(kcp::Shared::new(name, kcp)));
         let memory = Arc::new(kcp::Memory::new(config.limits.carrier_memory));
         Self { inbounds: inbounds.map(shared).collect(), outbounds: outbounds.map(shared).collect(), memory }
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
+use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 use adit_net::udp::Outgoing;
 use adit_proto::shadowsocks::NoFilter;
@@ -37,7 +38,7 @@ use crate::users::{Lease, Way};
 
 /// One client's datagrams, for as long as its stream lasts.
 pub(crate) struct Association {
-    name: Arc<str>,
+    name: Tag,
     metrics: Arc<InboundMetrics>,
     pool: Pool,
     far: Rc<Far>,
@@ -71,7 +72,7 @@ struct Turn<'a> {
 
 impl Association {
     pub(crate) fn new(
-        name: Arc<str>,
+        name: Tag,
         metrics: Arc<InboundMetrics>,
         pool: Pool,
         (far, access): (Rc<Far>, Option<Rc<Access>>),

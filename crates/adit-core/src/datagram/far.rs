@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::{
-    self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, SnellClient, Udp,
+    self, ClientCover, Config, Egress, OutboundProtocol, Quic, ShadowsocksClient, SnellClient, Tag, Udp,
 };
 use adit_net::plugin::PluginPort;
 use adit_net::resolve::Resolver;
@@ -102,13 +102,12 @@ impl Far {
         Self::carries(outbound)
     }
 
-    /// Whether the outbound of this number carries datagrams, or may come to.
-    pub(crate) fn carries_any(outbounds: &[model::Outbound], index: usize) -> bool {
-        let OutboundProtocol::Group(group) = &outbounds[index].protocol else {
-            return Self::is_there(&outbounds[index]);
-        };
+    /// Whether the outbound of this name carries datagrams, or may come to.
+    pub(crate) fn carries_any(config: &Config, name: &Tag) -> bool {
+        let Some(outbound) = config.outbound(name) else { return false };
+        let OutboundProtocol::Group(group) = &outbound.protocol else { return Self::is_there(outbound) };
         let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
-        group.grows || members.any(|member| Self::carries(&outbounds[member.outbound]))
+        group.grows || members.any(|member| config.outbound(&member.outbound).is_some_and(Self::carries))
     }
 
     /// The way out over a group.

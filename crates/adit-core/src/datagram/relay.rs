@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use adit_config::model::Tag;
 use adit_net::rt;
 use adit_net::udp::{Datagram, HEADROOM, Outgoing, Socket};
 use adit_proto::shadowsocks::NoFilter;
@@ -71,7 +72,7 @@ pub(crate) struct Ends {
 
 /// A listening socket on one core, with its flows.
 pub(crate) struct Relay {
-    name: Arc<str>,
+    name: Tag,
     metrics: Arc<InboundMetrics>,
     listener: Socket,
     near: Near,
@@ -161,7 +162,7 @@ impl Relay {
     /// # Errors
     /// What the system reports.
     pub(crate) fn new(
-        name: Arc<str>,
+        name: Tag,
         metrics: Arc<InboundMetrics>,
         socket: std::net::UdpSocket,
         ends: Ends,

@@ -56,7 +56,7 @@ fn config(inbound: InboundProtocol, outbound: OutboundProtocol, cores: usize) ->
             name: "in".into(),
             listen: vec![LOOPBACK],
             socket: SocketOptions::default(),
-            outbound: 0,
+            outbound: "out".into(),
             protocol: inbound,
         }],
         outbounds: vec![Outbound { name: "out".into(), dial: Dial::default(), protocol: outbound }],

@@ -1,8 +1,8 @@
 //! Why there is no way out.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use adit_config::model::Tag;
 use adit_net::dial::DialError;
 use adit_proto::wire::Failure as WireFailure;
 
@@ -31,7 +31,7 @@ pub(crate) enum OpenError {
     #[error("through {member}")]
     Member {
         /// Its name.
-        member: Arc<str>,
+        member: Tag,
         /// Why there is no way.
         source: Box<Self>,
     },

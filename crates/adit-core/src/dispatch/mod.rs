@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::Target;
 
@@ -41,7 +42,7 @@ pub(crate) struct CoreContext {
 /// What the requests of one inbound have in common, on one core.
 pub(crate) struct Origin {
     /// The inbound's name in logs and status.
-    pub(crate) inbound: Arc<str>,
+    pub(crate) inbound: Tag,
     /// Where the inbound counts.
     pub(crate) metrics: Arc<InboundMetrics>,
     /// What the connections of the core share.

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 
+use adit_config::model::Tag;
 use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
 
@@ -32,7 +32,7 @@ impl<'a> From<&'a Target> for Destination<'a> {
 /// One way out, on one core.
 pub(crate) trait Outbound {
     /// Name in logs and status.
-    fn name(&self) -> &Arc<str>;
+    fn name(&self) -> &Tag;
 
     /// Whether the target's answer to a connection is known only after the relay has begun.
     fn is_tunnel(&self) -> bool;
@@ -50,7 +50,7 @@ pub(crate) trait Outbound {
 /// The member of a group that a connection goes over.
 pub(crate) trait Member {
     /// Its name.
-    fn name(&self) -> &Arc<str>;
+    fn name(&self) -> &Tag;
 
     /// As [`Outbound::release`], for the member's own connection.
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
@@ -73,7 +73,7 @@ impl Opened {
     }
 
     /// Name of the outbound that it really goes over, which is `outbound` unless that is a group.
-    pub(crate) fn name_of<'a>(&'a self, outbound: &'a dyn Outbound) -> &'a Arc<str> {
+    pub(crate) fn name_of<'a>(&'a self, outbound: &'a dyn Outbound) -> &'a Tag {
         self.member.as_ref().map_or_else(|| outbound.name(), |member| member.name())
     }
 }

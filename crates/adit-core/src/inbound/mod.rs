@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, Transports};
+use adit_config::model::{self, Tag, Transports};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
@@ -32,7 +32,7 @@ pub(crate) use snell::SnellServerShared;
 /// One way in, on one core.
 pub(crate) struct Inbound {
     /// Name in logs and status.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: Tag,
     /// Where it counts.
     pub(crate) metrics: Arc<InboundMetrics>,
     /// What the core's connections share.
@@ -119,9 +119,7 @@ impl Shared {
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => Arc::new(local::LocalFactory(local.clone())),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
-            model::InboundProtocol::Snell(server) => {
-                Arc::new(SnellServerShared::start(server, accounts)?)
-            }
+            model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
             }

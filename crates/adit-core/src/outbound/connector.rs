@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use adit_config::model;
+use adit_config::model::{self, Tag};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::pace::Pacer;
 use adit_net::rt::Stream;
@@ -19,7 +19,7 @@ use crate::relay::{HalfClose, Outcome};
 /// The name of an outbound and the way it makes its streams, on one core.
 pub(crate) struct Connector {
     /// The outbound's name in logs and status.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: Tag,
     dialer: Dialer,
     /// Takes the place of TCP.
     carrier: Option<kcp::Client>,

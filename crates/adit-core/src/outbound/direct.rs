@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
+use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::connector::end_of_cut;
@@ -24,7 +24,7 @@ impl Direct {
 }
 
 impl Outbound for Direct {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         &self.connector.name
     }
 

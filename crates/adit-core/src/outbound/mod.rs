@@ -12,7 +12,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, Udp};
+use adit_config::model::{self, Config, Udp};
 use adit_net::dial::Dialer;
 use adit_net::pace::check_pace;
 use adit_net::plugin::Plugins;
@@ -24,7 +24,7 @@ use crate::notice;
 pub(crate) use connector::Connector;
 pub(crate) use direct::Direct;
 pub(crate) use group::run as check_members;
-pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Report, Transport};
+pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Leaves, Report, Transport};
 pub(crate) use snell::SnellOutbound;
 
 /// What an outbound shares over all cores.
@@ -48,13 +48,13 @@ pub(crate) enum Shared {
 }
 
 impl Shared {
-    /// The registry: what `outbound` needs once per process; `all` are those that its members are among.
+    /// The registry: what `outbound` needs once per process; the members of a group are among the outbounds of `config`.
     ///
     /// # Errors
     /// When a thread cannot be made, a plugin cannot be started, or a group cannot be checked.
     pub(crate) fn new(
         outbound: &model::Outbound,
-        all: &[model::Outbound],
+        config: &Config,
         plugins: &mut Plugins,
     ) -> io::Result<Self> {
         Ok(Self::Outbound(match &outbound.protocol {
@@ -67,7 +67,7 @@ impl Shared {
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;
-                let shared = GroupShared::new(&outbound.name, group, all, rt::now());
+                let shared = GroupShared::new(&outbound.name, group, config, rt::now());
                 return Ok(Self::Group(Arc::new(shared)));
             }
         }))

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
+use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::{Around, Connector, Factory, Leaf};
@@ -12,11 +12,11 @@ use crate::relay::Outcome;
 
 /// The outbound that refuses.
 pub(super) struct Reject {
-    pub(super) name: Arc<str>,
+    pub(super) name: Tag,
 }
 
 impl Outbound for Reject {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         &self.name
     }
 

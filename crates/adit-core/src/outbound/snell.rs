@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, SnellClient};
+use adit_config::model::{self, SnellClient, Tag};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
@@ -142,7 +142,7 @@ impl SnellOutbound {
     }
 
     /// The outbound's name in logs and status.
-    pub(crate) fn tag(&self) -> &Arc<str> {
+    pub(crate) fn tag(&self) -> &Tag {
         &self.connector.name
     }
 
@@ -326,7 +326,7 @@ impl Factory for Arc<SnellShared> {
 }
 
 impl Outbound for SnellOutbound {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         &self.connector.name
     }
 

@@ -285,7 +285,7 @@ impl Setup {
                 name: "in".into(),
                 listen,
                 socket: SocketOptions::default(),
-                outbound: 0,
+                outbound: "out".into(),
                 protocol: inbound,
             }],
             outbounds: vec![Outbound { name: "out".into(), dial: Dial::default(), protocol: outbound }],

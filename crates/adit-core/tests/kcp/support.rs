@@ -49,7 +49,7 @@ pub(crate) fn config(
             name: "in".into(),
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             socket,
-            outbound: 0,
+            outbound: "out".into(),
             protocol: inbound,
         }],
         outbounds: vec![Outbound { name: "out".into(), dial, protocol: outbound }],

@@ -61,12 +61,12 @@ pub(crate) fn destination(addr: SocketAddr) -> Target {
     Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
 }
 
-fn inbound(name: &str, outbound: usize, protocol: InboundProtocol) -> Inbound {
+fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
     Inbound {
         name: name.into(),
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         socket: SocketOptions::default(),
-        outbound,
+        outbound: outbound.into(),
         protocol,
     }
 }
@@ -83,15 +83,16 @@ fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
 /// Servers in one process.
 pub(crate) fn run_servers(servers: impl IntoIterator<Item = ShadowsocksServer>) -> Running {
     let servers = servers.into_iter().enumerate();
-    let inbounds =
-        servers.map(|(i, s)| inbound(&format!("server{i}"), 0, InboundProtocol::Shadowsocks(s))).collect();
+    let inbounds = servers
+        .map(|(i, s)| inbound(&format!("server{i}"), "direct", InboundProtocol::Shadowsocks(s)))
+        .collect();
     start(&config(inbounds, vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
 }
 
 /// A server at `addr`.
 pub(crate) fn run_server_at(addr: SocketAddr, server: ShadowsocksServer) -> Running {
     let inbound =
-        Inbound { listen: vec![addr], ..inbound("server", 0, InboundProtocol::Shadowsocks(server)) };
+        Inbound { listen: vec![addr], ..inbound("server", "direct", InboundProtocol::Shadowsocks(server)) };
     start(&config(vec![inbound], vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn try_run_clients(
         let target = destination(target);
         inbounds.push(inbound(
             &format!("tunnel{i}"),
-            i,
+            &format!("client{i}"),
             InboundProtocol::Tunnel { target, transports: Transports::Tcp },
         ));
         outbounds.push(outbound(&format!("client{i}"), OutboundProtocol::Shadowsocks(client)));
@@ -134,7 +135,7 @@ pub(crate) fn run_tunnel(
     client.transports = Transports::Both;
     let tunnel = InboundProtocol::Tunnel { target: destination(target), transports };
     let outbound = outbound("client", OutboundProtocol::Shadowsocks(client));
-    start(&config(vec![inbound("tunnel", 0, tunnel)], vec![outbound])).unwrap()
+    start(&config(vec![inbound("tunnel", "client", tunnel)], vec![outbound])).unwrap()
 }
 
 /// Any port of loopback.

@@ -62,11 +62,11 @@ fn summary(config: &Config) -> String {
     let mut out = String::from("ok\n");
     for inbound in &config.inbounds {
         for addr in &inbound.listen {
-            let outbound = &config.outbounds[inbound.outbound].name;
             out.push_str(&format!(
-                "  {}: {} on {addr}, out through {outbound}\n",
+                "  {}: {} on {addr}, out through {}\n",
                 inbound.name,
-                serve::spoken(&inbound.protocol)
+                serve::spoken(&inbound.protocol),
+                inbound.outbound
             ));
         }
     }

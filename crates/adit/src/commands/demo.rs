@@ -86,12 +86,13 @@ fn key() -> Secret {
 
 fn config(inbound: Inbound, outbound: Outbound) -> Config {
     let log = Log { format: LogFormat::Json, ..Log::default() };
+    let inbound = Inbound { outbound: outbound.name.clone(), ..inbound };
     Config { log, inbounds: vec![inbound], outbounds: vec![outbound], ..Config::default() }
 }
 
 fn inbound(name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
     let socket = SocketOptions::default();
-    Inbound { name: name.into(), listen: vec![listen], socket, outbound: 0, protocol }
+    Inbound { name: name.into(), listen: vec![listen], socket, outbound: "direct".into(), protocol }
 }
 
 fn server(psk: &Secret, listen: SocketAddr) -> Config {

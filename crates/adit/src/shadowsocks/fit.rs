@@ -6,7 +6,7 @@ use std::sync::Arc;
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
 use adit_config::model::acl::AccessList;
-use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Transports};
+use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports};
 use adit_config::source;
 use adit_net::User;
 
@@ -88,7 +88,7 @@ impl Fitter {
         let Config { inbounds, outbounds, .. } = config;
         for inbound in &mut *inbounds {
             let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
-            if !transports.udp() || fetched || carries_datagrams(outbounds, inbound.outbound) {
+            if !transports.udp() || fetched || carries_datagrams(outbounds, &inbound.outbound) {
                 continue;
             }
             if transports.tcp() {
@@ -105,14 +105,14 @@ impl Fitter {
     }
 }
 
-fn carries_datagrams(outbounds: &[Outbound], index: usize) -> bool {
-    match outbounds.get(index).map(|outbound| &outbound.protocol) {
+fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
+    match outbounds.iter().find(|outbound| outbound.name == *name).map(|outbound| &outbound.protocol) {
         Some(OutboundProtocol::Direct) => true,
         Some(OutboundProtocol::Shadowsocks(client)) => client.transports.udp(),
         // No group holds another one.
         Some(OutboundProtocol::Group(group)) => {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
-            members.any(|member| member.outbound != index && carries_datagrams(outbounds, member.outbound))
+            members.any(|member| member.outbound != *name && carries_datagrams(outbounds, &member.outbound))
         }
         Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
     }

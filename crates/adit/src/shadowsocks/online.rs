@@ -1,12 +1,11 @@
 //! Lists of servers that are fetched (SIP008), for as long as the program runs.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::{Online, sip008};
-use adit_config::model::{self, HttpUrl, HttpsUrl};
+use adit_config::model::{self, HttpUrl, HttpsUrl, Tag};
 use adit_config::source;
 use adit_core::GroupHandle;
 use adit_net::dial::Dialer;
@@ -60,7 +59,7 @@ pub(super) fn follow(
     online: Online,
     place: Place,
     group: GroupHandle,
-    taken: Vec<Arc<str>>,
+    taken: Vec<Tag>,
 ) -> std::io::Result<Beside> {
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
@@ -76,7 +75,7 @@ struct Follower {
     online: Online,
     place: Place,
     group: GroupHandle,
-    taken: Vec<Arc<str>>,
+    taken: Vec<Tag>,
     stop: Stop,
     /// What was complained of last: the same is not said twice in a row.
     said: String,

@@ -135,15 +135,18 @@ fn conclude(mut report: Report<'_>, outbounds: Vec<Outbound>) -> Result<Loaded, 
         report.error(0, "", Problem::new(format!("more than {MAX_SERVERS} servers")));
     }
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
+    let outbounds = distinct(outbounds);
+    // Without one there is an error by now.
+    let outbound = outbounds.first().map_or_else(|| "none".into(), |first| first.name.clone());
     let config = Config {
         inbounds: vec![Inbound {
             name: "local".into(),
             listen: vec![SocketAddr::from(LISTEN)],
             socket: SocketOptions::default(),
-            outbound: 0,
+            outbound,
             protocol: InboundProtocol::Local(local),
         }],
-        outbounds: distinct(outbounds),
+        outbounds,
         ..Config::default()
     };
     Loaded::conclude(config, report.found)

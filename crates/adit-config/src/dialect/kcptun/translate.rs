@@ -17,7 +17,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, excerpt};
 use crate::model::{
     Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, KcpParity, Limits, MAX_CORES, Outbound,
-    OutboundProtocol, Secret, SocketOptions, Transports,
+    OutboundProtocol, Secret, SocketOptions, Tag, Transports,
 };
 use crate::source::Source;
 
@@ -132,12 +132,12 @@ impl Translator {
 
     fn config(&self, listen: Vec<SocketAddr>, target: Target, socket: SocketOptions, dial: Dial) -> Config {
         let protocol = InboundProtocol::Tunnel { target, transports: Transports::Tcp };
-        let name: Arc<str> = self.program.name().into();
+        let (name, outbound) = (self.program.name().into(), Tag::from("out"));
         Config {
             // The programs never end a stream that rests.
             limits: Limits { idle: None, ..Limits::default() },
-            inbounds: vec![Inbound { name: name.clone(), listen, socket, outbound: 0, protocol }],
-            outbounds: vec![Outbound { name: "out".into(), dial, protocol: OutboundProtocol::Direct }],
+            inbounds: vec![Inbound { name, listen, socket, outbound: outbound.clone(), protocol }],
+            outbounds: vec![Outbound { name: outbound, dial, protocol: OutboundProtocol::Direct }],
             ..Config::default()
         }
     }

@@ -9,7 +9,7 @@ use crate::model::{Check, Group, HttpUrl, Member, Outbound, OutboundProtocol};
 /// Longest address that is fetched to compare members, in bytes.
 const MAX_URL: usize = 1024;
 
-/// The group, whose members point nowhere yet, and their names.
+/// The group, whose members are not checked yet, and the places of their names.
 pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, Vec<Spanned<Box<str>>>) {
     let field = fields.require(report, "members");
     let tables = field.map(|field| field.tables(report, Table::Member, MAX_OUTBOUNDS)).unwrap_or_default();
@@ -23,7 +23,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
     let (mut members, mut names) = (Vec::new(), Vec::new());
     for mut table in tables {
         let name = table.require(report, "name").and_then(|field| field.parsed(report, name));
-        let mut member = Member::new(usize::MAX);
+        let mut member = Member::new(name.as_ref().map_or("", |name| &*name.value));
         for (key, weight) in [("tcp-weight", &mut member.tcp_weight), ("udp-weight", &mut member.udp_weight)]
         {
             if let Some(percent) = table.integer(report, key, 0..=100) {
@@ -71,9 +71,9 @@ fn url(text: &str) -> Result<Box<str>, Problem> {
     }
 }
 
-/// Gives the members of each group their places among all outbounds.
-pub(super) fn resolve(
-    outbounds: &mut [Outbound],
+/// Checks that the members of each group are among all outbounds.
+pub(super) fn check_members(
+    outbounds: &[Outbound],
     members: Vec<(String, Vec<Spanned<Box<str>>>)>,
     report: &mut Report<'_>,
 ) {
@@ -81,9 +81,13 @@ pub(super) fn resolve(
         .iter()
         .map(|outbound| (outbound.name.clone(), matches!(outbound.protocol, OutboundProtocol::Group(_))))
         .collect();
-    for (outbound, (path, names)) in outbounds.iter_mut().zip(members) {
-        let OutboundProtocol::Group(group) = &mut outbound.protocol else { continue };
-        for (i, (name, member)) in names.iter().zip(&mut group.members).enumerate() {
+    for (outbound, (path, names)) in outbounds.iter().zip(members) {
+        if !matches!(outbound.protocol, OutboundProtocol::Group(_)) {
+            continue;
+        }
+        let mut seen = std::collections::HashSet::new();
+        let mut has_twice = false;
+        for (i, name) in names.iter().enumerate() {
             let path = format!("{path}.members[{i}].name");
             let problem = match all.iter().position(|(other, _)| **other == *name.value) {
                 None => {
@@ -96,15 +100,14 @@ pub(super) fn resolve(
                     }
                 }
                 Some(index) if all[index].1 => Problem::new("a group cannot hold a group"),
-                Some(index) => {
-                    member.outbound = index;
+                Some(_) => {
+                    has_twice |= !seen.insert(&name.value);
                     continue;
                 }
             };
             report.error(&name.at, path, problem);
         }
-        let mut seen = std::collections::HashSet::new();
-        if !group.members.iter().all(|member| member.outbound == usize::MAX || seen.insert(member.outbound)) {
+        if has_twice {
             report.error(
                 &names[0].at,
                 format!("{path}.members"),

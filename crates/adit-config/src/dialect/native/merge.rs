@@ -49,9 +49,8 @@ impl Merged {
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);
-        let places: Vec<usize> = outbounds.into_iter().map(|o| self.outbound(file, o)).collect();
-        for mut inbound in inbounds {
-            inbound.outbound = places[inbound.outbound];
+        outbounds.into_iter().for_each(|outbound| self.outbound(file, outbound));
+        for inbound in inbounds {
             let same = |other: &&Inbound| {
                 let taken = |addr: &&SocketAddr| addr.port() != 0 && inbound.listen.contains(addr);
                 other.name == inbound.name || other.listen.iter().any(|addr| taken(&addr))
@@ -64,11 +63,11 @@ impl Merged {
         }
     }
 
-    /// The index of an outbound, which is added unless its equal is there.
-    fn outbound(&mut self, file: &Arc<str>, outbound: Outbound) -> usize {
+    /// Adds an outbound unless its equal is there.
+    fn outbound(&mut self, file: &Arc<str>, outbound: Outbound) {
         let known = &mut self.config.outbounds;
-        if let Some(index) = known.iter().position(|other| *other == outbound) {
-            return index;
+        if known.contains(&outbound) {
+            return;
         }
         if known.iter().any(|other| other.name == outbound.name) {
             let key = format!("outbound {}", outbound.name);
@@ -76,7 +75,6 @@ impl Merged {
             self.found.push(error.hint("give it a name of its own"));
         }
         known.push(outbound);
-        known.len() - 1
     }
 
     fn settle<T: PartialEq + Default>(
@@ -116,7 +114,7 @@ mod tests {
         let config = merge([file("one", ONE), file("two", two)]).unwrap();
         assert_eq!(config.log.level, crate::model::Level::Debug);
         assert_eq!(config.outbounds.iter().map(|o| &*o.name).collect::<Vec<_>>(), ["direct", "no"]);
-        assert_eq!(config.inbounds.iter().map(|i| i.outbound).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(config.inbounds.iter().map(|i| &*i.outbound).collect::<Vec<_>>(), ["direct", "no"]);
     }
 
     #[test]

@@ -32,7 +32,6 @@ mod write;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use toml_edit::Document;
 
@@ -46,7 +45,7 @@ use super::Loaded;
 use super::value::{self, Problem, text_of};
 use crate::diagnostic::Diagnostics;
 use crate::model::{
-    Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, StateFile, Udp,
+    Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, StateFile, Tag, Udp,
 };
 use crate::source::Source;
 
@@ -225,7 +224,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
             protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
         })
         .collect();
-    group::resolve(&mut outbounds, members, report);
+    group::check_members(&outbounds, members, report);
     if outbounds.is_empty() {
         let protocol = OutboundProtocol::Direct;
         outbounds.push(Outbound { name: "direct".into(), dial: Dial::default(), protocol });
@@ -256,12 +255,12 @@ fn names<'r>(
     protocols: impl Iterator<Item = &'static str>,
     given: impl Iterator<Item = (&'r str, Option<&'r Spanned<Box<str>>>)>,
     report: &mut Report<'_>,
-) -> Vec<Arc<str>> {
+) -> Vec<Tag> {
     let given: Vec<_> = given.collect();
-    let mut taken: HashSet<Arc<str>> = HashSet::new();
+    let mut taken: HashSet<Tag> = HashSet::new();
     for (path, name) in &given {
         if let Some(name) = name
-            && !taken.insert(Arc::from(&*name.value))
+            && !taken.insert(Tag::from(&*name.value))
         {
             let problem = Problem::new(format!("the name is taken: {}", name.value));
             report.error(&name.at, format!("{path}.name"), problem);
@@ -270,25 +269,26 @@ fn names<'r>(
     let mut names = Vec::new();
     for ((_, name), protocol) in given.into_iter().zip(protocols) {
         names.push(match name {
-            Some(name) => Arc::from(&*name.value),
+            Some(name) => Tag::from(&*name.value),
             None => free_name(protocol, &mut taken),
         });
     }
     names
 }
 
-fn free_name(protocol: &str, taken: &mut HashSet<Arc<str>>) -> Arc<str> {
-    let numbered = (2_usize..).map(|n| Arc::from(format!("{protocol}-{n}")));
-    let name = std::iter::once(Arc::from(protocol)).chain(numbered).find(|name| !taken.contains(name));
+fn free_name(protocol: &str, taken: &mut HashSet<Tag>) -> Tag {
+    let numbered = (2_usize..).map(|n| Tag::from(format!("{protocol}-{n}")));
+    let name = std::iter::once(Tag::from(protocol)).chain(numbered).find(|name| !taken.contains(name));
     let name = name.expect("there are more numbers than names");
-    taken.insert(Arc::clone(&name));
+    taken.insert(name.clone());
     name
 }
 
-fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'_>) -> usize {
-    let Some(wanted) = &raw.outbound else { return 0 };
-    if let Some(index) = outbounds.iter().position(|outbound| *outbound.name == *wanted.value) {
-        return index;
+fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'_>) -> Tag {
+    let first = || outbounds[0].name.clone();
+    let Some(wanted) = &raw.outbound else { return first() };
+    if let Some(outbound) = outbounds.iter().find(|outbound| *outbound.name == *wanted.value) {
+        return outbound.name.clone();
     }
     let names: Vec<&str> = outbounds.iter().map(|outbound| &*outbound.name).collect();
     let hint = match value::closest(&wanted.value, names.iter().copied()) {
@@ -297,7 +297,7 @@ fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'
     };
     let problem = Problem::new(format!("no such outbound: {}", value::excerpt(&wanted.value))).hint(hint);
     report.error(&wanted.at, format!("{}.outbound", raw.path), problem);
-    0
+    first()
 }
 
 fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {

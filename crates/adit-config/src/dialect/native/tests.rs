@@ -51,8 +51,8 @@ fn the_least_file() {
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
     assert_eq!((config.inbounds.len(), config.outbounds.len()), (7, 6));
-    assert_eq!(config.inbounds[0].outbound, 0);
-    assert_eq!(config.inbounds[2].outbound, 2);
+    assert_eq!(config.inbounds[0].outbound, "home");
+    assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
     assert_eq!(load(&to_toml(&config)), config);
     // Every line that is commented out is a valid choice as well.
@@ -72,8 +72,8 @@ fn groups() {
             .unwrap()
             .config;
     let OutboundProtocol::Group(group) = &config.outbounds[0].protocol else { panic!("not a group") };
-    let members: Vec<_> = group.members.iter().map(|m| (m.outbound, m.tcp_weight, m.udp_weight)).collect();
-    assert_eq!(members, [(2, 100, 100), (1, 0, 100)]);
+    let members: Vec<_> = group.members.iter().map(|m| (&*m.outbound, m.tcp_weight, m.udp_weight)).collect();
+    assert_eq!(members, [("no", 100, 100), ("direct", 0, 100)]);
     assert_eq!(group.check.interval_in_use.as_secs(), 5);
     assert_eq!(load(&to_toml(&config)), config);
     for (keys, want) in [
@@ -631,7 +631,7 @@ fn outbound_strategy() -> impl Strategy<Value = Outbound> {
         let has_server = matches!(protocol, OutboundProtocol::Snell(_) | OutboundProtocol::Shadowsocks(_));
         dial.pace = pace.filter(|_| has_server && dial.carrier.is_none());
         let dial = if protocol == OutboundProtocol::Reject { Dial::default() } else { dial };
-        Outbound { name: Arc::from(&*name), dial, protocol }
+        Outbound { name: Tag::from(&*name), dial, protocol }
     })
 }
 
@@ -670,12 +670,12 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());
     let socket = (any::<(bool, bool)>(), tcp_strategy(), interface_name(), carrier, pace_strategy());
-    (plain(20), listen, socket, any::<usize>(), protocol).prop_map(
+    (plain(20), listen, socket, any::<u8>(), protocol).prop_map(
         |(name, listen, ((fast_open, reuse_port), tcp, interface, carrier, pace), outbound, protocol)| {
             let serves = matches!(protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_));
             let pace = pace.filter(|_| serves && carrier.is_none());
             Inbound {
-                name: Arc::from(&*name),
+                name: Tag::from(&*name),
                 listen: listen.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect(),
                 socket: SocketOptions {
                     fast_open,
@@ -686,7 +686,8 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                     carrier: carrier.map(Box::new),
                     pace,
                 },
-                outbound,
+                // Put in its place by `make_valid`.
+                outbound: outbound.to_string().into(),
                 protocol,
             }
         },
@@ -830,7 +831,8 @@ fn make_valid(mut config: Config) -> Config {
     let mut port = 1;
     for (i, inbound) in config.inbounds.iter_mut().enumerate() {
         inbound.name = format!("{}{i}", inbound.name).into();
-        inbound.outbound %= config.outbounds.len();
+        let number: usize = inbound.outbound.parse().unwrap();
+        inbound.outbound = config.outbounds[number % config.outbounds.len()].name.clone();
         for addr in &mut inbound.listen {
             addr.set_port(port);
             port += 1;

@@ -63,7 +63,7 @@ pub fn to_toml(config: &Config) -> String {
         out.inbound(inbound, &config.outbounds);
     }
     for outbound in &config.outbounds {
-        out.outbound(outbound, &config.outbounds);
+        out.outbound(outbound);
     }
     out.0
 }
@@ -192,8 +192,8 @@ impl Writer {
             }
         }
         self.socket(&inbound.socket);
-        if let (Some(outbound), true) = (outbounds.get(inbound.outbound), outbounds.len() > 1) {
-            self.text("outbound", &outbound.name);
+        if outbounds.len() > 1 {
+            self.text("outbound", &inbound.outbound);
         }
     }
 
@@ -337,7 +337,7 @@ impl Writer {
         }
     }
 
-    fn outbound(&mut self, outbound: &Outbound, outbounds: &[Outbound]) {
+    fn outbound(&mut self, outbound: &Outbound) {
         self.header("[[outbound]]");
         self.text("name", &outbound.name);
         self.text("protocol", outbound_protocol(&outbound.protocol));
@@ -346,16 +346,16 @@ impl Writer {
             OutboundProtocol::Direct => {}
             OutboundProtocol::Snell(client) => self.snell_client(client),
             OutboundProtocol::Shadowsocks(client) => self.shadowsocks_client(client),
-            OutboundProtocol::Group(group) => return self.group(group, outbounds),
+            OutboundProtocol::Group(group) => return self.group(group),
         }
         self.dial(&outbound.dial);
     }
 
-    fn group(&mut self, group: &Group, outbounds: &[Outbound]) {
-        let members = group.members.iter().filter_map(|member| {
-            let name = quote(&outbounds.get(member.outbound)?.name);
-            let Member { tcp_weight, udp_weight, .. } = member;
-            Some(format!("{{ name = {name}, tcp-weight = {tcp_weight}, udp-weight = {udp_weight} }}"))
+    fn group(&mut self, group: &Group) {
+        let members = group.members.iter().map(|member| {
+            let Member { outbound, tcp_weight, udp_weight } = member;
+            let name = quote(outbound);
+            format!("{{ name = {name}, tcp-weight = {tcp_weight}, udp-weight = {udp_weight} }}")
         });
         let members: Vec<String> = members.collect();
         self.raw("members", format!("[{}]", members.join(", ")));

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::crypto::evp_bytes_to_key;
@@ -21,7 +20,7 @@ use crate::model::{
     Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
     Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
     ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions,
-    TcpOptions, Transports,
+    Tag, TcpOptions, Transports,
 };
 
 /// What is said about settings of features that are to come.
@@ -37,7 +36,7 @@ pub struct Setup {
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
     /// The same for single inbounds, by name, in its place.
-    pub acl_of: BTreeMap<Arc<str>, PathBuf>,
+    pub acl_of: BTreeMap<Tag, PathBuf>,
     /// Managers.
     pub control: Control,
     /// Lists of servers that are fetched (SIP008) and join the outbounds of the configuration.
@@ -132,7 +131,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// The server that a request asks for, on the first outbound.
+    /// The server that a request asks for, on the outbound of a manager's servers.
     ///
     /// # Errors
     /// A text for the answer, without any key.
@@ -176,7 +175,7 @@ impl Manager {
                 reuse_port: self.reuse_port,
                 ..SocketOptions::default()
             },
-            outbound: 0,
+            outbound: DIRECT.into(),
             protocol: InboundProtocol::Shadowsocks(server),
         })
     }
@@ -214,8 +213,8 @@ impl Online {
 
     /// The outbounds for the servers of a list, with names that are not `taken`, and how many servers are left out
     /// since they need a program of their own.
-    pub fn outbounds(&self, list: &sip008::List, taken: &[Arc<str>]) -> (Vec<Outbound>, usize) {
-        let mut taken: std::collections::HashSet<Arc<str>> = taken.iter().cloned().collect();
+    pub fn outbounds(&self, list: &sip008::List, taken: &[Tag]) -> (Vec<Outbound>, usize) {
+        let mut taken: std::collections::HashSet<Tag> = taken.iter().cloned().collect();
         let (mut all, mut left_out) = (Vec::new(), 0);
         for (i, profile) in list.servers.iter().enumerate() {
             let cover = client_cover(profile.plugin.clone());
@@ -224,9 +223,9 @@ impl Online {
                 continue;
             }
             let own = profile.name.as_deref().and_then(|name| crate::dialect::native::name(name).ok());
-            let mut name: Arc<str> = own.map_or_else(|| format!("online-{}", i + 1).into(), Arc::from);
+            let mut name = own.map_or_else(|| Tag::from(format!("online-{}", i + 1)), |own| Tag::from(&*own));
             for n in 2.. {
-                if taken.insert(Arc::clone(&name)) {
+                if taken.insert(name.clone()) {
                     break;
                 }
                 name = format!("online-{}-{n}", i + 1).into();
@@ -247,14 +246,14 @@ impl Online {
 impl Setup {
     /// Makes what the connections go out through a group that can grow, with the servers that are there already, and
     /// gives its name.
-    pub fn grow(&mut self, check: &Check) -> Arc<str> {
+    pub fn grow(&mut self, check: &Check) -> Tag {
         let outbounds = &mut self.config.outbounds;
         let group = |members| Group { members, grows: true, check: check.clone() };
         let is_taken = outbounds
             .iter()
-            .any(|outbound| &*outbound.name == "servers" && outbound.protocol != OutboundProtocol::Reject);
+            .any(|outbound| outbound.name == SERVERS && outbound.protocol != OutboundProtocol::Reject);
         let outbound = |group| Outbound {
-            name: if is_taken { "all servers" } else { "servers" }.into(),
+            name: if is_taken { "all servers" } else { SERVERS }.into(),
             dial: Dial::default(),
             protocol: OutboundProtocol::Group(group),
         };
@@ -262,13 +261,27 @@ impl Setup {
             Some(OutboundProtocol::Group(group)) => group.grows = true,
             Some(OutboundProtocol::Reject) => outbounds[0] = outbound(group(Vec::new())),
             _ => {
-                let members = (1..=outbounds.len()).map(Member::new).collect();
+                let members = outbounds.iter().map(|outbound| Member::new(outbound.name.clone())).collect();
                 outbounds.insert(0, outbound(group(members)));
             }
         }
-        outbounds[0].name.clone()
+        self.use_first();
+        self.config.outbounds[0].name.clone()
+    }
+
+    /// Has every inbound use the first outbound.
+    pub(super) fn use_first(&mut self) {
+        let Some(first) = self.config.outbounds.first() else { return };
+        for inbound in &mut self.config.inbounds {
+            inbound.outbound = first.name.clone();
+        }
     }
 }
+
+/// The outbound of servers, unless they differ in how they dial.
+pub(super) const DIRECT: &str = "direct";
+/// The group of a client's servers, or what stands for them until they are known.
+pub(super) const SERVERS: &str = "servers";
 
 pub(super) fn transports(text: &str) -> Result<Transports, Problem> {
     match text {
@@ -383,30 +396,27 @@ pub(super) struct Choice {
 pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
     let many = choices.len() > 1;
     let mut taken = std::collections::HashSet::new();
-    let mut all = Vec::new();
     if many {
-        let member = |(i, choice): (usize, &Choice)| Member {
-            outbound: i + 1,
-            tcp_weight: choice.tcp_weight,
-            udp_weight: choice.udp_weight,
-        };
-        let members = choices.iter().enumerate().map(member).collect();
-        let protocol = OutboundProtocol::Group(Group { members, grows: false, check });
-        all.push(Outbound { name: "servers".into(), dial: Dial::default(), protocol });
-        taken.insert(Arc::<str>::from("servers"));
+        taken.insert(Tag::from(SERVERS));
     }
+    let (mut all, mut members) = (Vec::new(), Vec::new());
     for (i, choice) in choices.into_iter().enumerate() {
-        let own = choice.name.and_then(|name| crate::dialect::native::name(&name).ok());
+        let Choice { name, client, dial, tcp_weight, udp_weight } = choice;
+        let own = name.and_then(|name| crate::dialect::native::name(&name).ok());
         let numbered = || if many { format!("server-{}", i + 1) } else { "server".to_owned() };
-        let mut name: Arc<str> = own.map_or_else(|| numbered().into(), |name| Arc::from(&*name));
+        let mut name = own.map_or_else(|| Tag::from(numbered()), |name| Tag::from(&*name));
         for n in i + 1.. {
-            if taken.insert(Arc::clone(&name)) {
+            if taken.insert(name.clone()) {
                 break;
             }
             name = format!("server-{n}").into();
         }
-        let protocol = OutboundProtocol::Shadowsocks(choice.client);
-        all.push(Outbound { name, dial: choice.dial, protocol });
+        members.push(Member { outbound: name.clone(), tcp_weight, udp_weight });
+        all.push(Outbound { name, dial, protocol: OutboundProtocol::Shadowsocks(client) });
+    }
+    if many {
+        let protocol = OutboundProtocol::Group(Group { members, grows: false, check });
+        all.insert(0, Outbound { name: SERVERS.into(), dial: Dial::default(), protocol });
     }
     all
 }

@@ -183,18 +183,15 @@ pub fn config(list: &List) -> Config {
         tcp_weight: 100,
         udp_weight: 100,
     };
+    let outbounds = setup::outbounds(list.servers.iter().map(choice).collect(), Check::default());
     let inbound = Inbound {
         name: "local".into(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 1080))],
         socket: SocketOptions::default(),
-        outbound: 0,
+        outbound: outbounds[0].name.clone(),
         protocol: setup::local(LocalProtocols::Mixed),
     };
-    Config {
-        inbounds: vec![inbound],
-        outbounds: setup::outbounds(list.servers.iter().map(choice).collect(), Check::default()),
-        ..Config::default()
-    }
+    Config { inbounds: vec![inbound], outbounds, ..Config::default() }
 }
 
 /// Writes a document. Servers that SIP008 has no words for are left out: those with a key instead of a password, or

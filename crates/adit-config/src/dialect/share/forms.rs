@@ -341,7 +341,7 @@ pub(super) fn client_file(name: &str, fast_open: bool, protocol: OutboundProtoco
             name: "local".into(),
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 1080))],
             socket: SocketOptions::default(),
-            outbound: 0,
+            outbound: (*name).into(),
             protocol: InboundProtocol::Local(local),
         }],
         outbounds: vec![Outbound {

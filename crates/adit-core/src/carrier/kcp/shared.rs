@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Kcp, KcpParity};
+use adit_config::model::{Kcp, KcpParity, Tag};
 use adit_proto::kcp::arq;
 use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
 use adit_proto::kcp::fec::{Decoder, Sending};
@@ -31,7 +31,7 @@ const MAX_STREAMS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Name in logs.
-    pub(super) name: Arc<str>,
+    pub(super) name: Tag,
     pub(super) config: Kcp,
     pub(super) crypt: Crypt,
     pub(super) pads: Option<Pads>,
@@ -58,7 +58,7 @@ pub(super) struct Notices {
 
 impl Shared {
     /// Derives the keys, which takes some milliseconds.
-    pub(crate) fn new(name: &Arc<str>, config: &Kcp) -> Self {
+    pub(crate) fn new(name: &Tag, config: &Kcp) -> Self {
         let key = config.key.expose().as_bytes();
         Self {
             name: name.clone(),

@@ -17,12 +17,13 @@ mod track;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::model::Udp;
+use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 
 use super::{Around, Connector};
@@ -57,11 +58,14 @@ pub(crate) struct Leaf {
     pub(crate) group: Option<Rc<Group>>,
 }
 
+/// The ways out of a configuration that are no groups, on one core.
+pub(crate) type Leaves = Rc<BTreeMap<Tag, Leaf>>;
+
 /// A group on one core.
 pub(crate) struct Group {
     shared: Arc<GroupShared>,
-    /// The ways out of the configuration, by their numbers.
-    leaves: Rc<[Leaf]>,
+    /// The ways out of the configuration.
+    leaves: Leaves,
     udp: Udp,
     pool: Pool,
     view: RefCell<View>,
@@ -88,8 +92,8 @@ pub(crate) struct Passage {
 }
 
 impl Group {
-    /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp, pool: &Pool) -> Self {
+    /// The group on a core with these ways out; `leaves` are those of the configuration.
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Leaves, udp: &Udp, pool: &Pool) -> Self {
         let roster = shared.state().roster.clone();
         let here = view_of(&roster, &[], &leaves, &shared, (udp, pool));
         let (udp, pool) = (udp.clone(), pool.clone());
@@ -164,7 +168,7 @@ impl Group {
 fn view_of(
     roster: &Roster,
     old: &[Rc<Here>],
-    leaves: &[Leaf],
+    leaves: &Leaves,
     shared: &Arc<GroupShared>,
     (udp, pool): (&Udp, &Pool),
 ) -> Rc<[Rc<Here>]> {
@@ -172,14 +176,13 @@ fn view_of(
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
             return same.clone();
         }
-        let leaf = match (member.index, &member.shared) {
-            (Some(index), _) => leaves[index].clone(),
-            (None, Some(shared)) => {
+        let leaf = match &member.shared {
+            None => leaves[&member.outbound.name].clone(),
+            Some(shared) => {
                 let model = &member.outbound;
                 let connector = Connector::new(model, member.metrics.clone(), (None, None));
                 shared.on_core(connector, &Around { model, udp, pool })
             }
-            (None, None) => unreachable!("a member that is added brings what cores share"),
         };
         Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })
     };
@@ -188,7 +191,7 @@ fn view_of(
 
 impl Here {
     /// The member's name.
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Tag {
         self.leaf.outbound.name()
     }
 
@@ -251,7 +254,7 @@ impl Passage {
 }
 
 impl dispatch::Member for Passage {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         self.here.name()
     }
 
@@ -262,7 +265,7 @@ impl dispatch::Member for Passage {
 }
 
 impl Outbound for Group {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         self.shared.name()
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, Check};
+use adit_config::model::{self, Check, Config, Tag};
 use adit_net::plugin::Plugins;
 use adit_net::rt;
 
@@ -48,8 +48,6 @@ impl Transport {
 /// One member, on all cores.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Where it is among the outbounds of the configuration; `None` for one that was added later.
-    pub(super) index: Option<usize>,
     /// What it is.
     pub(super) outbound: model::Outbound,
     /// Where it counts, if it was added later.
@@ -60,23 +58,17 @@ pub(crate) struct Member {
     signs: [AtomicU64; 2],
     /// Exchanges in a row that ended without a byte from the server.
     silent: AtomicU32,
-    /// What the cores need of it, if it was added later.
+    /// What the cores need of it, if it was added later; `None` for an outbound of the configuration.
     pub(super) shared: Option<Shared>,
 }
 
 impl Member {
     /// What it does not carry, it gets no weight for.
-    fn new(
-        outbound: &model::Outbound,
-        index: Option<usize>,
-        weights: [u8; 2],
-        shared: Option<Shared>,
-    ) -> Self {
+    fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Shared>) -> Self {
         let [tcp, udp] = weights;
         let weights =
             [if carries_streams(outbound) { tcp } else { 0 }, if Far::carries(outbound) { udp } else { 0 }];
         Self {
-            index,
             outbound: outbound.clone(),
             metrics: Arc::default(),
             weights,
@@ -123,7 +115,7 @@ impl Roster {
 /// What the cores share of one group.
 #[derive(Debug)]
 pub(crate) struct GroupShared {
-    name: Arc<str>,
+    name: Tag,
     check: Check,
     since: Instant,
     generation: AtomicU64,
@@ -148,17 +140,12 @@ pub(super) struct Due {
 }
 
 impl GroupShared {
-    /// The group `name` of these `outbounds`, as of `now`.
-    pub(crate) fn new(
-        name: &Arc<str>,
-        group: &model::Group,
-        outbounds: &[model::Outbound],
-        now: Instant,
-    ) -> Self {
+    /// The group `name` of outbounds of `config`, as of `now`.
+    pub(crate) fn new(name: &Tag, group: &model::Group, config: &Config, now: Instant) -> Self {
         let members = group.members.iter().filter_map(|member| {
-            let outbound = outbounds.get(member.outbound)?;
+            let outbound = config.outbound(&member.outbound)?;
             let weights = [member.tcp_weight, member.udp_weight];
-            Some(Arc::new(Member::new(outbound, Some(member.outbound), weights, None)))
+            Some(Arc::new(Member::new(outbound, weights, None)))
         });
         let members: Vec<_> = members.collect();
         let lanes = Transport::ALL.map(|transport| {
@@ -178,7 +165,7 @@ impl GroupShared {
     }
 
     /// In logs and status.
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Tag {
         &self.name
     }
 
@@ -188,7 +175,7 @@ impl GroupShared {
     }
 
     /// The names of the members, in their order.
-    pub(crate) fn names(&self) -> Vec<Arc<str>> {
+    pub(crate) fn names(&self) -> Vec<Tag> {
         self.state().roster.members.iter().map(|member| member.outbound.name.clone()).collect()
     }
 
@@ -307,16 +294,16 @@ impl GroupShared {
     /// When one of them cannot be built; nothing has changed then.
     pub(crate) fn replace(&self, added: Vec<(model::Outbound, [u8; 2])>, now: Instant) -> io::Result<()> {
         let old = self.state().roster.clone();
-        let fixed = old.members.iter().filter(|member| member.index.is_some()).cloned();
+        let fixed = old.members.iter().filter(|member| member.shared.is_none()).cloned();
         let mut members: Vec<Arc<Member>> = fixed.collect();
         for (outbound, weights) in added {
-            let is_same = |old: &&Arc<Member>| old.index.is_none() && old.outbound == outbound;
+            let is_same = |old: &&Arc<Member>| old.shared.is_some() && old.outbound == outbound;
             members.push(match old.members.iter().find(is_same) {
                 Some(same) => same.clone(),
                 None => {
                     // What needs a program of its own has been left out before.
-                    let shared = Shared::new(&outbound, &[], &mut Plugins::new(None))?;
-                    Arc::new(Member::new(&outbound, None, weights, Some(shared)))
+                    let shared = Shared::new(&outbound, &Config::default(), &mut Plugins::new(None))?;
+                    Arc::new(Member::new(&outbound, weights, Some(shared)))
                 }
             });
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, ClientCover, Dial, ObfsClient, Transports};
+use adit_config::model::{self, ClientCover, Dial, ObfsClient, Tag, Transports};
 use adit_net::dial::Dialer;
 use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Pool, Stream};
@@ -49,7 +49,7 @@ pub(crate) struct ShadowsocksShared {
 
 impl ShadowsocksShared {
     pub(super) fn start(
-        name: &Arc<str>,
+        name: &Tag,
         dial: &Dial,
         config: &model::ShadowsocksClient,
         plugins: &mut Plugins,
@@ -171,7 +171,7 @@ impl ShadowsocksOutbound {
 }
 
 impl Outbound for ShadowsocksOutbound {
-    fn name(&self) -> &Arc<str> {
+    fn name(&self) -> &Tag {
         &self.connector.name
     }
 

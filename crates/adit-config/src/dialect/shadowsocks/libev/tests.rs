@@ -76,7 +76,7 @@ fn debians_file_for_a_client() {
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:1080"]);
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
-    assert_eq!(group.members.iter().map(|m| m.outbound).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(group.members.iter().map(|m| &*m.outbound).collect::<Vec<_>>(), ["server-1", "server-2"]);
     assert_eq!(client(&setup, 1).server.to_string(), "[::1]:8388");
     assert_eq!(client(&setup, 2).server.to_string(), "127.0.0.1:8388");
 }

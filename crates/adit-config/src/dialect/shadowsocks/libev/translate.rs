@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::shadowsocks::Method;
@@ -289,7 +288,7 @@ impl Merged<'_> {
 
     fn direct(&mut self, timeout: u64) -> Outbound {
         let dial = self.dial(timeout);
-        Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct }
+        Outbound { name: setup::DIRECT.into(), dial, protocol: OutboundProtocol::Direct }
     }
 
     fn server(&mut self, timeout: u64, setup: &mut Setup) {
@@ -318,7 +317,7 @@ impl Merged<'_> {
                     reuse_port: self.switch(Key::ReusePort),
                     ..SocketOptions::default()
                 },
-                outbound: 0,
+                outbound: setup::DIRECT.into(),
                 protocol: InboundProtocol::Shadowsocks(server),
             });
         }
@@ -380,8 +379,9 @@ impl Merged<'_> {
         };
         let Some(listen) = listen else { return };
         let socket = SocketOptions { reuse_port: self.switch(Key::ReusePort), ..SocketOptions::default() };
-        let name: Arc<str> = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
-        setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound: 0, protocol });
+        let outbound = setup.config.outbounds[0].name.clone();
+        let name = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
+        setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound, protocol });
     }
 
     fn local(&mut self) -> Option<SocketAddr> {

@@ -136,8 +136,8 @@ fn a_file_with_everything() {
     let InboundProtocol::Local(local) = &setup.config.inbounds[0].protocol else { panic!() };
     assert_eq!((local.accepts, &*local.users[0].0), (LocalProtocols::Mixed, "ann"));
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
-    let weights: Vec<_> = group.members.iter().map(|m| (m.outbound, m.tcp_weight, m.udp_weight)).collect();
-    assert_eq!(weights, [(1, 50, 0), (2, 100, 100), (3, 100, 100)]);
+    let weights: Vec<_> = group.members.iter().map(|m| (&*m.outbound, m.tcp_weight, m.udp_weight)).collect();
+    assert_eq!(weights, [("one", 50, 0), ("server-2", 100, 100), ("server-3", 100, 100)]);
     assert_eq!(
         [group.check.interval, group.check.interval_in_use, group.check.timeout].map(|span| span.as_secs()),
         [20, 5, 3]

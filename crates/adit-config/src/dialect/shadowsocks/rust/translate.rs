@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::shadowsocks::Method;
@@ -21,8 +20,8 @@ use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
     Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
-    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions,
-    Transports, Udp,
+    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Tag,
+    TcpOptions, Transports, Udp,
 };
 use crate::source::Source;
 
@@ -390,11 +389,12 @@ impl Builder<'_> {
         for (i, server) in servers.into_iter().enumerate() {
             let dial = self.dial(Some(&server));
             let outbounds = &mut setup.config.outbounds;
-            let outbound = outbounds.iter().position(|outbound| outbound.dial == dial).unwrap_or_else(|| {
+            let same = outbounds.iter().find(|outbound| outbound.dial == dial);
+            let outbound = same.map(|outbound| outbound.name.clone()).unwrap_or_else(|| {
                 let n = outbounds.len() + 1;
-                let name = if n == 1 { "direct".into() } else { format!("direct-{n}").into() };
-                outbounds.push(Outbound { name, dial, protocol: OutboundProtocol::Direct });
-                outbounds.len() - 1
+                let name = if n == 1 { setup::DIRECT.into() } else { Tag::from(format!("direct-{n}")) };
+                outbounds.push(Outbound { name: name.clone(), dial, protocol: OutboundProtocol::Direct });
+                name
             });
             let Server { origin, host, port, key, users, plugin, mode, acl, .. } = server;
             let listen = match setup::listen_host(&host) {
@@ -413,7 +413,7 @@ impl Builder<'_> {
                 continue;
             }
             taken.push(listen);
-            let name: Arc<str> = if many { format!("server-{}", i + 1).into() } else { "server".into() };
+            let name: Tag = if many { format!("server-{}", i + 1).into() } else { "server".into() };
             setup.acl_of.extend(acl.map(|acl| (name.clone(), acl)));
             match ShadowsocksServerKey::with_users(key, users) {
                 Ok(key) => setup.config.inbounds.push(Inbound {
@@ -441,7 +441,7 @@ impl Builder<'_> {
         if setup.config.outbounds.is_empty() {
             let dial = self.dial(None);
             setup.config.outbounds.push(Outbound {
-                name: "direct".into(),
+                name: setup::DIRECT.into(),
                 dial,
                 protocol: OutboundProtocol::Direct,
             });
@@ -502,13 +502,14 @@ impl Builder<'_> {
             }
             // Until the list of servers is there.
             setup.config.outbounds.push(Outbound {
-                name: "servers".into(),
+                name: setup::SERVERS.into(),
                 dial: Dial::default(),
                 protocol: OutboundProtocol::Reject,
             });
             return;
         }
         setup.config.outbounds = setup::outbounds(choices, self.wanted.check.clone());
+        setup.use_first();
     }
 
     fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
@@ -612,7 +613,13 @@ impl Builder<'_> {
 
 fn inbound(n: usize, name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
     let name = if n == 1 { name.into() } else { format!("{name}-{n}").into() };
-    Inbound { name, listen: vec![listen], socket: SocketOptions::default(), outbound: 0, protocol }
+    Inbound {
+        name,
+        listen: vec![listen],
+        socket: SocketOptions::default(),
+        outbound: setup::SERVERS.into(),
+        protocol,
+    }
 }
 
 /// `host:port`, an IPv6 address in brackets.
