@@ -37,12 +37,6 @@ pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
 
-/// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
-pub fn forget_start() {
-    adit_sys::alloc::trim_heap();
-    adit_sys::code::forget_code();
-}
-
 /// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].
 pub fn system_memory() -> Option<usize> {
     adit_sys::process::memory()
