@@ -18,6 +18,7 @@ pub mod plugin;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;
+pub mod tls;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
