@@ -8,6 +8,7 @@
 
 mod instructions;
 mod process;
+mod size;
 mod suites;
 mod tidy;
 
@@ -20,7 +21,9 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   tidy      check the architecture's invariants (ARCHITECTURE.md, \"Invariants\")
-  size      build the release binary, print its size, fail above the limit
+  size [--profile small | --save]
+            build the release binary, print its size beside earlier ones (bench/size.tsv), fail above the limit; or print the
+            size of the build for routers (`cargo build --profile small`); or build both and store their sizes
   bench [SCENARIO [OPTIONS]]
             build the release binary and measure it: `adit bench run SCENARIO OPTIONS`, `quick` unless named; page and raw
             data go to target/bench
@@ -50,7 +53,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
     let root = workspace_root();
     match args {
         ["tidy"] => tidy(&root),
-        ["size"] => suites::size(&root),
+        ["size", rest @ ..] => size::size(&root, rest),
         ["bench", rest @ ..] => suites::bench(&root, rest),
         ["instructions", rest @ ..] => instructions::instructions(&root, rest),
         ["png", dir] => suites::png(&root, dir),

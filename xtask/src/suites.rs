@@ -6,24 +6,15 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use crate::instructions;
 use crate::process::{cargo, output, run};
-
-/// Largest release binary, in bytes. Routers with 8 to 32 MB of flash are among the targets.
-const MAX_BINARY_LEN: u64 = 8_000_000;
+use crate::{instructions, size};
 
 /// Time for each fuzz target in the long suite, in seconds, unless `ADIT_FUZZ_SECONDS` says otherwise.
 const FUZZ_SECONDS: u32 = 60;
 
-/// Builds the release binary and gives its path.
-fn release(root: &Path) -> anyhow::Result<PathBuf> {
-    run(cargo(root).args(["build", "--release", "--package", "adit"]))?;
-    Ok(target_dir(root)?.join("release").join(format!("adit{}", std::env::consts::EXE_SUFFIX)))
-}
-
 /// Measures the release binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
 pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let binary = release(root)?;
+    let binary = size::build(root, "release")?;
     let (scenario, options) = match args {
         [scenario, options @ ..] if !scenario.starts_with('-') => (*scenario, options),
         options => ("quick", options),
@@ -38,15 +29,6 @@ pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let result = run(command.arg("--html").arg(&page).arg("--json").arg(&raw));
     println!("bench: {} and {}", page.display(), raw.display());
     result
-}
-
-/// Builds the release binary and holds its size against the limit.
-pub(crate) fn size(root: &Path) -> anyhow::Result<()> {
-    let binary = release(root)?;
-    let len = binary.metadata().with_context(|| format!("look at {}", binary.display()))?.len();
-    println!("size: adit: {len} bytes, limit {MAX_BINARY_LEN}");
-    ensure!(len <= MAX_BINARY_LEN, "release binary is larger than {MAX_BINARY_LEN} bytes: {len}");
-    Ok(())
 }
 
 /// Draws plots as PNG by the program in `plots`, a workspace of its own. `dir` counts from where the command was called.

@@ -1,29 +1,34 @@
-//! Small documents: over plain HTTP by itself, over HTTPS by curl.
+//! Small documents over HTTP and HTTPS.
 
+use std::future::{Future as _, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
-use adit_config::model::{HttpUrl, UrlError};
-use adit_proto::http::{BodyError, BodyFramer, HeadError, HeadScanner, ResponseHead};
+use adit_config::model::{UrlError, WebUrl};
+use adit_proto::wire::Target;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, LOCATION};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::{DialError, Dialer};
 use crate::rt::{self, Stream};
+use crate::tls::{Roots, TlsConnector, TlsError};
 
-mod curl;
-
-pub use curl::{CurlFailure, fetch_https};
-
-/// Answers that lead elsewhere are followed so often.
+/// Redirects that are followed, at most.
 const MAX_REDIRECTS: usize = 4;
-/// What is asked for.
-const ACCEPT: &str = "application/json, */*;q=0.1";
-/// One read.
-const READ_LEN: usize = 16 * 1024;
-/// Bytes of framing, heads included, that a document may have around it.
-const OVERHEAD: usize = 128 * 1024;
+/// The types of documents that are asked for.
+const TYPES: &str = "application/json, */*;q=0.1";
+/// The longest head of an answer, in bytes.
+const MAX_HEAD_LEN: usize = 64 * 1024;
 
-/// Why there is no document. Nothing in it shows the address.
+/// Why there is no document. It never shows the address, which may hold a token.
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// The server cannot be reached.
@@ -32,29 +37,27 @@ pub enum FetchError {
     /// The connection broke.
     #[error("connection broke")]
     Socket(#[from] io::Error),
-    /// The head of the answer is no good.
+    /// There is no TLS connection.
+    #[error("no TLS connection")]
+    Tls(#[from] TlsError),
+    /// The answer is not HTTP, or is cut short.
     #[error("bad answer")]
-    Head(#[from] HeadError),
-    /// The body of the answer is no good.
-    #[error("bad answer")]
-    Body(#[from] BodyError),
+    Http(#[from] hyper::Error),
+    /// The address holds what cannot stand in a request.
+    #[error("the address cannot be asked for")]
+    Address,
     /// The answer is an error.
-    #[error("the server answers with status {0}")]
+    #[error("the server answered with status {0}")]
     Status(u16),
-    /// The answer leads where nothing can be fetched from.
-    #[error("the server leads elsewhere")]
+    /// The answer is a redirect to where nothing can be fetched from.
+    #[error("the server redirects to a bad address")]
     Redirect(#[source] Option<UrlError>),
-    /// The server leads from one place to the next.
-    #[error("the server leads elsewhere again and again")]
+    /// The answer is a redirect from https to http.
+    #[error("the server redirects from https to http, which is not followed")]
+    Downgrade,
+    /// The server redirects from one place to the next.
+    #[error("more than {MAX_REDIRECTS} redirects")]
     Redirects,
-    /// curl is not there, or cannot be run.
-    #[error(
-        "https takes curl, which cannot be run (hint: install it, or have the document fetched into a file)"
-    )]
-    NoCurl(#[source] io::Error),
-    /// curl has failed.
-    #[error("curl has failed")]
-    Curl(#[from] CurlFailure),
     /// The document is longer than it may be.
     #[error("longer than {max} bytes")]
     TooLong {
@@ -75,15 +78,40 @@ pub enum FetchError {
 /// [`FetchError`].
 pub async fn fetch(
     dialer: &Dialer,
-    url: &HttpUrl,
+    roots: &Roots,
+    url: &WebUrl,
+    max: usize,
+    limit: Duration,
+) -> Result<Vec<u8>, FetchError> {
+    let connect = async |target: &Target| Ok(Stream::from(dialer.dial(target).await?));
+    Box::pin(fetch_through(connect, roots, url, max, limit)).await
+}
+
+/// As [`fetch`], over the streams that `connect` opens to a target. They need not be `Send`.
+///
+/// # Errors
+/// [`FetchError`].
+pub async fn fetch_through<S: AsyncRead + AsyncWrite + Unpin>(
+    connect: impl AsyncFn(&Target) -> Result<S, FetchError>,
+    roots: &Roots,
+    url: &WebUrl,
     max: usize,
     limit: Duration,
 ) -> Result<Vec<u8>, FetchError> {
     let fetch = async {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
-            match Box::pin(fetch_once(dialer, &url, max)).await? {
+            let stream = connect(&url.target).await?;
+            let answer = if url.tls {
+                let connector = TlsConnector::new(roots, &[b"http/1.1"])?;
+                let stream = Box::pin(connector.connect(&url.target.host, stream)).await?;
+                Box::pin(exchange(stream, &url, max)).await?
+            } else {
+                Box::pin(exchange(stream, &url, max)).await?
+            };
+            match answer {
                 Answer::Document(document) => return Ok(document),
+                Answer::Elsewhere(other) if url.tls && !other.tls => return Err(FetchError::Downgrade),
                 Answer::Elsewhere(other) => url = other,
             }
         }
@@ -94,132 +122,141 @@ pub async fn fetch(
 
 enum Answer {
     Document(Vec<u8>),
-    Elsewhere(HttpUrl),
+    Elsewhere(WebUrl),
 }
 
-async fn fetch_once(dialer: &Dialer, url: &HttpUrl, max: usize) -> Result<Answer, FetchError> {
-    let stream = Stream::from(dialer.dial(&url.target).await?);
-    let HttpUrl { authority, path, .. } = url;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nAccept: {ACCEPT}\r\n\
-         Accept-Encoding: identity\r\nConnection: close\r\n\r\n"
-    );
-    stream.send_all(request.as_bytes()).await?;
-    let mut answer = Incoming { stream, bytes: Vec::new(), max: max.saturating_add(OVERHEAD) };
-    let mut scanner = HeadScanner::new();
-    loop {
-        let Some(len) = scanner.scan(&answer.bytes)? else {
-            if answer.read(max).await? == 0 {
-                return Err(HeadError::Incomplete.into());
-            }
-            continue;
-        };
-        let head = ResponseHead::parse(trimmed(&answer.bytes[..len]))?;
-        match head.status() {
-            100..=199 => {}
-            200 => {
-                let mut body = head.body_for_get()?;
-                answer.bytes.drain(..len);
-                return Ok(Answer::Document(answer.body(&mut body, max).await?));
-            }
-            301 | 302 | 303 | 307 | 308 => {
-                let to = head.location().ok_or(FetchError::Redirect(None))?;
-                let to = url.join(to).map_err(|error| FetchError::Redirect(Some(error)))?;
-                return Ok(Answer::Elsewhere(to));
-            }
-            status => return Err(FetchError::Status(status)),
+/// One request and its answer. The connection ends with it.
+async fn exchange<S>(stream: S, url: &WebUrl, max: usize) -> Result<Answer, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let request = Request::get(&*url.path)
+        .header(HOST, &*url.authority)
+        .header(ACCEPT, TYPES)
+        .header(ACCEPT_ENCODING, "identity")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| FetchError::Address)?;
+    let mut http = http1::Builder::new();
+    http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
+    let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
+    let answer = async move { read(sender.send_request(request).await?, url, max).await };
+    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
+    let mut is_over = false;
+    poll_fn(|cx| {
+        // Its error reaches the answer too.
+        is_over = is_over || connection.as_mut().poll(cx).is_ready();
+        answer.as_mut().poll(cx)
+    })
+    .await
+}
+
+async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<Answer, FetchError> {
+    match response.status().as_u16() {
+        200 => {}
+        301 | 302 | 303 | 307 | 308 => {
+            let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+            let to = url.join(to.ok_or(FetchError::Redirect(None))?);
+            return Ok(Answer::Elsewhere(to.map_err(|error| FetchError::Redirect(Some(error)))?));
         }
-        answer.bytes.drain(..len);
+        status => return Err(FetchError::Status(status)),
     }
-}
-
-/// A head without the empty lines in front of it.
-fn trimmed(head: &[u8]) -> &[u8] {
-    let begin = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
-    &head[begin..]
-}
-
-/// What has come of an answer.
-struct Incoming {
-    stream: Stream,
-    bytes: Vec<u8>,
-    /// Bytes that may still come.
-    max: usize,
-}
-
-impl Incoming {
-    /// One read behind what is there; 0 bytes at the end.
-    async fn read(&mut self, max: usize) -> Result<usize, FetchError> {
-        let before = self.bytes.len();
-        self.bytes.resize(before + READ_LEN, 0);
-        let len = self.stream.recv(&mut self.bytes[before..]).await?;
-        self.bytes.truncate(before + len);
-        self.max = self.max.checked_sub(len).ok_or(FetchError::TooLong { max })?;
-        Ok(len)
+    let mut body = response.into_body();
+    let mut document = Vec::new();
+    let too_long = |len: u64| u64::try_from(max).is_ok_and(|max| len > max);
+    if too_long(body.size_hint().lower()) {
+        return Err(FetchError::TooLong { max });
     }
-
-    async fn body(&mut self, framer: &mut BodyFramer, max: usize) -> Result<Vec<u8>, FetchError> {
-        let mut document = Vec::new();
-        loop {
-            let decoded = framer.decode(&mut self.bytes)?;
-            if document.len() + decoded.len > max {
-                return Err(FetchError::TooLong { max });
-            }
-            document.extend(&self.bytes[..decoded.len]);
-            self.bytes.drain(..decoded.used);
-            if decoded.complete {
-                return Ok(document);
-            }
-            if self.read(max).await? == 0 {
-                framer.handle_transport_end()?;
-                return Ok(document);
-            }
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if document.len().saturating_add(data.len()) > max {
+            return Err(FetchError::TooLong { max });
         }
+        document.extend_from_slice(&data);
     }
+    Ok(Answer::Document(document))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
+    use std::error::Error;
+    use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
     use std::thread;
 
     use adit_config::model::Dial;
+    use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
     use super::*;
     use crate::rt::Cores;
+    use crate::tls::tests::{Authority, NOW};
 
-    /// Answers the connections one after the other.
-    fn server(answers: Vec<String>) -> SocketAddr {
+    /// Answers the connections one after the other, over TLS if there is a configuration for it.
+    fn server(answers: Vec<String>, tls: Option<Arc<ServerConfig>>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         thread::spawn(move || {
             for (answer, stream) in answers.into_iter().zip(listener.incoming()) {
-                let mut stream = stream.unwrap();
-                let mut request = Vec::new();
-                while !request.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte).unwrap();
-                    request.push(byte[0]);
+                let stream = stream.unwrap();
+                let answer = answer.replace("HERE", &at.to_string());
+                match &tls {
+                    None => serve(stream, &answer),
+                    Some(tls) => {
+                        let session = ServerConnection::new(Arc::clone(tls)).unwrap();
+                        serve(StreamOwned::new(session, stream), &answer);
+                    }
                 }
-                assert!(request.starts_with(b"GET /"));
-                stream.write_all(answer.replace("HERE", &at.to_string()).as_bytes()).ok();
             }
         });
         at
     }
 
-    fn get(answers: &[&str]) -> Result<String, String> {
-        let at = server(answers.iter().map(ToString::to_string).collect());
-        let url = HttpUrl::parse(&format!("http://{at}/list?token=hunter2")).unwrap();
+    /// Answers a request, or the first byte of something else. A client that refuses the certificate asks for nothing.
+    fn serve(mut stream: impl Read + Write, answer: &str) {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if !matches!(stream.read(&mut byte), Ok(1)) {
+                return;
+            }
+            request.push(byte[0]);
+            if !request.starts_with(b"G") {
+                break;
+            }
+        }
+        stream.write_all(answer.as_bytes()).ok();
+    }
+
+    fn get_url(url: &str, roots: &Roots) -> Result<String, String> {
+        let url = WebUrl::parse(url).unwrap();
         let fetched = Cores::block_on(async {
-            fetch(&Dialer::new(&Dial::default()), &url, 100, Duration::from_secs(20)).await
+            fetch(&Dialer::new(&Dial::default()), roots, &url, 100, Duration::from_secs(20)).await
         });
         let fetched = fetched.unwrap().map(|bytes| String::from_utf8(bytes).unwrap());
         fetched.map_err(|error| {
-            let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
-            format!("{error}{cause}")
+            let mut text = error.to_string();
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                text.push_str(&format!(": {error}"));
+                cause = error.source();
+            }
+            assert!(!text.contains("hunter2"), "{text}");
+            text
         })
+    }
+
+    fn check(answers: &[&str], got: Result<String, String>, want: Result<&str, &str>) {
+        match want {
+            Ok(want) => assert_eq!(got.as_deref(), Ok(want), "{answers:?}"),
+            Err(want) => {
+                assert!(got.as_ref().is_err_and(|got| got.starts_with(want)), "{answers:?}: {got:?}");
+            }
+        }
+    }
+
+    fn strings(answers: &[&str]) -> Vec<String> {
+        answers.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -227,6 +264,7 @@ mod tests {
         let long = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(101));
         let endless =
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{}", "1\r\nx\r\n".repeat(200));
+        let head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(MAX_HEAD_LEN));
         let again = "HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n";
         for (answers, want) in [
             (vec!["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokmore"], Ok("ok")),
@@ -240,38 +278,86 @@ mod tests {
                 vec![again, "HTTP/1.1 301 M\r\nLocation: http://HERE/y\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nx"],
                 Ok("x"),
             ),
-            (vec![again; 6], Err("the server leads elsewhere again and again")),
+            (vec![again; 6], Err("more than 4 redirects")),
             (
-                vec!["HTTP/1.1 302 Found\r\nLocation: https://HERE/y\r\n\r\n"],
-                Err("the server leads elsewhere: https is not to be had here"),
+                vec!["HTTP/1.1 302 Found\r\nLocation: ftp://HERE/y\r\n\r\n"],
+                Err("the server redirects to a bad address: the address must begin with"),
             ),
-            (vec!["HTTP/1.1 302 Found\r\n\r\n"], Err("the server leads elsewhere")),
-            (vec!["HTTP/1.1 404 Not Found\r\n\r\n"], Err("the server answers with status 404")),
+            (vec!["HTTP/1.1 302 Found\r\n\r\n"], Err("the server redirects to a bad address")),
+            (vec!["HTTP/1.1 404 Not Found\r\n\r\n"], Err("the server answered with status 404")),
+            (vec!["HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n"], Err("longer than 100 bytes")),
             (vec![&long], Err("longer than 100 bytes")),
             (vec![&endless], Err("longer than 100 bytes")),
+            (vec![&head], Err("bad answer: ")),
             (vec!["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok"], Err("bad answer: ")),
+            (
+                vec!["HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok"],
+                Err("bad answer: "),
+            ),
             (vec![""], Err("bad answer: ")),
             (vec!["SSH-2.0-OpenSSH\r\n\r\n"], Err("bad answer: ")),
         ] {
-            let got = get(&answers);
-            match want {
-                Ok(want) => assert_eq!(got.as_deref(), Ok(want), "{answers:?}"),
-                Err(want) => {
-                    let got = got.unwrap_err();
-                    assert!(got.starts_with(want), "{answers:?}: {got}");
-                    assert!(!got.contains("hunter2"), "{got}");
-                }
-            }
+            let at = server(strings(&answers), None);
+            check(&answers, get_url(&format!("http://{at}/list?token=hunter2"), &Roots::System), want);
         }
+    }
+
+    #[test]
+    fn answers_over_tls() {
+        let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+        let good = ours.server("127.0.0.1", NOW);
+        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        for (answers, tls, want) in [
+            (vec![ok], Some(&good), Ok("ok")),
+            (vec!["HTTP/1.1 302 Found\r\nLocation: /y\r\n\r\n", ok], Some(&good), Ok("ok")),
+            (
+                vec!["HTTP/1.1 302 Found\r\nLocation: http://HERE/y\r\n\r\n", ok],
+                Some(&good),
+                Err("the server redirects from https to http"),
+            ),
+            // Without the alert at the end somebody else may have cut the document.
+            (vec!["HTTP/1.1 200 OK\r\n\r\nok"], Some(&good), Err("bad answer: ")),
+            (
+                vec![ok],
+                Some(&other.server("127.0.0.1", NOW)),
+                Err("no TLS connection: the server's certificate has an"),
+            ),
+            (
+                vec![ok],
+                Some(&ours.server("a.example", NOW)),
+                Err("no TLS connection: the server's certificate is for"),
+            ),
+            (vec![ok], None, Err("no TLS connection: the server does not speak TLS")),
+        ] {
+            let at = server(strings(&answers), tls.cloned());
+            check(&answers, get_url(&format!("https://{at}/list?token=hunter2"), &ours.roots()), want);
+        }
+        // From http to https is followed.
+        let at = server(strings(&[ok]), Some(good));
+        let to = format!("HTTP/1.1 302 Found\r\nLocation: https://{at}/y\r\n\r\n");
+        let first = server(vec![to], None);
+        assert_eq!(get_url(&format!("http://{first}/"), &ours.roots()).as_deref(), Ok("ok"));
+    }
+
+    #[test]
+    fn servers_that_cannot_be_reached() {
+        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = get_url(&format!("https://{at}/"), &Roots::System).unwrap_err();
+        assert!(error.starts_with("no connection: ") && error.contains("refused"), "{error}");
+        let error = get_url("https://no-such-name.invalid/", &Roots::System).unwrap_err();
+        assert!(error.starts_with("no connection: cannot resolve the name"), "{error}");
     }
 
     #[test]
     fn time_runs_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = HttpUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let fetched = Cores::block_on(async {
-            fetch(&Dialer::new(&Dial::default()), &url, 100, Duration::from_millis(50)).await
-        });
-        assert!(matches!(fetched.unwrap(), Err(FetchError::Timeout { .. })));
+        for scheme in ["http", "https"] {
+            let url = WebUrl::parse(&format!("{scheme}://{}", listener.local_addr().unwrap())).unwrap();
+            let fetched = Cores::block_on(async {
+                let dialer = Dialer::new(&Dial::default());
+                fetch(&dialer, &Roots::System, &url, 100, Duration::from_millis(50)).await
+            });
+            assert!(matches!(fetched.unwrap(), Err(FetchError::Timeout { .. })));
+        }
     }
 }

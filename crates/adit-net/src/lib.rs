@@ -18,6 +18,7 @@ pub mod plugin;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;
+pub mod tls;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
@@ -35,12 +36,6 @@ pub use adit_sys::user::User;
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
-}
-
-/// Gives up what was needed to start alone; see [`adit_sys::code::forget_code`].
-pub fn forget_start() {
-    adit_sys::alloc::trim_heap();
-    adit_sys::code::forget_code();
 }
 
 /// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].

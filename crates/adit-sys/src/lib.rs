@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "this crate exists to hold it")]
 
 pub mod alloc;
-pub mod code;
 #[cfg(target_os = "linux")]
 pub mod diag;
 #[cfg(target_os = "linux")]

@@ -39,7 +39,7 @@ pub(crate) fn run_holding<T>(
     let lines = Start::new(config, &running);
     let result = running.run_until_signal(|| {
         lines.write();
-        adit_net::forget_start();
+        adit_net::trim_heap();
     });
     drop(held);
     result?;

@@ -29,6 +29,9 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
 const CONFINED: &[(&str, &[&str])] = &[
     ("tokio", &["adit-net"]),
     ("hickory-resolver", &["adit-net"]),
+    ("tokio-rustls", &["adit-net"]),
+    ("rustls-native-certs", &["adit-net"]),
+    ("webpki-roots", &["adit-net"]),
     ("socket2", &["adit-net", "adit-sys", "adit-lab"]),
     ("libc", &["adit-sys"]),
     ("heed", &["adit-sys"]),

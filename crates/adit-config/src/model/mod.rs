@@ -32,7 +32,7 @@ pub use self::shadowsocks::{
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
-pub use self::url::{HttpUrl, HttpsUrl, UrlError, fuzz_http_url};
+pub use self::url::{HttpUrl, UrlError, WebUrl, fuzz_http_url};
 pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
 
 /// Everything that one process runs.

@@ -19,11 +19,11 @@ pub struct HttpUrl {
 /// Why a text is no [`HttpUrl`]. It does not show the text, which may hold a token.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UrlError {
-    /// It needs TLS, which is not to be had there.
-    #[error("https is not to be had here")]
+    /// It begins with `https://`, which this place does not support.
+    #[error("https is not supported here: use http://")]
     Https,
-    /// It begins with something else.
-    #[error("no address that begins with http://")]
+    /// Its scheme is none that is supported.
+    #[error("the address must begin with http:// or, where TLS is supported, https://")]
     Scheme,
     /// It holds what cannot stand in a request: spaces, control characters, or other characters than ASCII.
     #[error("a character that cannot stand in an address")]
@@ -45,7 +45,35 @@ impl HttpUrl {
         if after(text, "https://").is_some() {
             return Err(UrlError::Https);
         }
-        let rest = after(text, "http://").ok_or(UrlError::Scheme)?;
+        let WebUrl { tls: _, target, authority, path } = WebUrl::parse(text)?;
+        Ok(Self { target, authority, path })
+    }
+}
+
+/// An address that begins with `http://` or `https://`, taken apart (RFC 3986, section 3). Its path may hold a token, so
+/// its `Debug` shows nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebUrl {
+    /// Whether TLS is used (`https://`).
+    pub tls: bool,
+    /// Where to connect to; the port is 443 with TLS and 80 without unless the address names one.
+    pub target: Target,
+    /// Value of the `Host` field.
+    pub authority: Box<str>,
+    /// Path and query, beginning with a slash.
+    pub path: Box<str>,
+}
+
+impl WebUrl {
+    /// Takes an address apart; a fragment is left out.
+    ///
+    /// # Errors
+    /// [`UrlError`], never [`UrlError::Https`].
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let (tls, rest) = match after(text, "https://") {
+            Some(rest) => (true, rest),
+            None => (false, after(text, "http://").ok_or(UrlError::Scheme)?),
+        };
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(UrlError::Character);
         }
@@ -55,15 +83,16 @@ impl HttpUrl {
             return Err(UrlError::User);
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let default = if tls { 443 } else { 80 };
         // A colon behind the last bracket is that of a port.
         let has_port = authority.rfind(':') > authority.rfind(']');
         let target = match authority.strip_suffix(':') {
-            Some(host) => format!("{host}:80"),
+            Some(host) => format!("{host}:{default}"),
             None if has_port => authority.to_owned(),
-            None => format!("{authority}:80"),
+            None => format!("{authority}:{default}"),
         };
         let target = target.parse().map_err(UrlError::Host)?;
-        Ok(Self { target, authority: authority.into(), path: path.into() })
+        Ok(Self { tls, target, authority: authority.into(), path: path.into() })
     }
 
     /// The address that `reference` stands for in an answer from here (RFC 3986, section 4.2). Dots in paths are left
@@ -76,38 +105,22 @@ impl HttpUrl {
         if begin.contains(':') {
             return Self::parse(reference);
         }
+        let scheme = self.scheme();
         if reference.starts_with("//") {
-            return Self::parse(&format!("http:{reference}"));
+            return Self::parse(&format!("{scheme}:{reference}"));
         }
         let authority = &self.authority;
         let own = self.path.split('?').next().unwrap_or_default();
         let folder = own.rfind('/').map_or("/", |slash| &own[..=slash]);
         match reference.as_bytes().first() {
-            Some(b'/') => Self::parse(&format!("http://{authority}{reference}")),
-            Some(b'?') => Self::parse(&format!("http://{authority}{own}{reference}")),
-            _ => Self::parse(&format!("http://{authority}{folder}{reference}")),
+            Some(b'/') => Self::parse(&format!("{scheme}://{authority}{reference}")),
+            Some(b'?') => Self::parse(&format!("{scheme}://{authority}{own}{reference}")),
+            _ => Self::parse(&format!("{scheme}://{authority}{folder}{reference}")),
         }
     }
-}
 
-/// An address that begins with `https://`: what [`HttpUrl`] takes but for the scheme, and the port is 443 by default.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HttpsUrl(Box<str>);
-
-impl HttpsUrl {
-    /// Checks an address; a fragment is left out.
-    ///
-    /// # Errors
-    /// [`UrlError`].
-    pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let rest = after(text, "https://").ok_or(UrlError::Scheme)?;
-        let HttpUrl { authority, path, .. } = HttpUrl::parse(&format!("http://{rest}"))?;
-        Ok(Self(format!("https://{authority}{path}").into()))
-    }
-
-    /// The address, which may hold a token.
-    pub fn expose(&self) -> &str {
-        &self.0
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
     }
 }
 
@@ -117,9 +130,9 @@ fn after<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     begin.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-impl fmt::Debug for HttpsUrl {
+impl fmt::Debug for WebUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HttpsUrl(..)")
+        f.write_str("WebUrl(..)")
     }
 }
 
@@ -129,15 +142,16 @@ impl fmt::Debug for HttpsUrl {
 pub fn fuzz_http_url(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (text, reference) = text.split_once('\n').unwrap_or((&text, ""));
-    if let Ok(url) = HttpsUrl::parse(text) {
-        assert!(url.expose().bytes().all(|byte| byte.is_ascii_graphic()));
-        assert_eq!(HttpsUrl::parse(url.expose()), Ok(url));
-    }
-    let Ok(url) = HttpUrl::parse(text) else { return };
+    let Ok(url) = WebUrl::parse(text) else {
+        assert!(HttpUrl::parse(text).is_err());
+        return;
+    };
+    assert_eq!(HttpUrl::parse(text).is_ok(), !url.tls);
     for url in std::iter::once(url.clone()).chain(url.join(reference).ok()) {
         assert!(url.path.starts_with('/'));
         assert!(url.authority.bytes().chain(url.path.bytes()).all(|byte| byte.is_ascii_graphic()));
-        assert_eq!(HttpUrl::parse(&format!("http://{}{}", url.authority, url.path)), Ok(url));
+        let text = format!("{}://{}{}", url.scheme(), url.authority, url.path);
+        assert_eq!(WebUrl::parse(&text), Ok(url));
     }
 }
 
@@ -148,15 +162,18 @@ mod tests {
     #[test]
     fn addresses_with_tls() {
         for (text, want) in [
-            ("https://a.example", Ok("https://a.example/")),
-            ("HTTPS://a.example:8443/x?t=1#y", Ok("https://a.example:8443/x?t=1")),
-            ("http://a.example", Err(UrlError::Scheme)),
+            ("https://a.example", Ok((true, "a.example:443", "/"))),
+            ("HTTPS://a.example:8443/x?t=1#y", Ok((true, "a.example:8443", "/x?t=1"))),
+            ("https://[::1]:", Ok((true, "[::1]:443", "/"))),
+            ("http://a.example", Ok((false, "a.example:80", "/"))),
             ("https://me:pw@a.example/", Err(UrlError::User)),
             ("https://a.example/\"\nurl = x", Err(UrlError::Character)),
             ("-o/etc/passwd", Err(UrlError::Scheme)),
         ] {
-            let url = HttpsUrl::parse(text);
-            assert_eq!(url.as_ref().map(HttpsUrl::expose), want.as_ref().copied(), "{text}");
+            let url = WebUrl::parse(text);
+            let got = url.as_ref().map(|url| (url.tls, url.target.to_string(), &*url.path));
+            let got = got.as_ref().map(|(tls, target, path)| (*tls, target.as_str(), *path));
+            assert_eq!(got.map_err(|error| (*error).clone()), want, "{text}");
             assert!(!format!("{url:?}").contains("a.example"));
         }
     }
@@ -178,9 +195,9 @@ mod tests {
             );
         }
         for (text, want) in [
-            ("https://a.example", "https is not to be had here"),
-            ("ftp://a.example", "no address that begins with http://"),
-            ("", "no address that begins with http://"),
+            ("https://a.example", "https is not supported here: use http://"),
+            ("ftp://a.example", "the address must begin with http:// or, where TLS is supported, https://"),
+            ("", "the address must begin with http:// or, where TLS is supported, https://"),
             ("http://a.example/a b", "a character that cannot stand in an address"),
             ("http://a.example/\r\nx:", "a character that cannot stand in an address"),
             ("http://me:secret@a.example/", "user names and passwords in addresses are not sent"),
@@ -197,7 +214,7 @@ mod tests {
 
     #[test]
     fn references() {
-        let url = HttpUrl::parse("http://a.example:81/b/c?d=/e").unwrap();
+        let url = WebUrl::parse("http://a.example:81/b/c?d=/e").unwrap();
         for (reference, want) in [
             ("http://x/y", "x:80 /y"),
             ("//x:82/y", "x:82 /y"),
@@ -210,7 +227,15 @@ mod tests {
             let other = url.join(reference).unwrap();
             assert_eq!(format!("{} {}", other.target, other.path), want, "{reference}");
         }
-        assert_eq!(url.join("https://x"), Err(UrlError::Https));
+        assert!(url.join("https://x").is_ok_and(|url| url.tls));
+        let secure = WebUrl::parse("https://a.example/b").unwrap();
+        for (reference, want) in
+            [("//x/y", "x:443 /y"), ("/y", "a.example:443 /y"), ("?q", "a.example:443 /b?q")]
+        {
+            let other = secure.join(reference).unwrap();
+            assert_eq!(format!("{} {}", other.target, other.path), want, "{reference}");
+            assert!(other.tls);
+        }
         assert_eq!(url.join("mailto:x"), Err(UrlError::Scheme));
         assert_eq!(url.join("/a b"), Err(UrlError::Character));
     }

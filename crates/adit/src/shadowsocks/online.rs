@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::{Online, sip008};
-use adit_config::model::{self, HttpUrl, HttpsUrl, Tag};
+use adit_config::model::{self, Tag, WebUrl};
 use adit_config::source;
 use adit_core::GroupHandle;
 use adit_net::dial::Dialer;
-use adit_net::fetch::{fetch, fetch_https};
+use adit_net::fetch::fetch;
 use adit_net::rt::{self, Cores, Stop, Stopper};
+use adit_net::tls::Roots;
 use anyhow::Context as _;
 
 use super::beside::Beside;
@@ -26,10 +27,8 @@ const NAME: &str = "online_config";
 /// Where a list is.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// On a server.
-    Url(HttpUrl),
-    /// On a server, behind TLS.
-    Secure(HttpsUrl),
+    /// On a server, over HTTP or HTTPS.
+    Url(WebUrl),
     /// In a file.
     File(PathBuf),
 }
@@ -43,10 +42,7 @@ impl Place {
         let text = online.url.expose();
         match text.strip_prefix("file://").unwrap_or(text) {
             path if path.starts_with('/') => Ok(Self::File(path.into())),
-            url => match HttpUrl::parse(url) {
-                Err(model::UrlError::Https) => HttpsUrl::parse(url).map(Self::Secure),
-                url => url.map(Self::Url),
-            },
+            url => WebUrl::parse(url).map(Self::Url),
         }
     }
 }
@@ -121,9 +117,8 @@ impl Follower {
             Place::File(path) => read(path)?,
             Place::Url(url) => {
                 let dialer = Dialer::new(&self.online.dial);
-                utf8(fetch(&dialer, url, source::MAX_LEN, LIMIT).await?)?
+                utf8(fetch(&dialer, &Roots::System, url, source::MAX_LEN, LIMIT).await?)?
             }
-            Place::Secure(url) => utf8(fetch_https(url, source::MAX_LEN, LIMIT).await?)?,
         };
         let allowed = self.online.allowed_plugins.as_deref();
         let (list, found) = sip008::parse(NAME, &text, allowed)?;

@@ -86,8 +86,11 @@ fn groups() {
         ("members = [{ name = \"group\" }]", "a group cannot hold a group"),
         ("members = [{ name = \"no\" }, { name = \"no\" }]", "one of them is listed twice"),
         ("members = [{ name = \"no\", tcp-weight = 101 }]", "not from 0 to 100"),
-        ("members = [{ name = \"no\" }]\ncheck-url = \"https://a\"", "https is not to be had here"),
-        ("members = [{ name = \"no\" }]\ncheck-url = \"ftp://a\"", "no address that begins with http://"),
+        (
+            "members = [{ name = \"no\" }]\ncheck-url = \"https://a\"",
+            "https is not supported here: use http://",
+        ),
+        ("members = [{ name = \"no\" }]\ncheck-url = \"ftp://a\"", "the address must begin with http:// or"),
         ("members = [{ name = \"no\" }]\ncheck-dns = \"a\"", "bad name server: a"),
         ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "no time at all"),
         ("members = [{ name = \"no\" }]\ncheck-interval-in-use = \"1m\"", "longer than check-interval"),

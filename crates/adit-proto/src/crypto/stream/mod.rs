@@ -35,7 +35,7 @@ pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
 use self::rc4::Rc4;
 use self::table::Tables;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-use self::wide::Wide;
+use self::wide::Salsa;
 use super::md5;
 use crate::wire::WireError;
 
@@ -210,18 +210,14 @@ const LENGTHS: &str = "lengths have been checked";
 /// Salsa20 under a key of 32 and a nonce of 8 bytes.
 fn salsa20(key: &[u8], nonce: &[u8]) -> Inner {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    if let Some(wide) = Wide::salsa(key.try_into().expect(LENGTHS), nonce) {
-        return Inner::Wide(wide);
+    if let Some(wide) = Salsa::new(key.try_into().expect(LENGTHS), nonce.try_into().expect(LENGTHS)) {
+        return Inner::SalsaWide(wide);
     }
     Inner::Salsa20(keyed(key, nonce))
 }
 
 /// ChaCha20 under a key of 32 and a nonce of 8 or 12 bytes.
 fn chacha20(key: &[u8], nonce: &[u8]) -> Inner {
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    if let Some(wide) = Wide::chacha(key.try_into().expect(LENGTHS), nonce) {
-        return Inner::Wide(wide);
-    }
     if nonce.len() == 8 { Inner::Chacha20(keyed(key, nonce)) } else { Inner::Chacha20Ietf(keyed(key, nonce)) }
 }
 
@@ -246,7 +242,7 @@ enum Inner {
     Block(Mode128),
     Blowfish(Cfb64),
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    Wide(Box<Wide>),
+    SalsaWide(Box<Salsa>),
     Salsa20(Box<Salsa20>),
     Chacha20(Box<ChaCha20Legacy>),
     Chacha20Ietf(Box<ChaCha20>),
@@ -281,7 +277,7 @@ impl Cipher {
                 Ok(())
             }
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-            Inner::Wide(wide) => wide.apply(data),
+            Inner::SalsaWide(salsa) => salsa.apply(data),
             Inner::Salsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20(chacha) => chacha.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data).map_err(drop),

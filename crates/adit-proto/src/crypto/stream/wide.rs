@@ -1,19 +1,17 @@
-//! ChaCha20 and Salsa20, eight blocks at a time, where the processor has AVX2.
+//! Salsa20, eight blocks at a time, where the processor has AVX2.
 //!
 //! ```text
 //!   vector w of 16   word w of block 0 | of block 1 | ... | of block 7        32 bits each
 //! ```
 //!
-//! Every vector holds one word of eight blocks, so that rounds are additions, exclusive ors and rotations of whole
-//! vectors; what comes of them is turned round at the end. The compiler does not make vectors of loops in the release
-//! build, which is linked for size: hence the processor's own names.
+//! Every vector holds one word of eight blocks. A round is then additions, exclusive ors and rotations of whole vectors.
+//! The result is transposed at the end. The salsa20 crate handles one block at a time.
 
 #[cfg(target_arch = "x86")]
 use std::arch::x86::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::array;
-use std::hint::black_box;
 
 use fearless_simd::{Avx2, Level, SimdInto, u8x32};
 
@@ -25,45 +23,18 @@ const GROUP_LEN: usize = 8 * BLOCK_LEN;
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
 /// A keystream at some byte of it.
-pub(super) struct Wide {
+pub(super) struct Salsa {
     avx2: Avx2,
-    rounds: Rounds,
     /// The input of all blocks; the counter's two words do not matter.
     words: [u32; 16],
-    /// The counter of the first block.
-    first: u64,
-    /// Bytes of keystream before the next.
+    /// Bytes of keystream before the next, below `u64::MAX`.
     position: u64,
-    /// Bytes that the keystream has.
-    len: u64,
 }
 
-#[derive(Clone, Copy)]
-enum Rounds {
-    Chacha,
-    Salsa,
-}
-
-impl Wide {
-    /// ChaCha20 with 8-byte or 12-byte nonce; `None` if the processor cannot.
-    pub(super) fn chacha(key: &[u8; 32], nonce: &[u8]) -> Option<Box<Self>> {
-        let key: [u32; 8] = words(key);
-        let (first, last, len) = if let Ok(nonce) = <&[u8; 12]>::try_from(nonce) {
-            let [high, nonce @ ..]: [u32; 3] = words(nonce);
-            // The nonce's first word has the place of the counter's upper half.
-            (u64::from(high) << 32, nonce, (1 << 32) * BLOCK_LEN as u64)
-        } else {
-            (0, words(nonce), u64::MAX)
-        };
-        let mut input = [0; 16];
-        input[..4].copy_from_slice(&CONSTANTS);
-        input[4..12].copy_from_slice(&key);
-        input[14..].copy_from_slice(&last);
-        Self::new(Rounds::Chacha, input, first, len)
-    }
-
-    /// Salsa20 with 8-byte nonce; `None` if the processor cannot.
-    pub(super) fn salsa(key: &[u8; 32], nonce: &[u8]) -> Option<Box<Self>> {
+impl Salsa {
+    /// Salsa20 with 8-byte nonce; `None` if the processor has no AVX2.
+    pub(super) fn new(key: &[u8; 32], nonce: &[u8; 8]) -> Option<Box<Self>> {
+        let avx2 = Level::new().as_avx2()?;
         let key: [u32; 8] = words(key);
         let nonce: [u32; 2] = words(nonce);
         let mut input = [0; 16];
@@ -71,17 +42,12 @@ impl Wide {
         input[1..5].copy_from_slice(&key[..4]);
         input[6..8].copy_from_slice(&nonce);
         input[11..15].copy_from_slice(&key[4..]);
-        Self::new(Rounds::Salsa, input, 0, u64::MAX)
-    }
-
-    fn new(rounds: Rounds, words: [u32; 16], first: u64, len: u64) -> Option<Box<Self>> {
-        let avx2 = Level::new().as_avx2()?;
-        Some(Box::new(Self { avx2, rounds, words, first, position: 0, len }))
+        Some(Box::new(Self { avx2, words: input, position: 0 }))
     }
 
     /// `Err` when the keystream ends before `data` does, which is then unchanged.
     pub(super) fn apply(&mut self, data: &mut [u8]) -> Result<(), ()> {
-        if data.len() as u64 > self.len - self.position {
+        if data.len() as u64 > u64::MAX - self.position {
             return Err(());
         }
         let done = self.position_in_block();
@@ -114,11 +80,7 @@ impl Wide {
 
     /// Whole groups, the first from the block on that `position` lies in.
     fn apply_groups(&self, data: &mut [u8]) {
-        let counter = self.first.wrapping_add(self.position / BLOCK_LEN as u64);
-        match self.rounds {
-            Rounds::Chacha => chacha(self.avx2, &self.words, counter, data),
-            Rounds::Salsa => salsa(self.avx2, &self.words, counter, data),
-        }
+        salsa(self.avx2, &self.words, self.position / BLOCK_LEN as u64, data);
     }
 }
 
@@ -128,66 +90,12 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     array::from_fn(|n| u32::from_le_bytes(words[n]))
 }
 
-/// A quarter of four quarter rounds of ChaCha: `a += b; d = (d ^ a) <<< n`, in pairs.
-macro_rules! chacha_step {
-    ($x:ident, $rotated:expr, $([$a:literal, $b:literal, $d:literal]),*) => {
-        $($x[$a] = _mm256_add_epi32($x[$a], $x[$b]);)*
-        $($x[$d] = _mm256_xor_si256($x[$d], $x[$a]);)*
-        $($x[$d] = $rotated($x[$d]);)*
-    };
-}
-
 /// A quarter of a quarter round of Salsa: `a ^= (b + c) <<< n`.
 macro_rules! salsa_step {
     ($x:ident, $n:literal, $([$a:literal, $b:literal, $c:literal]),*) => {
         $($x[$a] = _mm256_xor_si256($x[$a], rotate!(_mm256_add_epi32($x[$b], $x[$c]), $n));)*
     };
 }
-
-fearless_simd::kernel!(
-    /// Lays the keystream of ChaCha20 over whole groups.
-    fn chacha(avx2: Avx2, words: &[u32; 16], counter: u64, data: &mut [u8]) {
-        // Rotations by whole bytes are shuffles; in the open, the compiler makes two of the first.
-        let by_16 = black_box(_mm256_broadcastsi128_si256(_mm_setr_epi8(
-            2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13,
-        )));
-        let by_8 = black_box(_mm256_broadcastsi128_si256(_mm_setr_epi8(
-            3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14,
-        )));
-        let by_16 = |v| _mm256_shuffle_epi8(v, by_16);
-        let by_8 = |v| _mm256_shuffle_epi8(v, by_8);
-        let by_12 = |v| rotate!(v, 12);
-        let by_7 = |v| rotate!(v, 7);
-        let mut input = words.map(|word| _mm256_set1_epi32(word.cast_signed()));
-        let mut counter = counter;
-        for group in data.as_chunks_mut().0 {
-            [input[12], input[13]] = counters(counter);
-            let mut x = input;
-            for _ in 0..10 {
-                // Columns, then diagonals, two at a time: what they need fits the registers.
-                chacha_step!(x, by_16, [0, 4, 12], [1, 5, 13]);
-                chacha_step!(x, by_16, [2, 6, 14], [3, 7, 15]);
-                chacha_step!(x, by_12, [8, 12, 4], [9, 13, 5]);
-                chacha_step!(x, by_12, [10, 14, 6], [11, 15, 7]);
-                chacha_step!(x, by_8, [0, 4, 12], [1, 5, 13]);
-                chacha_step!(x, by_8, [2, 6, 14], [3, 7, 15]);
-                chacha_step!(x, by_7, [8, 12, 4], [9, 13, 5]);
-                chacha_step!(x, by_7, [10, 14, 6], [11, 15, 7]);
-
-                chacha_step!(x, by_16, [0, 5, 15], [1, 6, 12]);
-                chacha_step!(x, by_16, [2, 7, 13], [3, 4, 14]);
-                chacha_step!(x, by_12, [10, 15, 5], [11, 12, 6]);
-                chacha_step!(x, by_12, [8, 13, 7], [9, 14, 4]);
-                chacha_step!(x, by_8, [0, 5, 15], [1, 6, 12]);
-                chacha_step!(x, by_8, [2, 7, 13], [3, 4, 14]);
-                chacha_step!(x, by_7, [10, 15, 5], [11, 12, 6]);
-                chacha_step!(x, by_7, [8, 13, 7], [9, 14, 4]);
-            }
-            finish(avx2, x, &input, group);
-            counter = counter.wrapping_add(8);
-        }
-    }
-);
 
 fearless_simd::kernel!(
     /// Lays the keystream of Salsa20 over whole groups.
@@ -270,71 +178,45 @@ fn lay(avx2: Avx2, keystream: __m256i, over: &mut [u8; 32]) {
 
 #[cfg(test)]
 mod tests {
-    use chacha20::{ChaCha20, ChaCha20Legacy};
     use cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
     use salsa20::Salsa20;
 
     use super::*;
 
     const KEY: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
-    const NONCE: [u8; 12] = *b"twelve bytes";
+    const NONCE: [u8; 8] = *b"a nonce!";
 
-    /// Pairs of what is tested and another implementation, if this processor has AVX2.
-    fn pairs() -> Vec<(Box<Wide>, Box<dyn Seekable>)> {
-        let nonce = NONCE[..8].try_into().expect("8 bytes");
-        let pairs: [(_, Box<dyn Seekable>); 3] = [
-            (Wide::chacha(&KEY, &NONCE), Box::new(ChaCha20::new(&KEY.into(), &NONCE.into()))),
-            (Wide::chacha(&KEY, &NONCE[..8]), Box::new(ChaCha20Legacy::new(&KEY.into(), nonce))),
-            (Wide::salsa(&KEY, &NONCE[..8]), Box::new(Salsa20::new(&KEY.into(), nonce))),
-        ];
-        pairs.into_iter().filter_map(|(own, other)| Some((own?, other))).collect()
-    }
-
-    trait Seekable {
-        fn keystream(&mut self, at: u64, len: usize) -> Vec<u8>;
-    }
-
-    impl<C: StreamCipher + StreamCipherSeek> Seekable for C {
-        fn keystream(&mut self, at: u64, len: usize) -> Vec<u8> {
-            let mut keystream = vec![0; len];
-            self.seek(at);
-            self.apply_keystream(&mut keystream);
-            keystream
-        }
+    /// `len` bytes from byte `at` of the keystream, by the crate.
+    fn expected(at: u64, len: usize) -> Vec<u8> {
+        let mut salsa = Salsa20::new(&KEY.into(), &NONCE.into());
+        let mut keystream = vec![0; len];
+        salsa.seek(at);
+        salsa.apply_keystream(&mut keystream);
+        keystream
     }
 
     #[test]
     fn any_lengths_from_any_byte() {
-        for (mut own, mut other) in pairs() {
-            for at in [0, 1, 63, 64, 511, (1 << 38) - 5_000] {
-                for len in [0, 1, 64, 448, 511, 512, 513, 1_100, 4_096] {
-                    own.position = at;
-                    let mut data = vec![0; len];
-                    own.apply(&mut data).expect("not at its end");
-                    assert!(data == other.keystream(at, len), "{len} bytes from {at}");
-                    assert_eq!(own.position, at + len as u64);
-                }
+        let Some(mut own) = Salsa::new(&KEY, &NONCE) else { return };
+        for at in [0, 1, 63, 64, 511, (1 << 38) - 5_000, (1 << 38) - 100] {
+            for len in [0, 1, 64, 448, 511, 512, 513, 1_100, 4_096] {
+                own.position = at;
+                let mut data = vec![0; len];
+                own.apply(&mut data).expect("not at its end");
+                assert!(data == expected(at, len), "{len} bytes from {at}");
+                assert_eq!(own.position, at + len as u64);
             }
         }
     }
 
     #[test]
-    fn the_counter_has_two_words() {
-        for (mut own, mut other) in pairs().split_off(1) {
-            own.position = (1 << 38) - 100;
-            let mut data = vec![0; 2_000];
-            own.apply(&mut data).expect("not at its end");
-            assert!(data == other.keystream((1 << 38) - 100, 2_000));
-        }
-    }
-
-    #[test]
-    fn ends_where_the_counter_does() {
-        // The counter's upper half, which is the nonce's, has no room for a carry.
-        let Some(mut own) = Wide::chacha(&KEY, &[0xff; 12]) else { return };
-        own.position = (1 << 38) - 100;
-        assert_eq!(own.apply(&mut [0; 101]), Err(()));
-        assert_eq!(own.apply(&mut [0; 100]), Ok(()));
+    fn ends_where_its_position_does() {
+        let Some(mut own) = Salsa::new(&KEY, &NONCE) else { return };
+        own.position = u64::MAX - 100;
+        let mut data = [7; 101];
+        assert_eq!(own.apply(&mut data), Err(()));
+        assert_eq!(data, [7; 101]);
+        assert_eq!(own.apply(&mut data[..100]), Ok(()));
         assert_eq!(own.apply(&mut [0; 1]), Err(()));
     }
 }

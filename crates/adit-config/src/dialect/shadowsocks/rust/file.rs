@@ -700,7 +700,7 @@ pub(super) fn level(verbosity: u64) -> Level {
 
 pub(super) fn online_url(text: &str) -> Result<Secret, Problem> {
     if !["https://", "http://", "file:///", "/"].iter().any(|begin| text.starts_with(begin)) {
-        return Err(Problem::new("no address that begins with http://, and no path of a file"));
+        return Err(Problem::new("must be an address (http:// or https://) or the path of a file"));
     }
     value::secret(text, MAX_TEXT)
 }

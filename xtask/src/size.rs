@@ -1,0 +1,160 @@
+//! The size of the program, held against its limit and shown beside earlier sizes.
+//!
+//! `bench/size.tsv` has one row for each time that somebody stored the sizes: at a release, or when a change moved them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::process::{cargo, output, run};
+use crate::suites::target_dir;
+
+/// Largest release binary, in bytes: half of what the programs ship that it stands beside.
+const MAX_LEN: u64 = 24_000_000;
+/// The stored sizes, from the root of the workspace.
+const HISTORY: &str = "bench/size.tsv";
+/// Earlier sizes that are shown.
+const SHOWN: usize = 5;
+
+/// One row of [`HISTORY`]: sizes in bytes, `None` where that profile was not built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    date: String,
+    compiler: String,
+    release: u64,
+    small: Option<u64>,
+    commit: String,
+}
+
+/// Builds the release binary, prints its size beside earlier ones, and fails above the limit. `--profile small` does the
+/// same for that profile, without a limit. `--save` builds both and stores their sizes.
+pub(crate) fn size(root: &Path, args: &[&str]) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(root.join(HISTORY)).with_context(|| format!("read {HISTORY}"))?;
+    let rows = parse(&text)?;
+    match args {
+        [] => release(root, &rows).map(drop),
+        ["--profile", "release"] => release(root, &rows).map(drop),
+        ["--profile", "small"] => small(root, &rows).map(drop),
+        ["--save"] => {
+            let row =
+                Row { release: release(root, &rows)?, small: Some(small(root, &rows)?), ..about(root)? };
+            std::fs::write(root.join(HISTORY), text + &line(&row))
+                .with_context(|| format!("write {HISTORY}"))?;
+            println!("size: stored in {HISTORY}");
+            Ok(())
+        }
+        _ => bail!("unknown option: {}\nhint: --profile small, or --save", args.join(" ")),
+    }
+}
+
+/// Builds the program and gives its path.
+pub(crate) fn build(root: &Path, profile: &str) -> anyhow::Result<PathBuf> {
+    run(cargo(root).args(["build", "--profile", profile, "--package", "adit"]))?;
+    Ok(target_dir(root)?.join(profile).join(format!("adit{}", std::env::consts::EXE_SUFFIX)))
+}
+
+fn release(root: &Path, rows: &[Row]) -> anyhow::Result<u64> {
+    let len = built(root, "release")?;
+    let percent = 100.0 * to_f64(len) / to_f64(MAX_LEN);
+    println!(
+        "size: release: {len} bytes, {percent:.0} % of the limit of {MAX_LEN}{}",
+        since(rows, len, |row| Some(row.release))
+    );
+    for row in &rows[rows.len().saturating_sub(SHOWN)..] {
+        let small = row.small.map_or(String::new(), |small| format!(", small {small}"));
+        println!(
+            "size: before: {} release {}{small} ({}, after \"{}\")",
+            row.date, row.release, row.compiler, row.commit
+        );
+    }
+    ensure!(len <= MAX_LEN, "release binary is larger than {MAX_LEN} bytes: {len}");
+    Ok(len)
+}
+
+fn small(root: &Path, rows: &[Row]) -> anyhow::Result<u64> {
+    let len = built(root, "small")?;
+    println!("size: small: {len} bytes{}", since(rows, len, |row| row.small));
+    Ok(len)
+}
+
+fn built(root: &Path, profile: &str) -> anyhow::Result<u64> {
+    let binary = build(root, profile)?;
+    Ok(binary.metadata().with_context(|| format!("look at {}", binary.display()))?.len())
+}
+
+/// How far `len` is from the last stored size.
+fn since(rows: &[Row], len: u64, of: impl Fn(&Row) -> Option<u64>) -> String {
+    let last = rows.iter().rev().find_map(|row| Some((of(row)?, &row.date)));
+    last.map_or(String::new(), |(last, date)| {
+        let percent = 100.0 * (to_f64(len) / to_f64(last) - 1.0);
+        format!(", {percent:+.1} % since {date}")
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for a figure of three digits")]
+fn to_f64(len: u64) -> f64 {
+    len as f64
+}
+
+/// A row without sizes: today, this compiler, the last commit.
+fn about(root: &Path) -> anyhow::Result<Row> {
+    let compiler = output(Command::new("rustc").arg("--version").current_dir(root))?;
+    let compiler = compiler.split_whitespace().nth(1).context("version of rustc")?.to_owned();
+    let head = output(
+        Command::new("git").args(["log", "-1", "--date=short", "--format=%cd%x09%s"]).current_dir(root),
+    )?;
+    let (date, commit) = head.trim_end().split_once('\t').context("date and subject of the last commit")?;
+    let commit = commit.replace('\t', " ");
+    Ok(Row { date: date.to_owned(), compiler, release: 0, small: None, commit })
+}
+
+fn line(row: &Row) -> String {
+    let Row { date, compiler, release, small, commit } = row;
+    let small = small.map_or("-".to_owned(), |small| small.to_string());
+    format!("{date}\t{compiler}\t{release}\t{small}\t{commit}\n")
+}
+
+fn parse(text: &str) -> anyhow::Result<Vec<Row>> {
+    text.lines().filter(|line| !line.starts_with('#')).map(row).collect()
+}
+
+fn row(line: &str) -> anyhow::Result<Row> {
+    let bad = || format!("{HISTORY}: bad row: {line}");
+    let [date, compiler, release, small, commit] = *line.split('\t').collect::<Vec<_>>() else {
+        bail!(bad());
+    };
+    let small = match small {
+        "-" => None,
+        small => Some(small.parse().with_context(bad)?),
+    };
+    let release = release.parse().with_context(bad)?;
+    let [date, compiler, commit] = [date, compiler, commit].map(str::to_owned);
+    Ok(Row { date, compiler, release, small, commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_sizes_can_be_read_and_written() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let text = std::fs::read_to_string(root.join(HISTORY)).unwrap();
+        let rows = parse(&text).unwrap();
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.release <= MAX_LEN));
+        let again: String = rows.iter().map(line).collect();
+        assert!(text.ends_with(&again), "{again}");
+        for bad in ["2026-01-01\t1.95.0\t1\t2", "2026-01-01\t1.95.0\tx\t-\tc", "2026-01-01\t1.95.0\t1\t\tc"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_trend_is_against_the_last_row_that_has_the_size() {
+        let rows = parse("d1\tc\t100\t50\tone\nd2\tc\t200\t-\ttwo\n").unwrap();
+        assert_eq!(since(&rows, 210, |row| Some(row.release)), ", +5.0 % since d2");
+        assert_eq!(since(&rows, 49, |row| row.small), ", -2.0 % since d1");
+        assert_eq!(since(&[], 49, |row| row.small), "");
+    }
+}
