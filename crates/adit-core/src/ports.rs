@@ -19,13 +19,13 @@ use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, OrderSender, Orders, Stop, Stopper};
 
-use crate::access::{Access, Past};
+use crate::access::{Access, PacketRoutes, Past};
 use crate::conns::Conns;
-use crate::datagram::{Far, SharedScratch};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
 use crate::metrics::InboundMetrics;
-use crate::outbound::Leaf;
+use crate::outbound::{Leaf, packets};
+use crate::packet::SharedScratch;
 use crate::run::{Sockets, StartError, open, open_unix};
 use crate::session::CoreContext;
 use crate::status::Directory;
@@ -116,7 +116,7 @@ impl Ports {
         }
         let outbounds = &self.config.outbounds;
         if inbound.outbound >= outbounds.len()
-            || inbound::takes_datagrams(&inbound) && !Far::carries_any(outbounds, inbound.outbound)
+            || inbound::takes_datagrams(&inbound) && !packets::carries_any(outbounds, inbound.outbound)
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
@@ -189,6 +189,8 @@ pub(crate) struct Site {
     pub(crate) active: Rc<Cell<usize>>,
     pub(crate) ways: Vec<Leaf>,
     pub(crate) past: Option<Past>,
+    /// How datagrams are relayed.
+    pub(crate) udp: Rc<model::Udp>,
     pub(crate) scratch: SharedScratch,
     /// The ports that were opened since.
     pub(crate) open: RefCell<Vec<OpenPort>>,
@@ -210,15 +212,21 @@ impl Site {
         pacer: Option<Arc<Pacer>>,
         metrics: Arc<InboundMetrics>,
     ) -> Surroundings {
-        let Leaf { outbound, far } = self.ways[inbound.outbound].clone();
+        let Leaf { outbound, packets } = self.ways[inbound.outbound].clone();
+        let access = Access::new(&self.config, inbound, self.past.as_ref());
+        let datagrams = packets.map(|packets| inbound::Datagrams {
+            routes: Rc::new(PacketRoutes::new(packets, access.clone())),
+            udp: self.udp.clone(),
+            scratch: self.scratch.clone(),
+        });
         Surroundings {
             metrics,
             outbound,
             core: self.core.clone(),
             guard: self.guard.clone(),
             active: self.active.clone(),
-            datagrams: far.map(|far| inbound::Datagrams { far, scratch: self.scratch.clone() }),
-            access: Access::new(&self.config, inbound, self.past.as_ref()),
+            datagrams,
+            access,
             pacer,
         }
     }

@@ -21,11 +21,11 @@ use thiserror::Error;
 use crate::access::Past;
 use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
-use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport};
+use crate::outbound::{self, Check, Group, GroupPackets, GroupShared, Leaf, Outbound, Transport, packets};
+use crate::packet::{Exchange, PacketOutbound, SharedScratch};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
@@ -158,7 +158,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        let carries = Far::carries_any(&config.outbounds, inbound.outbound);
+        let carries = packets::carries_any(&config.outbounds, inbound.outbound);
         if inbound::needs_datagrams(inbound) && !carries {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
@@ -553,7 +553,8 @@ async fn run_core(plan: Plan, stop: Stop) {
     let past = Past::new(&config);
     let scratch = SharedScratch::default();
     let open = RefCell::default();
-    let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
+    let udp = Rc::new(config.udp.clone());
+    let site = Rc::new(Site { config, index, core, guard, active, ways, past, udp, scratch, open });
     let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
     for (index, ((model, shared), metrics)) in inbounds.enumerate() {
         let around = site.around(model, pacers.inbounds[index].clone(), metrics.clone());
@@ -603,17 +604,18 @@ fn ways_out(
             let (carrier, pacer) = beneath(at, outbound);
             let running = Outbound::new(outbound, shared, metrics.clone());
             let running = Rc::new(running.with_carrier(carrier).with_pacer(pacer));
-            let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
-            Leaf { outbound: running, far }
+            let packets = packets::of(outbound, &config.udp, &running, pool);
+            Leaf { outbound: running, packets }
         })
         .collect();
     let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     all.map(|(index, ((outbound, shared), metrics))| {
         let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
         let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
-        let far = Far::carries_any(&config.outbounds, index)
-            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
-        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
+        let carries = packets::carries_any(&config.outbounds, index);
+        let packets = || Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>;
+        let packets = carries.then(packets);
+        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), packets }
     })
     .collect()
 }

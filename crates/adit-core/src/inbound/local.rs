@@ -1,6 +1,7 @@
 //! The port for applications: SOCKS4, 4a, 5 and HTTP, told apart by the first byte.
 
 mod http;
+mod packets;
 
 use std::future::poll_fn;
 use std::io;
@@ -15,8 +16,9 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
+use self::packets::AssociationPackets;
 use super::{Datagrams, Inbound};
-use crate::datagram::{Ends, Near, Relay};
+use crate::packet::Engine;
 use crate::relay::{Early, Endpoint};
 use crate::session::{Prepared, Session};
 
@@ -158,14 +160,12 @@ impl Client<'_> {
             let at = SocketAddr::new(addr.ip(), 0);
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
-            let near = Near::Socks { client: self.peer.ip().to_canonical() };
-            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.access.clone() };
-            let Inbound { name, metrics, .. } = self.inbound;
-            let relay =
-                Relay::new(name.clone(), metrics.clone(), socket, ends, datagrams.scratch.clone(), None);
-            relay.map(|relay| (relay, made.addr)).map_err(|_| Failure::General)
+            let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical()));
+            let listener = self.inbound.packet_listener(packets, socket, datagrams);
+            let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
+            engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
         });
-        let (relay, bound) = match made {
+        let (engine, bound) = match made {
             Ok(made) => made,
             Err(failure) => return self.refuse(&stream, request, failure).await,
         };
@@ -190,7 +190,7 @@ impl Client<'_> {
             }
             Poll::Ready(())
         });
-        Box::pin(relay.run(over)).await;
+        Box::pin(engine.run(over)).await;
     }
 
     async fn socks_handshake(&self, stream: &Stream, wire: &mut RecvBuf) -> Option<socks::Request> {

@@ -5,6 +5,7 @@ mod shadowsocks;
 mod snell;
 mod stranger;
 mod tunnel;
+mod tunnel_packets;
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,13 +18,14 @@ use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_proto::wire::Target;
 
+use self::tunnel_packets::TunnelPackets;
 use crate::access::{Access, Route};
 use crate::carrier::kcp;
-use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::outbound::Outbound;
+use crate::packet::{Engine, Exchange, Listener, PacketInbound, Routes, SharedScratch};
 use crate::session::CoreContext;
 use crate::users::{Accounts, Ledger};
 
@@ -56,8 +58,10 @@ pub(crate) struct Inbound {
 /// What an inbound needs to carry datagrams.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
-    /// Where they go.
-    pub(crate) far: Rc<Far>,
+    /// Which way they take.
+    pub(crate) routes: Rc<dyn Routes>,
+    /// How they are relayed.
+    pub(crate) udp: Rc<model::Udp>,
     /// The core's space for them.
     pub(crate) scratch: SharedScratch,
 }
@@ -261,35 +265,34 @@ impl Inbound {
         exchange: (Arc<Exchange>, usize),
         mut stop: Stop,
     ) {
-        let near = match protocol {
-            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
-                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
-                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
-            },
-            model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
+        let packets: Box<dyn PacketInbound> = match protocol {
+            model::InboundProtocol::Shadowsocks(server) => {
+                shadowsocks::packets(&server.key, self.kind.accounts(), exchange)
+            }
+            model::InboundProtocol::Tunnel { target, .. } => Box::new(TunnelPackets::new(target)),
             model::InboundProtocol::Snell(_) => {
                 let Kind::Snell(shared) = &self.kind else { return };
-                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
+                Box::new(snell::QuicPackets::new(shared.clone(), self.guard.clone()))
             }
             model::InboundProtocol::Local(_) => return,
         };
-        match self.relay(near, socket, Some(exchange)) {
-            Some(Ok(relay)) => relay.run(stop.draining()).await,
-            Some(Err(error)) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
-            None => {}
+        let Some(datagrams) = &self.datagrams else { return };
+        let listener = self.packet_listener(packets, socket, datagrams);
+        match Engine::new(listener, &datagrams.udp, datagrams.scratch.clone()) {
+            Ok(engine) => engine.run(stop.draining()).await,
+            Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }
 
-    /// A relay for the datagrams to `socket`; `None` if the outbound carries none.
-    fn relay(
+    /// A `socket` for datagrams, whose clients speak `packets`.
+    fn packet_listener(
         &self,
-        near: Near,
+        inbound: Box<dyn PacketInbound>,
         socket: std::net::UdpSocket,
-        exchange: Option<(Arc<Exchange>, usize)>,
-    ) -> Option<std::io::Result<Relay>> {
-        let Datagrams { far, scratch } = self.datagrams.clone()?;
-        let ends = Ends { near, far, access: self.access.clone() };
-        Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
+        datagrams: &Datagrams,
+    ) -> Listener {
+        let (name, metrics) = (self.name.clone(), self.metrics.clone());
+        Listener { name, metrics, socket, inbound, routes: datagrams.routes.clone() }
     }
 
     /// The way to `target`.

@@ -3,7 +3,11 @@
 //! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
 //! [`super::stranger`], whatever the method and whichever of these it is.
 
+mod packets;
 mod relay;
+mod sessions;
+
+pub(super) use packets::packets;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +58,7 @@ pub(crate) struct ShadowsocksServerShared {
 }
 
 /// The relay that a key is for, with a server for each user.
-pub(super) fn relay(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
+fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
     if key.hops().is_empty() {
         return None;
     }
@@ -89,7 +93,7 @@ impl ShadowsocksServerShared {
             ServerCover::Plugin(plugin) => (ObfsServer::Off, plugin.transports.tcp()),
         };
         Self {
-            relay: relay(&config.key),
+            relay: relay_of(&config.key),
             obfs,
             has_plugin,
             replay: config.replay,

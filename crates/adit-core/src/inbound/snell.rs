@@ -2,8 +2,12 @@
 //!
 //! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
 
+mod association;
 mod keys;
+mod packets;
 mod udp;
+
+pub(super) use packets::QuicPackets;
 
 use std::future::poll_fn;
 use std::io;

@@ -1,6 +1,8 @@
 //! The registry of ways out.
 
+mod direct_packets;
 mod group;
+pub(crate) mod packets;
 mod shadowsocks;
 mod snell;
 
@@ -28,8 +30,11 @@ use crate::notice;
 use crate::record::EndReason;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
+pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
-pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
+pub(crate) use group::{
+    Check, Failure, Group, GroupPackets, GroupShared, Health, Leaf, Passage, Report, Transport,
+};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
 

@@ -1,5 +1,9 @@
 //! The Shadowsocks client: one connection to the server for each request.
 
+mod packets;
+
+pub(crate) use packets::{ShadowsocksPackets, sends_by_plugin};
+
 use std::io;
 use std::sync::Arc;
 

@@ -1,5 +1,11 @@
 //! The Snell client: connections to a server, and the ones that are kept for further requests.
 
+mod link;
+mod packets;
+mod quic;
+
+pub(crate) use packets::SnellPackets;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;

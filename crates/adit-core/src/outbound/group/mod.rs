@@ -9,6 +9,7 @@
 //! [`lane`] decides, on what [`probe`] finds out; [`shared`] is where they meet.
 
 mod lane;
+mod packets;
 mod probe;
 mod shared;
 mod track;
@@ -26,13 +27,15 @@ use adit_net::rt;
 use adit_proto::wire::Target;
 
 use super::{OpenError, Opened, Outbound};
-use crate::datagram::Far;
+use crate::outbound::packets::over_sockets;
+use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
 
 use self::shared::{Member, Roster};
 
 pub(crate) use lane::Report;
+pub(crate) use packets::GroupPackets;
 pub(crate) use probe::{Check, run};
 pub(crate) use shared::{GroupShared, Transport};
 pub(crate) use track::{Failure, Health};
@@ -51,7 +54,7 @@ pub(crate) struct Leaf {
     /// For streams.
     pub(crate) outbound: Rc<Outbound>,
     /// For datagrams, if it carries them.
-    pub(crate) far: Option<Rc<Far>>,
+    pub(crate) packets: Option<Rc<dyn PacketOutbound>>,
 }
 
 /// A group on one core.
@@ -140,14 +143,14 @@ impl Group {
         Err(error)
     }
 
-    /// The member that a new flow of datagrams goes over, with its way.
-    pub(crate) fn pick(&self) -> Option<(Rc<Far>, Rc<Here>)> {
+    /// The member that a new flow of datagrams goes over, with its way out.
+    pub(crate) fn pick(&self) -> Option<(Rc<dyn PacketOutbound>, Rc<Here>)> {
         let now = rt::now();
         self.shared.start(Transport::Udp, now);
         let view = self.view();
         let here = view.here[view.roster.chosen(Transport::Udp)?].clone();
         self.shared.note_use(Transport::Udp, &here.member, now);
-        Some((here.leaf.far.clone()?, here))
+        Some((here.leaf.packets.clone()?, here))
     }
 
     fn find(&self, member: &Arc<Member>) -> Option<Rc<Here>> {
@@ -171,7 +174,7 @@ fn view_of(
             (Some(index), _) => leaves[index].clone(),
             (None, Some(shared)) => Leaf {
                 outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
-                far: Far::new(&member.outbound, udp).map(Rc::new),
+                packets: over_sockets(&member.outbound, udp),
             },
             (None, None) => unreachable!("a member that is added brings what cores share"),
         };

@@ -1,6 +1,7 @@
 //! A stream to a server that carries the datagrams of one flow (Snell's command 6).
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -9,14 +10,12 @@ use std::time::Instant;
 use adit_net::dial::DialError;
 use adit_net::rt::{Pool, Stream};
 use adit_proto::snell::udp;
-use adit_proto::wire::Target;
+use adit_proto::wire::{Target, WireError};
 
-use super::drops::Drop;
-use super::frames::Frames;
-use crate::flow::Tick;
 use crate::io::{Received, poll_recv};
 use crate::layer::Stack;
 use crate::outbound::{Opened, Outbound};
+use crate::packet::{DropReason, FlowStream, Frames, Tick};
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, Outcome, Policy};
 
@@ -51,26 +50,31 @@ impl Link {
         Self { outbound, pool, state: State::Idle, frames: Frames::default(), is_answered: false }
     }
 
-    /// Queues a datagram; the first one asks for the stream, which goes on with [`Link::poll`].
-    pub(super) fn push(
-        &mut self,
-        target: &Target,
-        payload: &[u8],
-        tick: Tick,
-        now: Instant,
-    ) -> Result<(), Drop> {
+    /// The stream is over; after one that was good the next datagram may begin another at once.
+    fn fail(&mut self, reason: EndReason, tick: Tick) {
+        let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
+        let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
+        self.frames = Frames::default();
+        tracing::debug!(outbound = &*self.outbound.name, reason = reason.name(), %reason, "stream of datagrams ended");
+        close(&self.outbound, *end, reason, &self.pool);
+    }
+}
+
+impl FlowStream for Link {
+    /// Queues a datagram; the first one asks for the stream, which goes on with [`Link::poll_flush`].
+    fn push(&mut self, target: &Target, payload: &[u8], tick: Tick, now: Instant) -> Result<(), DropReason> {
         if matches!(self.state, State::Failed(at) if tick.wrapping_sub(at) >= RETRY_AFTER) {
             self.state = State::Idle;
         }
         if let State::Idle = self.state {
-            let (dial, stack) = self.outbound.dial_for_datagrams().ok_or(Drop::Down)?;
+            let (dial, stack) = self.outbound.dial_for_datagrams().ok_or(DropReason::Down)?;
             self.state = State::Dialling(dial, stack);
             self.is_answered = false;
         }
         let stack = match &mut self.state {
-            State::Idle | State::Failed(_) => return Err(Drop::Down),
+            State::Idle | State::Failed(_) => return Err(DropReason::Down),
             State::Dialling(_, stack) => stack,
-            State::Open(end) => end.stack.as_mut().ok_or(Drop::Down)?,
+            State::Open(end) => end.stack.as_mut().ok_or(DropReason::Down)?,
         };
         let header = (udp::request_len(target), |out: &mut [u8]| {
             udp::emit_request(target, out);
@@ -79,7 +83,7 @@ impl Link {
     }
 
     /// Dials and sends. Ready once nothing waits; an error has ended the stream.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
         if let State::Dialling(dial, _) = &mut self.state {
             match ready!(dial.as_mut().poll(cx)) {
                 Ok(stream) => {
@@ -101,22 +105,15 @@ impl Link {
         Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
     }
 
-    /// Sends what the stream takes. What is left goes when it takes more; a failure is dealt with here.
-    pub(super) fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
-        match self.poll_flush(cx, tick) {
-            Poll::Pending | Poll::Ready(_) => {}
-        }
-    }
-
     /// Sends when much waits, while more is on its way.
-    pub(super) fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
+    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
         if self.frames.is_long() && matches!(self.state, State::Open(_)) {
             self.flush(cx, tick);
         }
     }
 
     /// What has come from the server: frames, each a datagram. Pending while there is no stream; an error has ended it.
-    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
         let State::Open(end) = &mut self.state else { return Poll::Pending };
         match ready!(poll_recv(end, Side::Far, &self.pool, cx)) {
             Ok(received) => {
@@ -131,17 +128,16 @@ impl Link {
         }
     }
 
-    /// The stream is over; after one that was good the next datagram may begin another at once.
-    pub(super) fn fail(&mut self, reason: EndReason, tick: Tick) {
-        let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
-        let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
-        self.frames = Frames::default();
-        tracing::debug!(outbound = &*self.outbound.name, reason = reason.name(), %reason, "stream of datagrams ended");
-        close(&self.outbound, *end, reason, &self.pool);
+    fn parse(&self, frame: &[u8]) -> Result<(SocketAddr, usize), WireError> {
+        udp::parse_answer(frame)
+    }
+
+    fn end(&mut self, tick: Tick) {
+        self.fail(EndReason::Finished, tick);
     }
 }
 
-impl std::ops::Drop for Link {
+impl Drop for Link {
     fn drop(&mut self) {
         if let State::Open(end) = std::mem::replace(&mut self.state, State::Idle) {
             close(&self.outbound, *end, EndReason::Idle, &self.pool);
