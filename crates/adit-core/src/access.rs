@@ -34,7 +34,7 @@ enum Role {
 }
 
 /// The way past the tunnels, on one core.
-pub(crate) struct Past {
+pub(crate) struct DirectRoute {
     direct: Rc<Outbound>,
     packets: Rc<DirectPackets>,
 }
@@ -55,7 +55,7 @@ enum Fate {
     Blocked,
 }
 
-impl Past {
+impl DirectRoute {
     /// The way past the tunnels of `config`, with the socket options of the first; `None` without rules.
     pub(crate) fn new(config: &Config) -> Option<Self> {
         if config.acl.is_none() && config.acl_of.is_empty() {
@@ -72,11 +72,11 @@ impl Past {
 
 impl Access {
     /// The rules of `config` for an inbound, if there are any.
-    pub(crate) fn new(config: &Config, inbound: &Inbound, past: Option<&Past>) -> Option<Rc<Self>> {
+    pub(crate) fn new(config: &Config, inbound: &Inbound, past: Option<&DirectRoute>) -> Option<Rc<Self>> {
         let list = config.access(inbound)?.clone();
         let role = match &inbound.protocol {
             InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => {
-                let Past { direct, packets } = past?;
+                let DirectRoute { direct, packets } = past?;
                 Role::Client { direct: direct.clone(), packets: packets.clone() }
             }
             InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) => Role::Server,

@@ -19,7 +19,7 @@ use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, OrderSender, Orders, Stop, Stopper};
 
-use crate::access::{Access, PacketRoutes, Past};
+use crate::access::{Access, DirectRoute, PacketRoutes};
 use crate::conns::Conns;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
@@ -188,7 +188,7 @@ pub(crate) struct Site {
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
     pub(crate) ways: Vec<Leaf>,
-    pub(crate) past: Option<Past>,
+    pub(crate) past: Option<DirectRoute>,
     /// How datagrams are relayed.
     pub(crate) udp: Rc<model::Udp>,
     pub(crate) scratch: SharedScratch,

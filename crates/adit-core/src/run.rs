@@ -18,7 +18,7 @@ use adit_net::store::StoreError;
 use adit_net::udp::{RawListener, RawSocket, Socket, check_raw, listen_raw};
 use thiserror::Error;
 
-use crate::access::Past;
+use crate::access::DirectRoute;
 use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
 use crate::guard::Guard;
@@ -550,7 +550,7 @@ async fn run_core(plan: Plan, stop: Stop) {
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
-    let past = Past::new(&config);
+    let past = DirectRoute::new(&config);
     let scratch = SharedScratch::default();
     let open = RefCell::default();
     let udp = Rc::new(config.udp.clone());

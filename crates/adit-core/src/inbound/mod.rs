@@ -30,6 +30,8 @@ use crate::session::CoreContext;
 use crate::users::{Accounts, Ledger};
 
 pub(crate) use shadowsocks::ShadowsocksServerShared;
+#[cfg(test)]
+pub(crate) use shadowsocks::packets as shadowsocks_packets;
 pub(crate) use snell::SnellServerShared;
 
 /// One way in, on one core.

@@ -7,7 +7,7 @@ mod packets;
 mod relay;
 mod sessions;
 
-pub(super) use packets::packets;
+pub(crate) use packets::packets;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

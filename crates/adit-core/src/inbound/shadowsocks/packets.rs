@@ -17,7 +17,7 @@ use crate::users::{Account, Accounts};
 
 /// What the clients of a server with this `key` speak. `exchange` is what the cores of the listener share, with the
 /// number of this core.
-pub(in crate::inbound) fn packets(
+pub(crate) fn packets(
     key: &model::ShadowsocksServerKey,
     accounts: Accounts,
     exchange: (Arc<Exchange>, usize),

@@ -207,3 +207,87 @@ impl Drop for SessionPackets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const KEY: &str = "AAECAwQFBgcICQoLDA0ODw==";
+
+    fn key() -> adit_config::model::ShadowsocksKey {
+        let form = adit_config::model::KeyForm::Password;
+        let method = "2022-blake3-aes-128-gcm".parse().unwrap();
+        adit_config::model::ShadowsocksKey::new(method, adit_config::model::Secret::new(KEY), form).unwrap()
+    }
+
+    fn sessions(exchange: &Arc<Exchange>, core: usize) -> SessionPackets {
+        let key = adit_config::model::ShadowsocksServerKey::new(key()).unwrap().derive();
+        let Key::Aead2022(keys) = key.key() else { panic!("a 2022 method") };
+        let packets = ServerPackets::new(keys, key.shared_users());
+        SessionPackets::new(packets, Arc::default(), (exchange.clone(), core))
+    }
+
+    fn datagram(codec: &mut dyn PacketCodec) -> Vec<u8> {
+        let target = Target::new(b"192.0.2.1", 443).unwrap();
+        let mut block = vec![0; 4096];
+        let sealed = codec.seal(&mut block, 2000..2100, &target, NOW, &mut OsRng).unwrap();
+        block[sealed].to_vec()
+    }
+
+    fn arrival(port: u16) -> Arrival {
+        let at = SocketAddr::from(([192, 0, 2, 7], port));
+        Arrival { peer: Peer { at, local: None }, class: 0, now: 0, unix_s: NOW }
+    }
+
+    #[test]
+    fn a_session_lives_as_long_as_it_is_held() {
+        let exchange = Arc::new(Exchange::new(2));
+        let (mut server, mut other) = (sessions(&exchange, 0), sessions(&exchange, 1));
+        let mut codec = client_packets(&key().derive(), &mut OsRng);
+        let opened = server.open(&arrival(1), &mut datagram(&mut *codec)).unwrap().unwrap();
+        let client = opened.client;
+        server.hold(&client).unwrap();
+        server.hold(&client).unwrap();
+        // It has another address now, and is still the same client.
+        let opened = server.open(&arrival(2), &mut datagram(&mut *codec)).unwrap().unwrap();
+        assert_eq!((opened.client, server.peer(&client)), (client, Some(arrival(2).peer)));
+        // The other core hands over what reaches it.
+        assert!(other.open(&arrival(3), &mut datagram(&mut *codec)).unwrap().is_none());
+        let mut moved = server.next_moved(Waker::noop()).unwrap();
+        let mut bytes = std::mem::take(&mut moved.bytes);
+        let opened = server.open_moved(&moved, &arrival(3), &mut bytes).unwrap();
+        assert_eq!((opened.client, server.peer(&client)), (client, Some(arrival(3).peer)));
+        server.release(&client);
+        assert!(server.peer(&client).is_some(), "one flow still holds it");
+        server.release(&client);
+        assert!(server.peer(&client).is_none());
+        assert!(
+            other.open(&arrival(4), &mut datagram(&mut *codec)).unwrap().is_some(),
+            "nobody has it any more"
+        );
+    }
+
+    #[test]
+    fn sessions_without_flows_cost_nothing() {
+        let mut server = sessions(&Arc::new(Exchange::new(1)), 0);
+        for port in 1..1000 {
+            let mut codec = client_packets(&key().derive(), &mut OsRng);
+            let opened = server.open(&arrival(port), &mut datagram(&mut *codec)).unwrap().unwrap();
+            // A second datagram before its flow begins is of the same session, and no replay passes.
+            let mut second = datagram(&mut *codec);
+            let mut again = second.clone();
+            assert!(server.open(&arrival(port), &mut second).unwrap().is_some());
+            assert!(matches!(
+                server.open(&arrival(port), &mut again),
+                Err(DropReason::Wire(WireError::Replayed { .. }))
+            ));
+            assert_eq!(server.peer(&opened.client), Some(arrival(port).peer));
+        }
+        assert_eq!((server.index.len(), server.slots.len()), (0, 0));
+    }
+}
