@@ -7,15 +7,16 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 
 use adit_config::model::acl::{AccessList, Verdict};
 use adit_config::model::{Config, Dial, Inbound, InboundProtocol, Outbound as Model, OutboundProtocol};
 use adit_proto::wire::{Host, Target};
 
-use crate::datagram::Far;
 use crate::dispatch::Outbound;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::{Connector, Direct};
+use crate::outbound::{Connector, Direct, DirectPackets};
+use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 
 /// Name in logs of the way past a tunnel.
 const DIRECT: &str = "direct";
@@ -28,15 +29,15 @@ pub(crate) struct Access {
 
 enum Role {
     /// Targets may go past the tunnel.
-    Client { direct: Rc<dyn Outbound>, far: Rc<Far> },
+    Client { direct: Rc<dyn Outbound>, packets: Rc<DirectPackets> },
     /// Targets and clients may be refused.
     Server,
 }
 
 /// The way past the tunnels, on one core.
-pub(crate) struct Past {
+pub(crate) struct DirectRoute {
     direct: Rc<dyn Outbound>,
-    far: Rc<Far>,
+    packets: Rc<DirectPackets>,
 }
 
 /// What the rules say of one target.
@@ -49,16 +50,7 @@ pub(crate) enum Fate {
     Blocked,
 }
 
-/// Where a client's datagram goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Through the tunnel.
-    Through,
-    /// Past it.
-    Past,
-}
-
-impl Past {
+impl DirectRoute {
     /// The way past the tunnels of `config`, with the socket options of the first; `None` without rules.
     pub(crate) fn new(config: &Config) -> Option<Self> {
         if config.acl.is_none() && config.acl_of.is_empty() {
@@ -69,18 +61,18 @@ impl Past {
         let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
         let direct = Direct::new(Connector::new(&model, Arc::new(OutboundMetrics::default()), (None, None)));
-        Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp)?) })
+        Some(Self { direct: Rc::new(direct), packets: Rc::new(DirectPackets::new(&model, &config.udp)) })
     }
 }
 
 impl Access {
     /// The rules of `config` for an inbound, if there are any.
-    pub(crate) fn new(config: &Config, inbound: &Inbound, past: Option<&Past>) -> Option<Rc<Self>> {
+    pub(crate) fn new(config: &Config, inbound: &Inbound, past: Option<&DirectRoute>) -> Option<Rc<Self>> {
         let list = config.access(inbound)?.clone();
         let role = match &inbound.protocol {
             InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => {
-                let Past { direct, far } = past?;
-                Role::Client { direct: direct.clone(), far: far.clone() }
+                let DirectRoute { direct, packets } = past?;
+                Role::Client { direct: direct.clone(), packets: packets.clone() }
             }
             InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) => Role::Server,
         };
@@ -128,40 +120,74 @@ impl Access {
             }
         }
     }
+}
 
-    /// Where a client's datagrams for `target` go; `None` while that depends on addresses that `ip` does not give.
-    pub(crate) fn side(&self, target: &Target, ip: impl FnOnce(&Far) -> Option<IpAddr>) -> Option<Side> {
-        let Role::Client { far, .. } = &self.role else { return Some(Side::Through) };
-        let through = match self.list.proxies(&target.host) {
-            Verdict::Yes => true,
-            Verdict::No => false,
-            Verdict::Resolve => self.list.proxies_any([ip(far)?]),
-        };
-        Some(if through { Side::Through } else { Side::Past })
+/// The number of the direct outbound, which a client's rules may choose.
+const DIRECT_VIA: Via = Via(1);
+
+/// Which way an inbound's datagrams take: `outbound`, unless its access list says otherwise.
+pub(crate) struct PacketRoutes {
+    outbound: Rc<dyn PacketOutbound>,
+    access: Option<Rc<Access>>,
+}
+
+impl PacketRoutes {
+    /// The routes of an inbound with this outbound and access list.
+    pub(crate) fn new(outbound: Rc<dyn PacketOutbound>, access: Option<Rc<Access>>) -> Self {
+        Self { outbound, access }
+    }
+}
+
+impl Routes for PacketRoutes {
+    fn is_fixed(&self) -> bool {
+        self.access.is_none()
     }
 
-    /// The way past the tunnel for datagrams.
-    pub(crate) fn past(&self) -> Option<&Rc<Far>> {
-        match &self.role {
-            Role::Client { far, .. } => Some(far),
+    fn accepts(&self, source: IpAddr) -> bool {
+        self.access.as_ref().is_none_or(|access| access.accepts(source))
+    }
+
+    fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
+        let through = Decision::Through(Via::DEFAULT);
+        let Some(access) = &self.access else { return through };
+        let (list, target) = (&access.list, question.target);
+        match &access.role {
+            Role::Client { packets, .. } => match list.proxies(&target.host) {
+                Verdict::Yes => through,
+                Verdict::No => Decision::Through(DIRECT_VIA),
+                Verdict::Resolve => match packets.find(target, None, Some(waker), now) {
+                    Known::Addr(addr) if !list.proxies_any([addr.ip()]) => {
+                        Decision::At(DIRECT_VIA, addr.ip())
+                    }
+                    // A name that has no address here may have one at the other end.
+                    Known::Addr(_) | Known::Nothing => through,
+                    Known::Pending => Decision::Pending,
+                },
+            },
+            Role::Server => match list.reaches(&target.host) {
+                Verdict::Yes => through,
+                Verdict::No => Decision::Reject,
+                Verdict::Resolve => match self.outbound.address_of(target, Some(waker), now) {
+                    // Another server looks the name up, and judges its addresses by its own rules.
+                    None => through,
+                    Some(Known::Addr(addr)) if list.reaches_any([addr.ip()]) => {
+                        Decision::At(Via::DEFAULT, addr.ip())
+                    }
+                    Some(Known::Addr(_)) => Decision::Reject,
+                    Some(Known::Nothing) => Decision::Unresolved,
+                    Some(Known::Pending) => Decision::Pending,
+                },
+            },
+        }
+    }
+
+    fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>> {
+        if via == Via::DEFAULT {
+            return Some(self.outbound.clone());
+        }
+        match &self.access.as_ref()?.role {
+            Role::Client { packets, .. } => Some(packets.clone()),
             Role::Server => None,
-        }
-    }
-
-    /// Whether a server passes a datagram for `target` on to another server, which looks names up itself.
-    pub(crate) fn may_reach(&self, target: &Target) -> bool {
-        match (&self.role, self.list.reaches(&target.host)) {
-            (Role::Client { .. }, _) | (Role::Server, Verdict::Yes | Verdict::Resolve) => true,
-            (Role::Server, Verdict::No) => false,
-        }
-    }
-
-    /// Whether a server sends a datagram for `target` to this address.
-    pub(crate) fn reaches(&self, target: &Target, ip: IpAddr) -> bool {
-        match (&self.role, self.list.reaches(&target.host)) {
-            (Role::Client { .. }, _) | (Role::Server, Verdict::Yes) => true,
-            (Role::Server, Verdict::No) => false,
-            (Role::Server, Verdict::Resolve) => self.list.reaches_any([ip]),
         }
     }
 }

@@ -19,14 +19,14 @@ use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, OrderSender, Orders, Stop, Stopper};
 
-use crate::access::{Access, Past};
+use crate::access::{Access, DirectRoute, PacketRoutes};
 use crate::conns::Conns;
-use crate::datagram::{Far, SharedScratch};
 use crate::dispatch::CoreContext;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Surroundings};
 use crate::metrics::InboundMetrics;
-use crate::outbound::Leaf;
+use crate::outbound::{Leaf, packets};
+use crate::packet::SharedScratch;
 use crate::run::{Sockets, StartError, open, open_unix};
 use crate::status::Directory;
 use crate::users::Ledger;
@@ -115,7 +115,7 @@ impl Ports {
             return Err(over());
         }
         if self.config.outbound(&inbound.outbound).is_none()
-            || inbound::takes_datagrams(&inbound) && !Far::carries_any(&self.config, &inbound.outbound)
+            || inbound::takes_datagrams(&inbound) && !packets::carries_any(&self.config, &inbound.outbound)
         {
             return Err(build(io::ErrorKind::Unsupported.into()));
         }
@@ -187,7 +187,9 @@ pub(crate) struct Site {
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
     pub(crate) ways: Vec<Leaf>,
-    pub(crate) past: Option<Past>,
+    pub(crate) past: Option<DirectRoute>,
+    /// How datagrams are relayed.
+    pub(crate) udp: Rc<model::Udp>,
     pub(crate) scratch: SharedScratch,
     /// The ports that were opened since.
     pub(crate) open: RefCell<Vec<OpenPort>>,
@@ -210,15 +212,22 @@ impl Site {
         metrics: Arc<InboundMetrics>,
     ) -> Surroundings {
         let way = self.ways.iter().find(|way| **way.outbound.name() == *inbound.outbound);
-        let Leaf { outbound, far, .. } = way.expect("inbounds name outbounds of the configuration").clone();
+        let way = way.expect("inbounds name outbounds of the configuration");
+        let Leaf { outbound, packets, .. } = way.clone();
+        let access = Access::new(&self.config, inbound, self.past.as_ref());
+        let datagrams = packets.map(|packets| inbound::Datagrams {
+            routes: Rc::new(PacketRoutes::new(packets, access.clone())),
+            udp: self.udp.clone(),
+            scratch: self.scratch.clone(),
+        });
         Surroundings {
             metrics,
             outbound,
             core: self.core.clone(),
             guard: self.guard.clone(),
             active: self.active.clone(),
-            datagrams: far.map(|far| inbound::Datagrams { far, scratch: self.scratch.clone() }),
-            access: Access::new(&self.config, inbound, self.past.as_ref()),
+            datagrams,
+            access,
             pacer,
         }
     }

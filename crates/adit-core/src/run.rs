@@ -19,15 +19,17 @@ use adit_net::store::StoreError;
 use adit_net::udp::{RawListener, RawSocket, Socket, check_raw, listen_raw};
 use thiserror::Error;
 
-use crate::access::Past;
+use crate::access::DirectRoute;
 use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
-use crate::datagram::{Exchange, Far, SharedScratch};
 use crate::dispatch::CoreContext;
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Around, Check, Connector, Group, GroupShared, Leaf, Leaves, Transport};
+use crate::outbound::{
+    self, Around, Check, Connector, Group, GroupPackets, GroupShared, Leaf, Leaves, Transport, packets,
+};
+use crate::packet::{Exchange, PacketOutbound, SharedScratch};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::status::{Directory, Status};
 use crate::users::Ledger;
@@ -159,7 +161,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut addresses = vec![Vec::new(); config.inbounds.len()];
     let mut sockets: Vec<Sockets> = (0..count).map(|_| Sockets::default()).collect();
     for (index, inbound) in config.inbounds.iter().enumerate() {
-        let carries = Far::carries_any(config, &inbound.outbound);
+        let carries = packets::carries_any(config, &inbound.outbound);
         if inbound::needs_datagrams(inbound) && !carries {
             let source = io::Error::new(io::ErrorKind::Unsupported, "its outbound carries no datagrams");
             return Err(StartError::Build { name: inbound.name.clone(), source });
@@ -551,10 +553,11 @@ async fn run_core(plan: Plan, stop: Stop) {
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
-    let past = Past::new(&config);
+    let past = DirectRoute::new(&config);
     let scratch = SharedScratch::default();
     let open = RefCell::default();
-    let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
+    let udp = Rc::new(config.udp.clone());
+    let site = Rc::new(Site { config, index, core, guard, active, ways, past, udp, scratch, open });
     let inbounds = site.config.inbounds.iter().zip(inbound_shared.iter()).zip(&metrics.inbounds);
     for (index, ((model, shared), metrics)) in inbounds.enumerate() {
         let around = site.around(model, pacers.inbounds[index].clone(), metrics.clone());
@@ -611,9 +614,9 @@ fn ways_out(
     all.map(|(outbound, shared)| {
         let outbound::Shared::Group(shared) = shared else { return leaves[&outbound.name].clone() };
         let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp, pool));
-        let far =
-            Far::carries_any(config, &outbound.name).then(|| Rc::new(Far::group(group.clone(), &config.udp)));
-        Leaf::group(group, far)
+        let packets = packets::carries_any(config, &outbound.name)
+            .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
+        Leaf::group(group, packets)
     })
     .collect()
 }

@@ -17,6 +17,7 @@ pub mod rate;
 pub mod raw;
 pub mod store;
 pub mod tcp;
+pub mod timer;
 #[cfg(target_os = "linux")]
 pub mod tun;
 #[cfg(target_os = "linux")]

@@ -192,6 +192,8 @@ pub struct Udp {
     pub fragment: bool,
     /// Largest packet that the path takes, headers of IP and UDP included; `None` for what the system knows.
     pub mtu: Option<u16>,
+    /// Whether datagrams of bulk gather for up to 0.2 ms before they are relayed, which saves processor time.
+    pub gather: bool,
 }
 
 impl Udp {
@@ -202,7 +204,8 @@ impl Udp {
 impl Default for Udp {
     fn default() -> Self {
         // RFC 4787 (REQ-5) recommends five minutes; so does shadowsocks-rust.
-        Self { idle: Duration::from_secs(300), flows: 4096, ecn: false, dscp: 0, fragment: false, mtu: None }
+        let idle = Duration::from_secs(300);
+        Self { idle, flows: 4096, ecn: false, dscp: 0, fragment: false, mtu: None, gather: true }
     }
 }
 

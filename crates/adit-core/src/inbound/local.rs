@@ -1,11 +1,13 @@
 //! The port for applications: SOCKS4, 4a, 5 and HTTP, told apart by the first byte.
 
 mod http;
+mod packets;
 
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,9 +18,10 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
+use self::packets::AssociationPackets;
 use super::{Datagrams, Factory, Inbound, Serve};
-use crate::datagram::{Ends, Near, Relay};
 use crate::dispatch::{Future, Session};
+use crate::packet::{Engine, Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
 
 /// Time for everything before a request is whole.
@@ -59,7 +62,7 @@ impl Serve for LocalPort {
     }
 
     /// Associations have ports of their own.
-    fn near(&self, _inbound: &Inbound) -> Option<Near> {
+    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
         None
     }
 }
@@ -182,14 +185,12 @@ impl Client<'_> {
             let at = SocketAddr::new(addr.ip(), 0);
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
-            let near = Near::Socks { client: self.peer.ip().to_canonical() };
-            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.origin.access.clone() };
-            let Inbound { name, metrics, .. } = self.inbound;
-            let relay =
-                Relay::new(name.clone(), metrics.clone(), socket, ends, datagrams.scratch.clone(), None);
-            relay.map(|relay| (relay, made.addr)).map_err(|_| Failure::General)
+            let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical()));
+            let listener = self.inbound.packet_listener(packets, socket, datagrams);
+            let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
+            engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
         });
-        let (relay, bound) = match made {
+        let (engine, bound) = match made {
             Ok(made) => made,
             Err(failure) => return self.refuse(&stream, request, failure).await,
         };
@@ -214,7 +215,7 @@ impl Client<'_> {
             }
             Poll::Ready(())
         });
-        Box::pin(relay.run(over)).await;
+        Box::pin(engine.run(over)).await;
     }
 
     async fn socks_handshake(&self, stream: &Stream, wire: &mut RecvBuf) -> Option<socks::Request> {

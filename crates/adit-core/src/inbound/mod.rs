@@ -5,6 +5,7 @@ mod shadowsocks;
 mod snell;
 mod stranger;
 mod tunnel;
+mod tunnel_packets;
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -20,13 +21,15 @@ use adit_net::rt::{self, Stop, Stream};
 
 use crate::access::Access;
 use crate::carrier::kcp;
-use crate::datagram::{Ends, Exchange, Far, Near, Relay, SharedScratch};
 use crate::dispatch::{CoreContext, Future, Origin, Outbound};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
+use crate::packet::{Engine, Exchange, Listener, PacketInbound, Routes, SharedScratch};
 use crate::users::{Accounts, Ledger};
 
+#[cfg(test)]
+pub(crate) use shadowsocks::packets as shadowsocks_packets;
 pub(crate) use snell::SnellServerShared;
 
 /// One way in, on one core.
@@ -53,8 +56,10 @@ pub(crate) struct Inbound {
 /// What an inbound needs to carry datagrams.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
-    /// Where they go.
-    pub(crate) far: Rc<Far>,
+    /// Which way they take.
+    pub(crate) routes: Rc<dyn Routes>,
+    /// How they are relayed.
+    pub(crate) udp: Rc<model::Udp>,
     /// The core's space for them.
     pub(crate) scratch: SharedScratch,
 }
@@ -101,7 +106,9 @@ pub(crate) trait Serve {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()>;
 
     /// The client side of its datagrams, if it takes any on a port of its own.
-    fn near(&self, inbound: &Inbound) -> Option<Near>;
+    ///
+    /// `exchange` is shared by the cores of the listener, with the number of this core.
+    fn packets(&self, inbound: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>>;
 }
 
 /// What an inbound shares over all cores.
@@ -235,24 +242,24 @@ impl Inbound {
         exchange: (Arc<Exchange>, usize),
         mut stop: Stop,
     ) {
-        let Some(near) = self.protocol.near(&self) else { return };
-        match self.relay(near, socket, Some(exchange)) {
-            Some(Ok(relay)) => relay.run(stop.draining()).await,
-            Some(Err(error)) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
-            None => {}
+        let Some(packets) = self.protocol.packets(&self, exchange) else { return };
+        let Some(datagrams) = &self.datagrams else { return };
+        let listener = self.packet_listener(packets, socket, datagrams);
+        match Engine::new(listener, &datagrams.udp, datagrams.scratch.clone()) {
+            Ok(engine) => engine.run(stop.draining()).await,
+            Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }
 
-    /// A relay for the datagrams to `socket`; `None` if the outbound carries none.
-    fn relay(
+    /// A `socket` for datagrams, whose clients speak `packets`.
+    fn packet_listener(
         &self,
-        near: Near,
+        inbound: Box<dyn PacketInbound>,
         socket: std::net::UdpSocket,
-        exchange: Option<(Arc<Exchange>, usize)>,
-    ) -> Option<io::Result<Relay>> {
-        let Datagrams { far, scratch } = self.datagrams.clone()?;
-        let ends = Ends { near, far, access: self.origin.access.clone() };
-        Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
+        datagrams: &Datagrams,
+    ) -> Listener {
+        let (name, metrics) = (self.name.clone(), self.metrics.clone());
+        Listener { name, metrics, socket, inbound, routes: datagrams.routes.clone() }
     }
 
     /// One task per connection.

@@ -3,7 +3,11 @@
 //! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
 //! [`super::stranger`], whatever the method and whichever of these it is.
 
+mod packets;
 mod relay;
+mod sessions;
+
+pub(crate) use packets::packets;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -22,11 +26,11 @@ use adit_proto::wire::{Target, WireError};
 
 use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
 use super::{Factory, Inbound, Serve};
-use crate::datagram::Near;
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::notice::{self, Notice};
 use crate::obfs::server_outer;
+use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
@@ -41,6 +45,8 @@ const RECENT_SALTS: usize = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct ShadowsocksServerShared {
     key: ServerKey,
+    /// As the configuration has it.
+    config_key: model::ShadowsocksServerKey,
     /// Where clients are passed on to, if they are.
     relay: Option<(Relay, Arc<[Target]>)>,
     obfs: ObfsServer,
@@ -55,7 +61,7 @@ pub(crate) struct ShadowsocksServerShared {
 }
 
 /// The relay that a key is for, with a server for each user.
-fn relay(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
+fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)> {
     if key.hops().is_empty() {
         return None;
     }
@@ -90,7 +96,8 @@ impl ShadowsocksServerShared {
             ServerCover::Plugin(plugin) => (ObfsServer::Off, plugin.transports.tcp()),
         };
         Self {
-            relay: relay(&config.key),
+            config_key: config.key.clone(),
+            relay: relay_of(&config.key),
             obfs,
             has_plugin,
             replay: config.replay,
@@ -163,12 +170,8 @@ impl Serve for ShadowsocksServer {
         Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
     }
 
-    fn near(&self, _inbound: &Inbound) -> Option<Near> {
-        let accounts = self.0.accounts.clone();
-        Some(match self.0.relay.clone() {
-            Some((relay, hops)) => Near::relay(relay, hops, accounts),
-            None => Near::shadowsocks(&self.0.key, accounts),
-        })
+    fn packets(&self, _: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        Some(packets(&self.0.config_key, self.0.accounts.clone(), exchange))
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
 
+mod association;
 mod keys;
+mod packets;
 mod udp;
+
+pub(super) use packets::QuicPackets;
 
 use std::future::poll_fn;
 use std::io;
@@ -24,10 +28,10 @@ use self::keys::{Keys, identify};
 use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
-use crate::datagram::{Near, QuicPort};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::obfs::server_outer;
+use crate::packet::{Exchange, PacketInbound};
 use crate::record::{EndReason, Side};
 use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
@@ -98,8 +102,8 @@ impl Serve for SnellServer {
         Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
     }
 
-    fn near(&self, inbound: &Inbound) -> Option<Near> {
-        Some(Near::Quic(QuicPort::new(self.0.clone(), inbound.guard.clone())))
+    fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        Some(Box::new(QuicPackets::new(self.0.clone(), inbound.guard.clone())))
     }
 }
 

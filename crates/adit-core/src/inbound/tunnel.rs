@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
+use super::tunnel_packets::TunnelPackets;
 use super::{Factory, Inbound, Serve};
-use crate::datagram::Near;
 use crate::dispatch::{Future, Session};
+use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
 
 /// The fixed target of all connections.
@@ -35,8 +37,8 @@ impl Serve for Tunnel {
         })
     }
 
-    fn near(&self, _inbound: &Inbound) -> Option<Near> {
-        Some(Near::Tunnel(self.target.clone()))
+    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        Some(Box::new(TunnelPackets::new(self.target.clone())))
     }
 }
 

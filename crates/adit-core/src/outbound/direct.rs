@@ -7,8 +7,7 @@ use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::connector::end_of_cut;
-use super::{Around, Connector, Factory, Leaf};
-use crate::datagram::Far;
+use super::{Around, Connector, DirectPackets, Factory, Leaf};
 use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
 use crate::relay::{Endpoint, Outcome, Policy};
 
@@ -54,7 +53,7 @@ pub(super) struct DirectFactory;
 
 impl Factory for DirectFactory {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let far = Far::new(around.model, around.udp).map(Rc::new);
-        Leaf { outbound: Rc::new(Direct::new(connector)), far, group: None }
+        let packets = Rc::new(DirectPackets::new(around.model, around.udp));
+        Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets), group: None }
     }
 }

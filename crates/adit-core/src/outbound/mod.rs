@@ -2,7 +2,9 @@
 
 mod connector;
 mod direct;
+mod direct_packets;
 mod group;
+pub(crate) mod packets;
 mod reject;
 mod shadowsocks;
 mod snell;
@@ -18,14 +20,16 @@ use adit_net::pace::check_pace;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool};
 
-use crate::datagram::Far;
 use crate::notice;
+use crate::packet::PacketOutbound;
 
 pub(crate) use connector::Connector;
 pub(crate) use direct::Direct;
+pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
-pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Leaves, Report, Transport};
-pub(crate) use snell::SnellOutbound;
+pub(crate) use group::{
+    Check, Failure, Group, GroupPackets, GroupShared, Health, Leaf, Leaves, Report, Transport,
+};
 
 /// What an outbound shares over all cores.
 pub(crate) trait Factory: Debug + Send + Sync {
@@ -92,8 +96,8 @@ impl Shared {
 
 impl Leaf {
     /// The outbound of a group on one core.
-    pub(crate) fn group(group: Rc<Group>, far: Option<Rc<Far>>) -> Self {
-        Self { outbound: group.clone(), far, group: Some(group) }
+    pub(crate) fn group(group: Rc<Group>, packets: Option<Rc<dyn PacketOutbound>>) -> Self {
+        Self { outbound: group.clone(), packets, group: Some(group) }
     }
 }
 

@@ -47,5 +47,5 @@ impl Factory for RejectFactory {
 
 /// The outbound that refuses, under the name of `connector`.
 pub(super) fn leaf(connector: Connector) -> Leaf {
-    Leaf { outbound: Rc::new(Reject { name: connector.name }), far: None, group: None }
+    Leaf { outbound: Rc::new(Reject { name: connector.name }), packets: None, group: None }
 }

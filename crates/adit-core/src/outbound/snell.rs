@@ -1,5 +1,11 @@
 //! The Snell client: connections to a server, and the ones that are kept for further requests.
 
+mod link;
+mod packets;
+mod quic;
+
+use packets::SnellPackets;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,10 +24,10 @@ use adit_proto::wire::Target;
 
 use super::connector::end_of_cut;
 use super::{Around, Connector, Factory, Leaf};
-use crate::datagram::Far;
 use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
 use crate::keys::KeySupply;
 use crate::obfs::ClientObfs;
+use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::discard::discard_exchange;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
@@ -320,8 +326,13 @@ impl SnellOutbound {
 impl Factory for Arc<SnellShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         let outbound = SnellOutbound::new(connector, &self.config, self.clone());
-        let far = Far::over_streams(around.model, &self.config, around.udp, &outbound, around.pool);
-        Leaf { outbound, far: far.map(Rc::new), group: None }
+        let has_datagrams = self.config.udp && self.config.version.has_datagrams();
+        let packets = has_datagrams.then(|| {
+            let running = (&outbound, around.pool);
+            let packets = SnellPackets::new(around.model, &self.config, around.udp, running);
+            Rc::new(packets) as Rc<dyn PacketOutbound>
+        });
+        Leaf { outbound, packets, group: None }
     }
 }
 

@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -18,19 +17,6 @@ use crate::pace::{Pacer, Share};
 
 /// Most buffers of one vectored call.
 pub const IO_VECTORS: usize = 64;
-
-thread_local! {
-    static CALLS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Counts, for this thread, the calls that streams make: where it has not changed, none of them had anything to do.
-pub fn stream_calls() -> u32 {
-    CALLS.get()
-}
-
-fn note_call() {
-    CALLS.set(CALLS.get().wrapping_add(1));
-}
 
 /// A connection, driven by readiness: TCP, a unix socket, or one of many streams that a carrier multiplexes.
 ///
@@ -140,7 +126,6 @@ impl Stream {
     /// # Errors
     /// As recv(2).
     pub fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        note_call();
         if let Kind::Carried(carried) = &self.kind {
             return carried.poll_recv(cx, buffer);
         }
@@ -157,7 +142,6 @@ impl Stream {
         cx: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
-        note_call();
         if let Kind::Carried(carried) = &self.kind {
             let buffers = buffers.iter_mut().map(|buffer| &mut **buffer);
             return poll_each(buffers, |buffer| carried.poll_recv(cx, buffer));
@@ -171,7 +155,6 @@ impl Stream {
     /// # Errors
     /// As writev(2).
     pub fn poll_send(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        note_call();
         if let Kind::Carried(carried) = &self.kind {
             let buffers = buffers.iter().map(|buffer| &**buffer);
             return poll_each(buffers, |buffer| carried.poll_send(cx, buffer));

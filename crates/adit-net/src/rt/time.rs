@@ -1,7 +1,12 @@
 use std::future::Future;
+use std::io;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use adit_sys::timer::Timer;
 use thiserror::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A deadline has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -16,11 +21,6 @@ pub fn now() -> Instant {
 /// Seconds since 1970, by the wall clock; 0 for a clock before that.
 pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Stops the whole event loop for `duration`: nothing else on this core runs. For a fraction of a millisecond at most.
-pub fn pause(duration: Duration) {
-    std::thread::sleep(duration);
 }
 
 /// Waits for `duration`.
@@ -47,5 +47,38 @@ pub async fn race<T>(left: impl Future<Output = T>, right: impl Future<Output = 
         biased;
         value = left => value,
         value = right => value,
+    }
+}
+
+/// A timer for times below the millisecond that [`sleep`] knows, on the event loop that made it. The loop waits for it
+/// as for a socket.
+#[derive(Debug)]
+pub struct FineTimer(AsyncFd<Timer>);
+
+impl FineTimer {
+    /// A timer that is not set.
+    ///
+    /// # Errors
+    /// What the system reports; [`io::ErrorKind::Unsupported`] where it has no such timer.
+    pub fn new() -> io::Result<Self> {
+        #[expect(deprecated, reason = "sound for a timer that owns its descriptor; the successor is unsafe")]
+        AsyncFd::try_with_interest(Timer::new()?, Interest::READABLE).map(Self).map_err(Into::into)
+    }
+
+    /// Sets the timer to `duration` from now. It must not be set while [`FineTimer::poll`] is pending.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set(&mut self, duration: Duration) -> io::Result<()> {
+        self.0.get_ref().set(duration)
+    }
+
+    /// Ready once after the time is over, or if the runtime is about to end.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Setting the timer again makes it unreadable: it is never read.
+        if let Ok(mut guard) = ready!(self.0.poll_read_ready(cx)) {
+            guard.clear_ready();
+        }
+        Poll::Ready(())
     }
 }

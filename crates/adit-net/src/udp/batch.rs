@@ -60,7 +60,8 @@ pub struct Batch {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     datagrams: Vec<Datagram>,
-    messages: u64,
+    /// As [`Batch::is_full`].
+    pub(super) is_full: bool,
     spare_at: usize,
 }
 
@@ -78,7 +79,7 @@ impl Batch {
             sender: Sender::new(MESSAGES),
             receiver: Receiver::new(MESSAGES),
             datagrams: Vec::with_capacity(MERGED_MESSAGES * adit_sys::udp::MAX_SEGMENTS),
-            messages: 0,
+            is_full: false,
             spare_at: STRIDE * MESSAGES,
         }
     }
@@ -98,9 +99,9 @@ impl Batch {
         self.datagrams.get(at).copied()
     }
 
-    /// Messages received since the last call, each of one datagram or of many that came merged.
-    pub fn take_messages(&mut self) -> u64 {
-        std::mem::take(&mut self.messages)
+    /// Whether the last call brought as many messages as it asked for, so that more may wait.
+    pub fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// A place of `len` bytes behind the slots; `None` when they are used up, until [`Batch::reset_spare`].
@@ -125,6 +126,7 @@ impl Batch {
 
     pub(super) fn clear(&mut self) {
         self.datagrams.clear();
+        self.is_full = false;
         self.reset_spare();
     }
 
@@ -149,7 +151,6 @@ impl Batch {
 
     /// Notes message `at`, split where the kernel has merged.
     pub(super) fn push(&mut self, at: usize, meta: &Meta) {
-        self.messages += 1;
         let start = at * STRIDE + HEADROOM;
         let (end, slot_end) = (start + meta.len.min(DATA), (at + 1) * STRIDE);
         let from = SocketAddr::new(meta.from.ip().to_canonical(), meta.from.port());

@@ -242,6 +242,7 @@ impl Socket {
                         guard.clear_ready();
                     }
                     self.note(batch, count, lost);
+                    batch.is_full = count == wanted;
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),

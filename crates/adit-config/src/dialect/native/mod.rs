@@ -183,6 +183,7 @@ fn udp(mut table: Fields<'_>, report: &mut Report<'_>) -> Udp {
         dscp: table.integer(report, "dscp", 0..=63).map_or(default.dscp, small),
         fragment: table.flag(report, "fragment").unwrap_or(default.fragment),
         mtu: table.integer(report, "mtu", 576..=65_535).map(small),
+        gather: table.one_of(report, "gather", write::ON_OFF).unwrap_or(default.gather),
     };
     table.finish(report, None);
     udp

@@ -25,6 +25,8 @@ pub(super) const LEVELS: &[(&str, Level)] = &[
 
 pub(super) const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 
+pub(super) const ON_OFF: &[(&str, bool)] = &[("on", true), ("off", false)];
+
 pub(super) const OBFS: &[(&str, ObfsServer)] =
     &[("off", ObfsServer::Off), ("http", ObfsServer::Http), ("tls", ObfsServer::Tls)];
 
@@ -160,6 +162,7 @@ impl Writer {
         if let Some(mtu) = udp.mtu {
             self.raw("mtu", mtu);
         }
+        self.choice("gather", ON_OFF, &udp.gather);
     }
 
     fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {

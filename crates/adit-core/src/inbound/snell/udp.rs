@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 
 use adit_net::rt;
 
-use super::Inbound;
+use super::association::Association;
 use crate::conns::Entry;
-use crate::datagram::Association;
+use crate::inbound::Inbound;
 use crate::record::EndReason;
 use crate::relay::Endpoint;
 
 /// Whether one more association may begin here.
 pub(super) fn has_place(inbound: &Inbound) -> bool {
     let open = usize::try_from(inbound.metrics.datagrams.flows.value()).unwrap_or(0);
-    inbound.datagrams.as_ref().is_some_and(|datagrams| open < datagrams.far.max_flows())
+    inbound.datagrams.as_ref().is_some_and(|datagrams| open < datagrams.udp.flows)
 }
 
 /// Passes datagrams on until the client ends the stream, or nothing has moved for long.
@@ -22,8 +22,8 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     inbound.metrics.requests.add(1);
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
-    let way = (datagrams.far, inbound.origin.access.clone());
-    let association = Association::new(name, metrics, pool, way, datagrams.scratch);
+    let (shared, routes) = ((pool, datagrams.scratch), (datagrams.routes, &*datagrams.udp));
+    let association = Association::new(name, metrics, shared, routes, peer);
     let reason = association.run(near, entry).await;
     let duration = rt::now().saturating_duration_since(since);
     tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");

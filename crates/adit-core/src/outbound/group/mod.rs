@@ -9,6 +9,7 @@
 //! [`lane`] decides, on what [`probe`] finds out; [`shared`] is where they meet.
 
 mod lane;
+mod packets;
 mod probe;
 mod shared;
 mod track;
@@ -27,14 +28,15 @@ use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 
 use super::{Around, Connector};
-use crate::datagram::Far;
 use crate::dispatch::{self, Destination, Future, OpenError, Opened, Outbound};
+use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
 
 use self::shared::{Member, Roster};
 
 pub(crate) use lane::Report;
+pub(crate) use packets::GroupPackets;
 pub(crate) use probe::{Check, run};
 pub(crate) use shared::{GroupShared, Transport};
 pub(crate) use track::{Failure, Health};
@@ -53,7 +55,7 @@ pub(crate) struct Leaf {
     /// For streams.
     pub(crate) outbound: Rc<dyn Outbound>,
     /// For datagrams, if it carries them.
-    pub(crate) far: Option<Rc<Far>>,
+    pub(crate) packets: Option<Rc<dyn PacketOutbound>>,
     /// The group itself, for one.
     pub(crate) group: Option<Rc<Group>>,
 }
@@ -149,14 +151,14 @@ impl Group {
         Err(error)
     }
 
-    /// The member that a new flow of datagrams goes over, with its way.
-    pub(crate) fn pick(&self) -> Option<(Rc<Far>, Rc<Here>)> {
+    /// The member that a new flow of datagrams goes over, with its way out.
+    pub(crate) fn pick(&self) -> Option<(Rc<dyn PacketOutbound>, Rc<Here>)> {
         let now = rt::now();
         self.shared.start(Transport::Udp, now);
         let view = self.view();
         let here = view.here[view.roster.chosen(Transport::Udp)?].clone();
         self.shared.note_use(Transport::Udp, &here.member, now);
-        Some((here.leaf.far.clone()?, here))
+        Some((here.leaf.packets.clone()?, here))
     }
 
     fn find(&self, member: &Arc<Member>) -> Option<Rc<Here>> {

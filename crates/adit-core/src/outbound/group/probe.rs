@@ -10,12 +10,11 @@ use std::task::{Context, Poll, ready};
 use adit_config::model::{self, HttpUrl};
 use adit_net::rt::{self, Pool};
 use adit_net::udp::{Batch, Outgoing};
-use adit_proto::shadowsocks::{NoFilter, PacketCodec};
 use adit_proto::wire::{Rng, Target};
 
 use super::shared::{Due, Transport, wait};
 use super::{Failure, Group, Here};
-use crate::datagram::{Far, Known};
+use crate::packet::{FlowCodec, FlowTransport, Known, Lane, PacketOutbound};
 use crate::record::Side;
 use crate::relay::Endpoint;
 use crate::relay::payload::{Outbox, poll_recv};
@@ -128,11 +127,11 @@ fn poll_answer(
 
 /// Asks the name server from a port of its own.
 async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) -> Result<(), Failure> {
-    let way = here.leaf.far.as_ref().ok_or(Failure::NoConnection)?;
+    let outbound = here.leaf.packets.as_ref().ok_or(Failure::NoConnection)?;
     let dns = Target::from(check.dns);
-    let to = address(way, &dns).await.ok_or(Failure::NoConnection)?;
-    let opened = way.open_plain(&dns, 0).map_err(|_| Failure::NoConnection)?;
-    let (socket, mut codec) = opened.ok_or(Failure::NoConnection)?;
+    let to = address(&**outbound, &dns).await.ok_or(Failure::NoConnection)?;
+    let flow = outbound.clone().begin(&dns, Lane::Common, 0).map_err(|_| Failure::NoConnection)?;
+    let FlowTransport::Socket(socket, mut codec) = flow.transport else { return Err(Failure::NoConnection) };
     let mut batch = Batch::default();
     let mut id = [0; 2];
     OsRng.fill(&mut id);
@@ -152,9 +151,7 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
                 let bytes = &mut batch.block[datagram.range()];
                 let payload = match &mut codec {
                     None => Ok(0..bytes.len()),
-                    Some(codec) => {
-                        codec.open(bytes, rt::unix_time(), &mut NoFilter).map(|packet| packet.payload)
-                    }
+                    Some(codec) => codec.open(bytes, rt::unix_time()).map(|(_, payload)| payload),
                 };
                 if payload.is_ok_and(|payload| is_answer(&bytes[payload], id)) {
                     return Poll::Ready(Ok(()));
@@ -166,9 +163,9 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
 }
 
 /// Where a datagram for `target` has to be sent.
-async fn address(way: &Far, target: &Target) -> Option<SocketAddr> {
+async fn address(outbound: &dyn PacketOutbound, target: &Target) -> Option<SocketAddr> {
     // The clock of the names is that of whoever asks; an answer that seems old is asked for again.
-    poll_fn(|cx| match way.find(target, Some(cx.waker()), 0) {
+    poll_fn(|cx| match outbound.find(target, None, Some(cx.waker()), 0) {
         Known::Addr(addr) => Poll::Ready(Some(addr)),
         Known::Nothing => Poll::Ready(None),
         Known::Pending => Poll::Pending,
@@ -178,19 +175,20 @@ async fn address(way: &Far, target: &Target) -> Option<SocketAddr> {
 
 /// Puts the sealed question into the block.
 fn place_question(
-    codec: &mut Option<Box<dyn PacketCodec>>,
+    codec: &mut Option<Box<dyn FlowCodec>>,
     batch: &mut Batch,
     dns: &Target,
     id: [u8; 2],
 ) -> Option<std::ops::Range<usize>> {
-    let room = codec.as_ref().map(|codec| codec.room(dns));
+    let question = question(id);
+    let room = codec.as_mut().map(|codec| codec.room(dns, &question));
     let (head, tail) = room.map_or((0, 0), |room| (room.head, room.tail));
     let place = batch.take_spare(head + QUESTION_LEN + tail)?;
     let payload = place.start + head..place.start + head + QUESTION_LEN;
-    batch.block[payload.clone()].copy_from_slice(&question(id));
+    batch.block[payload.clone()].copy_from_slice(&question);
     match codec {
         None => Some(payload),
-        Some(codec) => codec.seal(&mut batch.block, payload, dns, rt::unix_time(), &mut OsRng).ok(),
+        Some(codec) => codec.seal(&mut batch.block, payload, dns, rt::unix_time()).ok(),
     }
 }
 

@@ -12,9 +12,8 @@ use adit_net::rt;
 
 use super::lane::{Change, Lane, Report};
 use super::track::Failure;
-use crate::datagram::Far;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::Shared;
+use crate::outbound::{Shared, packets};
 
 /// A member that has given no sign of life for so long is checked when it is to be used.
 const STALE: Duration = Duration::from_secs(2);
@@ -66,8 +65,10 @@ impl Member {
     /// What it does not carry, it gets no weight for.
     fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Shared>) -> Self {
         let [tcp, udp] = weights;
-        let weights =
-            [if carries_streams(outbound) { tcp } else { 0 }, if Far::carries(outbound) { udp } else { 0 }];
+        let weights = [
+            if carries_streams(outbound) { tcp } else { 0 },
+            if packets::carries(outbound) { udp } else { 0 },
+        ];
         Self {
             outbound: outbound.clone(),
             metrics: Arc::default(),

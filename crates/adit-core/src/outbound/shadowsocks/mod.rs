@@ -1,6 +1,7 @@
 //! The Shadowsocks client: one connection to the server for each request.
 
 mod answers;
+mod packets;
 
 use std::io;
 use std::net::IpAddr;
@@ -15,13 +16,14 @@ use adit_proto::shadowsocks::{Client, Key, WallClock};
 use adit_proto::wire::{Host, Target, WireError};
 
 use self::answers::FreshAnswer;
+use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
 use super::{Around, Connector, Factory, Leaf};
-use crate::datagram::Far;
 use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
 use crate::metrics::OutboundMetrics;
 use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
+use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
 use crate::rng::OsRng;
@@ -39,6 +41,7 @@ pub(crate) struct ShadowsocksShared {
     /// Where the plugin listens that takes the server's place, and for what.
     plugin: Option<(PluginPort, Transports)>,
     carries_streams: bool,
+    carries_datagrams: bool,
     /// To a plugin on this machine, whatever the way out from it.
     loopback: Dial,
     /// Salts of answers and of our own requests.
@@ -72,6 +75,7 @@ impl ShadowsocksShared {
             obfs,
             plugin,
             carries_streams: config.transports.tcp(),
+            carries_datagrams: config.transports.udp(),
             loopback: Dial { timeout: dial.timeout, ..Dial::default() },
             salts: Arc::new(SaltFilter::with_generation(SALTS)),
             skewed: Notice::default(),
@@ -147,13 +151,15 @@ struct ShadowsocksOutbound {
 
 impl Factory for Arc<ShadowsocksShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let far = match self.datagram_plugin() {
-            Some(port) => Some(Far::behind_plugin(around.model, around.udp, self.key.clone(), port.clone())),
-            None => Far::new(around.model, around.udp),
-        };
+        let packets = self.carries_datagrams.then(|| {
+            let (server, plugin) = (self.server.clone(), self.datagram_plugin().cloned());
+            let packets =
+                ShadowsocksPackets::new(around.model, (self.key.clone(), server), plugin, around.udp);
+            Rc::new(packets) as Rc<dyn PacketOutbound>
+        });
         let (shared, loopback) = (self.clone(), Dialer::new(&self.loopback));
         let outbound = Rc::new(ShadowsocksOutbound { connector, shared, loopback });
-        Leaf { outbound, far: far.map(Rc::new), group: None }
+        Leaf { outbound, packets, group: None }
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct FlowTable<K, V, const CLASSES: usize> {
     free: u32,
     lists: [List; CLASSES],
     capacity: usize,
-    /// What the last datagram belonged to: most of the time also what the next one belongs to.
+    /// The flow of the last datagram: most of the time also that of the next one.
     last: u32,
 }
 
@@ -110,6 +110,20 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         let slot = self.slots.get_mut(id.index as usize)?;
         let entry = if slot.generation == id.generation { slot.entry.as_mut() } else { None };
         entry.map(|(_, value)| value)
+    }
+
+    /// A flow's key, and what belongs to it, if it still lives.
+    pub(crate) fn entry(&mut self, id: FlowId) -> Option<(&K, &mut V)> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        let entry = if slot.generation == id.generation { slot.entry.as_mut() } else { None };
+        entry.map(|(key, value)| (&*key, value))
+    }
+
+    /// The flows whose key is as wanted.
+    pub(crate) fn ids_where(&self, mut wanted: impl FnMut(&K) -> bool) -> Vec<FlowId> {
+        let slots = (0..).zip(&self.slots);
+        let live = slots.filter(|(_, slot)| slot.entry.as_ref().is_some_and(|(key, _)| wanted(key)));
+        live.map(|(index, slot)| FlowId { index, generation: slot.generation }).collect()
     }
 
     /// The flow that lives in a slot.

@@ -1,12 +1,12 @@
-//! Sessions that wander: the system spreads datagrams over the cores by address, so a client that changes its own may
+//! Sessions that change their address. The system spreads datagrams over the cores by address, so such a client may
 //! reach a core that does not have its session.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use adit_proto::shadowsocks::aead2022::Header;
+use super::inbound::Peer;
 
 /// Datagrams that wait for one core. A core that cannot keep up with these loses them like those of a full socket.
 const MAX_WAITING: usize = 256;
@@ -15,12 +15,15 @@ const SHARDS: usize = 16;
 
 /// A datagram on its way to the core of its session.
 #[derive(Debug)]
-pub(super) struct Moved {
-    pub(super) header: Header,
-    pub(super) bytes: Vec<u8>,
-    pub(super) from: SocketAddr,
-    pub(super) to: Option<IpAddr>,
-    pub(super) class: u8,
+pub(crate) struct Moved {
+    /// What its protocol has read of it; the bytes may have been changed by that.
+    pub(crate) header: Box<dyn Any + Send>,
+    /// The datagram.
+    pub(crate) bytes: Vec<u8>,
+    /// Where it came from.
+    pub(crate) peer: Peer,
+    /// Its traffic class.
+    pub(crate) class: u8,
 }
 
 /// Which core owns which session of one listener, and a mailbox per core. Touched when a session begins or ends and
@@ -34,7 +37,7 @@ pub(crate) struct Exchange {
 #[derive(Debug, Default)]
 struct Mailbox {
     waiting: VecDeque<Moved>,
-    relay: Option<Waker>,
+    engine: Option<Waker>,
 }
 
 impl Exchange {
@@ -44,12 +47,12 @@ impl Exchange {
     }
 
     /// `core` has begun a session.
-    pub(super) fn claim(&self, session: u64, core: usize) {
+    pub(crate) fn claim(&self, session: u64, core: usize) {
         lock(self.shard(session)).insert(session, core);
     }
 
     /// `core` has ended a session.
-    pub(super) fn release(&self, session: u64, core: usize) {
+    pub(crate) fn release(&self, session: u64, core: usize) {
         let mut owners = lock(self.shard(session));
         if owners.get(&session) == Some(&core) {
             owners.remove(&session);
@@ -57,29 +60,29 @@ impl Exchange {
     }
 
     /// The core of a session.
-    pub(super) fn owner(&self, session: u64) -> Option<usize> {
+    pub(crate) fn owner(&self, session: u64) -> Option<usize> {
         lock(self.shard(session)).get(&session).copied()
     }
 
     /// Hands a datagram over; false if the mailbox is full.
-    pub(super) fn post(&self, core: usize, datagram: Moved) -> bool {
+    pub(crate) fn post(&self, core: usize, datagram: Moved) -> bool {
         let mut mailbox = lock(&self.boxes[core]);
         let has_room = mailbox.waiting.len() < MAX_WAITING;
         if has_room {
             mailbox.waiting.push_back(datagram);
         }
-        if let Some(relay) = mailbox.relay.take() {
-            relay.wake();
+        if let Some(engine) = mailbox.engine.take() {
+            engine.wake();
         }
         has_room
     }
 
     /// The next datagram for `core`, or whom to wake when there is one.
-    pub(super) fn take(&self, core: usize, relay: &Waker) -> Option<Moved> {
+    pub(crate) fn take(&self, core: usize, engine: &Waker) -> Option<Moved> {
         let mut mailbox = lock(&self.boxes[core]);
         let next = mailbox.waiting.pop_front();
-        if next.is_none() && !mailbox.relay.as_ref().is_some_and(|old| old.will_wake(relay)) {
-            mailbox.relay = Some(relay.clone());
+        if next.is_none() && !mailbox.engine.as_ref().is_some_and(|old| old.will_wake(engine)) {
+            mailbox.engine = Some(engine.clone());
         }
         next
     }

@@ -1,7 +1,8 @@
 use adit_proto::shadowsocks::client_packets;
 
-use super::super::near::{Near, Opened};
+use super::super::{Arrival, Exchange, Peer};
 use super::*;
+use crate::inbound::shadowsocks_packets;
 use crate::rng::OsRng;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/udp.md");
@@ -17,14 +18,14 @@ fn overhead(method: &str) -> (usize, usize) {
     let at = 2000..2000 + PAYLOAD;
     let up = client.seal(&mut block, at.clone(), &target, NOW, &mut OsRng).unwrap();
 
-    let mut near = Near::shadowsocks(&ShadowsocksServerKey::new(key).unwrap().derive(), Arc::default());
-    let (_, opened) = near.open(LOOPBACK, &mut block[up.clone()], NOW).unwrap();
-    let mut session = match opened {
-        Opened::Plain(..) => None,
-        Opened::Sealed(header) => near.new_session(&header),
-    };
-    let down = near.seal(session.as_deref_mut(), &mut block, at, &target, NOW).unwrap();
-    let room = near.room(session.as_deref(), &target);
+    let key = ShadowsocksServerKey::new(key).unwrap();
+    let mut server = shadowsocks_packets(&key, Arc::default(), (Arc::new(Exchange::new(1)), 0));
+    let arrival = Arrival { peer: Peer { at: LOOPBACK, local: None }, class: 0, now: 0, unix_s: NOW };
+    let opened = server.open(&arrival, &mut block[up.clone()]).unwrap().unwrap();
+    assert_eq!((opened.payload.len(), &*opened.target), (PAYLOAD, &target), "{method}");
+    server.hold(&opened.client).unwrap();
+    let down = server.seal(&opened.client, &mut block, at, &target, NOW).unwrap();
+    let room = server.room(&opened.client, &target);
     assert_eq!(room.head + PAYLOAD + room.tail, down.len(), "{method}: the room is exact");
     (up.len() - PAYLOAD, down.len() - PAYLOAD)
 }

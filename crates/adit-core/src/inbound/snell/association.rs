@@ -1,4 +1,5 @@
-//! The datagrams of one client's stream (Snell's command 6): a socket of its own towards all targets, or a stream.
+//! The server side of a Snell UDP association (command 6): the datagrams of one client's stream. Each outbound that they
+//! take has one flow: a socket towards all targets, or a stream to the next server.
 //!
 //! ```text
 //!   stream ─ one read ─ frames ─────────────────────────→ grouped sends ─→ targets
@@ -13,47 +14,41 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use adit_config::model::Tag;
+use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 use adit_net::udp::Outgoing;
-use adit_proto::shadowsocks::NoFilter;
-use adit_proto::snell::udp;
+use adit_proto::snell::{MAX_PAYLOAD, udp};
 use adit_proto::wire::{Host, Opened, Target, WireError};
 
-use super::drops::{Drop, Tally};
-use super::far::{Codec, Far, FarFlow};
-use super::frames::Frames;
-use super::marks::Marks;
-use super::names::Known;
-use super::relay::{BATCHES, MAX_WAITING};
-use super::{Scratch, SharedScratch};
-use crate::access::Access;
 use crate::conns::{Entry, Tick};
 use crate::metrics::InboundMetrics;
+use crate::packet::{
+    BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks, PacketFlow,
+    Question, Routes, Scratch, SharedScratch, Tally, Via,
+};
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::payload::{Received, poll_recv};
-use crate::rng::OsRng;
 use crate::users::{Lease, Way};
 
 /// One client's datagrams, for as long as its stream lasts.
-pub(crate) struct Association {
+pub(super) struct Association {
     name: Tag,
     metrics: Arc<InboundMetrics>,
     pool: Pool,
-    far: Rc<Far>,
-    access: Option<Rc<Access>>,
+    routes: Rc<dyn Routes>,
+    peer: SocketAddr,
     marks: Marks,
     /// Ticks of silence after which it ends.
     idle: Tick,
     scratch: SharedScratch,
-    /// Made for the first datagram.
-    flow: Option<FarFlow>,
+    /// One for each outbound that datagrams have taken.
+    flows: Vec<Flow>,
     /// Answers that wait for the stream.
     frames: Frames,
-    /// The last target, and where its datagrams are sent: most of the time also the next one's.
-    last: Option<(Target, SocketAddr)>,
-    /// Datagrams for names that are being looked up.
+    /// The last target and its way: most of the time also the next one's.
+    last: Option<(Target, Decision)>,
+    /// Datagrams whose way or address is being looked up.
     waiting: Vec<(Target, Vec<u8>)>,
     has_begun: bool,
     /// Whose it is, where there are users.
@@ -64,6 +59,14 @@ pub(crate) struct Association {
     unix_s: u64,
 }
 
+/// The association's datagrams over one outbound.
+struct Flow {
+    via: Via,
+    side: PacketFlow,
+    /// The last target, and where its datagrams are sent.
+    last: Option<(Target, SocketAddr)>,
+}
+
 /// The parts of a turn that datagrams need on their way.
 struct Turn<'a> {
     scratch: &'a mut Scratch,
@@ -71,28 +74,27 @@ struct Turn<'a> {
 }
 
 impl Association {
-    pub(crate) fn new(
+    /// An association of the client at `peer`.
+    pub(super) fn new(
         name: Tag,
         metrics: Arc<InboundMetrics>,
-        pool: Pool,
-        (far, access): (Rc<Far>, Option<Rc<Access>>),
-        scratch: SharedScratch,
+        (pool, scratch): (Pool, SharedScratch),
+        (routes, udp): (Rc<dyn Routes>, &Udp),
+        peer: SocketAddr,
     ) -> Self {
-        let marks = Marks::new(far.options());
-        let idle = Tick::try_from(far.options().idle.as_secs()).unwrap_or(Tick::MAX / 2);
         metrics.datagrams.flows.add(1);
         metrics.datagrams.begun.add(1);
         Self {
             name,
             metrics,
             pool,
-            far,
-            access,
-            marks,
-            idle,
+            routes,
+            peer,
+            marks: Marks::new(udp),
+            idle: Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2),
             scratch,
-            flow: None,
-            frames: Frames::default(),
+            flows: Vec::new(),
+            frames: Frames::new(MAX_PAYLOAD),
             last: None,
             waiting: Vec::new(),
             has_begun: false,
@@ -105,7 +107,7 @@ impl Association {
     }
 
     /// Passes datagrams on until the stream ends, or nothing has moved for the time that flows have.
-    pub(crate) async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
+    pub(super) async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
         // It has no end of its own that could be waited for.
         entry.set_resting(true);
         entry.set_wants_tick(true);
@@ -181,7 +183,7 @@ impl Association {
                 }
             }
         }
-        self.flush_far(block, cx, scratch);
+        self.flush_targets(block, cx, scratch);
         result?;
         if received.ended { Err(EndReason::Finished) } else { Ok(true) }
     }
@@ -192,7 +194,7 @@ impl Association {
         self.has_begun = true;
         let Some(stack) = near.stack.as_deref_mut() else { return Poll::Pending };
         self.frames.push_pending(stack, &self.pool, self.at).map_err(EndReason::Wire)?;
-        self.flush_near(cx, near)?;
+        self.flush_client(cx, near)?;
         let Some(stack) = near.stack.as_deref_mut() else { return Poll::Pending };
         chunk.buf.extend(&near.tail);
         let ended = loop {
@@ -217,12 +219,12 @@ impl Association {
     ) {
         let len = payload.len();
         if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Up, len, self.at)) {
-            return self.count(&Drop::Limited);
+            return self.count(&DropReason::Limited);
         }
         let mut turn = Turn { scratch, waker };
         let mut result = self.try_forward(target, block, payload.clone(), &mut turn);
-        if let Err(Drop::NoPlace) = result {
-            self.flush_far(block, &mut Context::from_waker(waker), turn.scratch);
+        if let Err(DropReason::NoPlace) = result {
+            self.flush_targets(block, &mut Context::from_waker(waker), turn.scratch);
             result = self.try_forward(target, block, payload, &mut turn);
         }
         if let Some(user) = &self.user {
@@ -245,77 +247,127 @@ impl Association {
         block: &[u8],
         payload: Range<usize>,
         turn: &mut Turn<'_>,
-    ) -> Result<bool, Drop> {
-        let flow = match &mut self.flow {
-            Some(flow) => flow,
-            none => none.insert(self.far.open(target, false, self.tick).map_err(Drop::System)?),
+    ) -> Result<bool, DropReason> {
+        let (via, only) = match self.decide(target, turn.waker) {
+            Decision::Through(via) => (via, None),
+            Decision::At(via, ip) => (via, Some(ip)),
+            Decision::Reject => return Err(DropReason::Rule),
+            Decision::Unresolved => return Err(DropReason::Unresolved),
+            Decision::Pending => return self.wait(target, &block[payload]),
         };
-        let codec = match flow {
-            FarFlow::Stream(link) => {
-                if self.access.as_ref().is_some_and(|access| !access.may_reach(target)) {
-                    return Err(Drop::Rule);
-                }
-                link.push(target, &block[payload], self.tick, self.at)?;
-                link.flush_if_long(&mut Context::from_waker(turn.waker), self.tick);
-                return Ok(true);
-            }
-            FarFlow::Socket(_, codec) => codec,
-        };
-        let to = match &self.last {
+        let at = self.flow(via, target, block, turn)?;
+        let flow = &mut self.flows[at];
+        if let FlowTransport::Stream(stream) = &mut flow.side.transport {
+            stream.push(target, &block[payload], self.tick, self.at)?;
+            stream.flush_if_long(&mut Context::from_waker(turn.waker), self.tick);
+            return Ok(true);
+        }
+        let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
-            _ => match self.far.find(target, Some(turn.waker), self.tick) {
+            _ => match flow.side.outbound.find(target, only, Some(turn.waker), self.tick) {
                 Known::Addr(addr) => {
-                    if self.access.as_ref().is_some_and(|access| !access.reaches(target, addr.ip())) {
-                        return Err(Drop::Rule);
-                    }
-                    self.last = Some((target.clone(), addr));
+                    flow.last = Some((target.clone(), addr));
                     addr
                 }
-                Known::Pending if self.waiting.len() < MAX_WAITING => {
-                    self.waiting.push((target.clone(), block[payload].to_vec()));
-                    return Ok(false);
-                }
-                Known::Pending | Known::Nothing => return Err(Drop::Unresolved),
+                Known::Pending => return self.wait(target, &block[payload]),
+                Known::Nothing => return Err(DropReason::Unresolved),
             },
         };
-        let Scratch { batch, outgoing, .. } = &mut *turn.scratch;
+        let FlowTransport::Socket(_, codec) = &mut flow.side.transport else { return Err(DropReason::Gone) };
+        let Scratch { batch, outgoing } = &mut *turn.scratch;
+        let is_sealed = codec.is_some();
         let range = match codec {
             None => payload,
-            Some(Codec::Quic(_)) => return Err(Drop::Gone),
-            Some(Codec::Sealed(codec)) => {
-                let room = codec.room(target);
+            Some(codec) => {
+                let room = codec.room(target, &block[payload.clone()]);
                 if payload.len() > room.max_payload {
-                    return Err(Drop::TooBig);
+                    return Err(DropReason::TooBig);
                 }
-                let place = batch.take_spare(room.head + payload.len() + room.tail).ok_or(Drop::NoPlace)?;
+                let len = room.head + payload.len() + room.tail;
+                let place = batch.take_spare(len).ok_or(DropReason::NoPlace)?;
                 let range = place.start + room.head..place.start + room.head + payload.len();
                 batch.block[range.clone()].copy_from_slice(&block[payload]);
-                codec.seal(&mut batch.block, range, target, self.unix_s, &mut OsRng)?
+                codec.seal(&mut batch.block, range, target, self.unix_s)?
             }
         };
-        // A stream carries no marks of congestion.
-        let (is_sealed, start, len) = (codec.is_some(), range.start, range.len());
+        let (start, len) = (range.start, range.len());
         if is_sealed && self.marks.is_too_long(len, to) {
-            return Err(Drop::TooBig);
+            return Err(DropReason::TooBig);
         }
+        // A stream carries no marks of congestion.
         let class = self.marks.class(0, is_sealed);
-        outgoing.push(Outgoing { key: 0, to, from: None, class, start, len });
+        let key = u32::try_from(at).unwrap_or(u32::MAX);
+        outgoing.push(Outgoing { key, to, from: None, class, start, len });
         Ok(true)
     }
 
+    /// The way to `target`.
+    fn decide(&mut self, target: &Target, waker: &Waker) -> Decision {
+        if self.routes.is_fixed() {
+            return Decision::Through(Via::DEFAULT);
+        }
+        if let Some((last, decision)) = &self.last
+            && last == target
+        {
+            return *decision;
+        }
+        let user = self.user.as_ref().map(|lease| lease.account());
+        let question = Question { source: self.peer, user, target };
+        let decision = self.routes.decide(&question, waker, self.tick);
+        if !matches!(decision, Decision::Pending | Decision::Unresolved) {
+            self.last = Some((target.clone(), decision));
+        }
+        decision
+    }
+
+    /// The number of the flow over an outbound, which is made for its first datagram.
+    fn flow(
+        &mut self,
+        via: Via,
+        target: &Target,
+        block: &[u8],
+        turn: &mut Turn<'_>,
+    ) -> Result<usize, DropReason> {
+        if let Some(at) = self.flows.iter().position(|flow| flow.via == via) {
+            return Ok(at);
+        }
+        self.flush_targets(block, &mut Context::from_waker(turn.waker), turn.scratch);
+        let outbound = self.routes.outbound(via).ok_or(DropReason::Unresolved)?;
+        let side = outbound.begin(target, Lane::Common, self.tick)?;
+        self.flows.push(Flow { via, side, last: None });
+        Ok(self.flows.len() - 1)
+    }
+
+    /// Keeps a datagram until its way or address is known; never true.
+    fn wait(&mut self, target: &Target, payload: &[u8]) -> Result<bool, DropReason> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(DropReason::Unresolved);
+        }
+        self.waiting.push((target.clone(), payload.to_vec()));
+        Ok(false)
+    }
+
     /// Sends what is queued. What ICMP says of a target costs the datagrams for it, and nothing else.
-    fn flush_far(&mut self, block: &[u8], cx: &mut Context<'_>, scratch: &mut Scratch) {
-        let Scratch { batch, outgoing, .. } = scratch;
-        match &mut self.flow {
-            Some(FarFlow::Socket(socket, codec)) if !outgoing.is_empty() => {
-                let sent = match codec {
-                    None => socket.send_from(batch, block, outgoing),
-                    Some(_) => socket.send(batch, outgoing),
-                };
-                self.metrics.datagrams.dropped.note(&sent);
+    fn flush_targets(&mut self, block: &[u8], cx: &mut Context<'_>, scratch: &mut Scratch) {
+        let Scratch { batch, outgoing } = scratch;
+        if self.flows.len() > 1 {
+            outgoing.sort_by_key(|datagram| datagram.key);
+        }
+        for group in outgoing.chunk_by(|one, next| one.key == next.key) {
+            let flow = usize::try_from(group[0].key).ok().and_then(|at| self.flows.get(at));
+            let Some(FlowTransport::Socket(socket, codec)) = flow.map(|flow| &flow.side.transport) else {
+                continue;
+            };
+            let sent = match codec {
+                None => socket.send_from(batch, block, group),
+                Some(_) => socket.send(batch, group),
+            };
+            self.metrics.datagrams.dropped.note(&sent);
+        }
+        for flow in &mut self.flows {
+            if let FlowTransport::Stream(stream) = &mut flow.side.transport {
+                stream.flush(cx, self.tick);
             }
-            Some(FarFlow::Stream(link)) => link.flush(cx, self.tick),
-            Some(FarFlow::Socket(..)) | None => {}
         }
         outgoing.clear();
         batch.reset_spare();
@@ -325,7 +377,7 @@ impl Association {
     fn send_waiting(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) {
         for (target, bytes) in std::mem::take(&mut self.waiting) {
             self.forward(&target, &bytes, 0..bytes.len(), cx.waker(), scratch);
-            self.flush_far(&bytes, cx, scratch);
+            self.flush_targets(&bytes, cx, scratch);
         }
     }
 
@@ -337,36 +389,47 @@ impl Association {
         near: &mut Endpoint,
         scratch: &mut Scratch,
     ) -> Result<bool, EndReason> {
-        if self.poll_flush_near(cx, near)?.is_pending() {
+        if self.poll_flush_client(cx, near)?.is_pending() {
             return Ok(false);
         }
-        let took = match &mut self.flow {
-            None => false,
-            Some(FarFlow::Stream(_)) => self.take_stream_answers(cx, near)?,
-            Some(FarFlow::Socket(socket, _)) => {
-                let mut lost = 0;
-                let received = socket.poll_receive(cx, &mut scratch.batch, &mut lost);
-                self.metrics.datagrams.dropped.kernel.add(lost);
-                match received {
-                    Poll::Pending => false,
-                    Poll::Ready(Err(error)) => return Err(EndReason::Socket(Side::Far, error.kind())),
-                    Poll::Ready(Ok(())) => {
-                        self.answer(cx, near, scratch)?;
-                        true
-                    }
-                }
-            }
-        };
-        self.flush_near(cx, near)?;
+        let mut took = false;
+        for at in 0..self.flows.len() {
+            took |= self.take_answers_of(at, cx, near, scratch)?;
+        }
+        self.flush_client(cx, near)?;
         Ok(took)
     }
 
-    /// Sends what the stream takes; the rest goes when it takes more.
-    fn flush_near(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<(), EndReason> {
-        self.poll_flush_near(cx, near).map(|_| ())
+    /// The answers of one flow; true if there were some.
+    fn take_answers_of(
+        &mut self,
+        at: usize,
+        cx: &mut Context<'_>,
+        near: &mut Endpoint,
+        scratch: &mut Scratch,
+    ) -> Result<bool, EndReason> {
+        let FlowTransport::Socket(socket, _) = &self.flows[at].side.transport else {
+            return self.take_stream_answers(at, cx, near);
+        };
+        let mut lost = 0;
+        let received = socket.poll_receive(cx, &mut scratch.batch, &mut lost);
+        self.metrics.datagrams.dropped.kernel.add(lost);
+        match received {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(EndReason::Socket(Side::Far, error.kind())),
+            Poll::Ready(Ok(())) => {
+                self.answer(at, cx, near, scratch)?;
+                Ok(true)
+            }
+        }
     }
 
-    fn poll_flush_near(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<Poll<()>, EndReason> {
+    /// Sends what the stream takes; the rest goes when it takes more.
+    fn flush_client(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<(), EndReason> {
+        self.poll_flush_client(cx, near).map(|_| ())
+    }
+
+    fn poll_flush_client(&mut self, cx: &mut Context<'_>, near: &Endpoint) -> Result<Poll<()>, EndReason> {
         match self.frames.poll_flush(&near.stream, &self.pool, cx) {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
@@ -377,70 +440,77 @@ impl Association {
     /// Seals a batch of answers.
     fn answer(
         &mut self,
+        flow: usize,
         cx: &mut Context<'_>,
         near: &mut Endpoint,
         scratch: &mut Scratch,
     ) -> Result<(), EndReason> {
+        if let Some(witness) = &self.flows[flow].side.witness {
+            witness.answered();
+        }
         for at in 0..scratch.batch.len() {
             let Some(datagram) = scratch.batch.get(at) else { break };
-            let Some(FarFlow::Socket(_, codec)) = &mut self.flow else { break };
+            let FlowTransport::Socket(_, codec) = &mut self.flows[flow].side.transport else { break };
             let opened = match codec {
                 None => Ok((datagram.from, datagram.range())),
-                Some(Codec::Quic(_)) => break,
-                Some(Codec::Sealed(codec)) => {
+                Some(codec) => {
                     let bytes = &mut scratch.batch.block[datagram.range()];
-                    codec.open(bytes, self.unix_s, &mut NoFilter).and_then(|packet| {
-                        let Range { start, end } = packet.payload;
-                        Ok((address(&packet.target)?, datagram.start + start..datagram.start + end))
+                    codec.open(bytes, self.unix_s).and_then(|(source, Range { start, end })| {
+                        Ok((address(&source)?, datagram.start + start..datagram.start + end))
                     })
                 }
             };
             let result = opened
-                .map_err(Drop::from)
+                .map_err(DropReason::from)
                 .and_then(|(source, range)| self.push(near, source, &scratch.batch.block[range]));
             if let Err(reason) = result {
                 self.count(&reason);
             }
             if self.frames.is_long() {
-                self.flush_near(cx, near)?;
+                self.flush_client(cx, near)?;
             }
         }
         Ok(())
     }
 
-    fn take_stream_answers(&mut self, cx: &mut Context<'_>, near: &mut Endpoint) -> Result<bool, EndReason> {
-        let Some(FarFlow::Stream(link)) = &mut self.flow else { return Ok(false) };
-        if link.poll_flush(cx, self.tick) == Poll::Ready(Err(())) {
+    fn take_stream_answers(
+        &mut self,
+        flow: usize,
+        cx: &mut Context<'_>,
+        near: &mut Endpoint,
+    ) -> Result<bool, EndReason> {
+        let FlowTransport::Stream(stream) = &mut self.flows[flow].side.transport else { return Ok(false) };
+        if stream.poll_flush(cx, self.tick) == Poll::Ready(Err(())) {
             return Ok(false);
         }
-        let Poll::Ready(Ok(received)) = link.poll_receive(cx, self.tick) else { return Ok(false) };
+        let Poll::Ready(Ok(received)) = stream.poll_receive(cx, self.tick) else { return Ok(false) };
         for range in &received.chunk.out {
             let frame = &received.chunk.buf.block()[range.clone()];
-            let result = udp::parse_answer(frame)
-                .map_err(Drop::from)
-                .and_then(|(source, at)| self.push(near, source, &frame[at..]));
-            if let Err(reason) = result {
+            let FlowTransport::Stream(stream) = &self.flows[flow].side.transport else { break };
+            let parsed = stream.parse(frame).map_err(DropReason::from);
+            if let Err(reason) = parsed.and_then(|(source, at)| self.push(near, source, &frame[at..])) {
                 self.count(&reason);
             }
             if self.frames.is_long() {
-                self.flush_near(cx, near)?;
+                self.flush_client(cx, near)?;
             }
         }
-        if let (true, Some(FarFlow::Stream(link))) = (received.ended, &mut self.flow) {
-            link.fail(EndReason::Finished, self.tick);
+        if let (true, FlowTransport::Stream(stream)) = (received.ended, &mut self.flows[flow].side.transport)
+        {
+            stream.end(self.tick);
         }
         Ok(true)
     }
 
     /// Seals an answer for the client.
-    fn push(&mut self, near: &mut Endpoint, source: SocketAddr, payload: &[u8]) -> Result<(), Drop> {
-        let stack = near.stack.as_deref_mut().ok_or(Drop::Gone)?;
+    fn push(&mut self, near: &mut Endpoint, source: SocketAddr, payload: &[u8]) -> Result<(), DropReason> {
+        let stack = near.stack.as_deref_mut().ok_or(DropReason::Gone)?;
         let header = (udp::answer_len(source), |out: &mut [u8]| {
             udp::emit_answer(source, out);
         });
         let len = payload.len();
         if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Down, len, self.at)) {
-            return Err(Drop::Limited);
+            return Err(DropReason::Limited);
         }
         let pushed = self.frames.push(stack, &self.pool, self.at, header, payload);
         if let Some(user) = &self.user {
@@ -452,12 +522,12 @@ impl Association {
         Ok(())
     }
 
-    fn count(&self, reason: &Drop) {
+    fn count(&self, reason: &DropReason) {
         reason.count(&self.name, &self.metrics.datagrams.dropped);
     }
 }
 
-impl std::ops::Drop for Association {
+impl Drop for Association {
     fn drop(&mut self) {
         self.metrics.datagrams.flows.add(-1);
         self.tally.report(&self.metrics);

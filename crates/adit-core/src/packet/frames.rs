@@ -8,7 +8,7 @@ use std::time::Instant;
 use adit_net::rt::{Pool, Stream};
 use adit_proto::wire::WireError;
 
-use super::drops::Drop;
+use super::DropReason;
 use crate::relay::Stack;
 
 /// Bytes that wait for a stream that takes nothing; what comes then is dropped. Some 180 datagrams of 1,400 bytes, or
@@ -19,20 +19,27 @@ const MAX_WAITING: usize = 256 * 1024;
 const LONG: usize = 64 * 1024;
 
 /// Sealed frames, one behind the other, so that many leave with one call. Holds memory only while something waits.
-#[derive(Debug, Default)]
-pub(super) struct Frames {
+#[derive(Debug)]
+pub(crate) struct Frames {
+    /// Longest payload of a frame, in bytes.
+    max_payload: usize,
     bytes: Vec<u8>,
     sent: usize,
 }
 
 impl Frames {
+    /// Frames that carry up to `max_payload` bytes each.
+    pub(crate) fn new(max_payload: usize) -> Self {
+        Self { max_payload, bytes: Vec::new(), sent: 0 }
+    }
+
     /// Whether so much waits that it should be sent before more comes.
-    pub(super) fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.bytes.len() - self.sent >= LONG
     }
 
     /// Seals what `stack` has pending, a request or a reply, as a frame of its own.
-    pub(super) fn push_pending(
+    pub(crate) fn push_pending(
         &mut self,
         stack: &mut Stack,
         pool: &Pool,
@@ -49,22 +56,22 @@ impl Frames {
     }
 
     /// Seals a datagram: `header_len` bytes that `emit` writes, and `payload`.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         stack: &mut Stack,
         pool: &Pool,
         now: Instant,
         (header_len, emit): (usize, impl FnOnce(&mut [u8])),
         payload: &[u8],
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         self.push_pending(stack, pool, now)?;
-        let room = stack.datagram_room(adit_proto::snell::MAX_PAYLOAD, now);
+        let room = stack.datagram_room(self.max_payload, now);
         let len = header_len + payload.len();
         if len > room.max_payload {
-            return Err(Drop::TooBig);
+            return Err(DropReason::TooBig);
         }
         if self.bytes.len() - self.sent + room.head + len + room.tail > MAX_WAITING {
-            return Err(Drop::Backlog);
+            return Err(DropReason::Backlog);
         }
         let at = self.make_room(pool, room.head + len + room.tail);
         let range = at + room.head..at + room.head + len;
@@ -77,7 +84,7 @@ impl Frames {
     }
 
     /// Sends until nothing waits.
-    pub(super) fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         stream: &Stream,
         pool: &Pool,

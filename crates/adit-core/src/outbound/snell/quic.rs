@@ -6,14 +6,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use adit_net::rt;
-use adit_net::udp::Batch;
 use adit_proto::snell::udp::{envelope, is_quic_initial};
-use adit_proto::wire::Target;
+use adit_proto::wire::{Room, Target, WireError};
 
-use super::Payload;
-use super::drops::Drop;
-use crate::flow::Tick;
-use crate::outbound::SnellOutbound;
+use super::SnellOutbound;
+use crate::packet::{Destination, DropReason, FlowCodec, Tick, bare_room};
 
 /// Longest envelope, in bytes: it passes where IPv6 runs over PPPoE. What would be longer goes over the stream.
 const MAX_ENVELOPE: usize = 1432;
@@ -26,7 +23,7 @@ const MAX_UNANSWERED: u8 = 2;
 const GIVE_UP_FOR: Tick = 600;
 
 /// How the QUIC of one outbound is carried, on one core.
-pub(super) struct QuicWay {
+pub(super) struct QuicOverUdp {
     outbound: Rc<SnellOutbound>,
     /// Whether to go over the stream when nothing answers.
     may_give_up: bool,
@@ -36,14 +33,16 @@ pub(super) struct QuicWay {
 
 /// A flow of QUIC.
 pub(super) struct QuicFlow {
-    way: Rc<QuicWay>,
-    target: Target,
+    way: Rc<QuicOverUdp>,
+    target: Rc<Target>,
     is_answered: bool,
+    /// The datagram that is about to be sealed goes in an envelope.
+    is_sealing: bool,
     sent: u8,
     sent_at: Option<Instant>,
 }
 
-impl QuicWay {
+impl QuicOverUdp {
     pub(super) fn new(outbound: Rc<SnellOutbound>, may_give_up: bool) -> Self {
         Self { outbound, may_give_up, gave_up_at: Cell::new(None) }
     }
@@ -59,25 +58,63 @@ impl QuicWay {
         let room = envelope::room(target, self.outbound.client_id());
         is_quic_initial(payload) && room.head + payload.len() + room.tail <= MAX_ENVELOPE
     }
-
-    pub(super) fn begin(self: &Rc<Self>, target: Target) -> QuicFlow {
-        QuicFlow { way: self.clone(), target, is_answered: false, sent: 0, sent_at: None }
-    }
 }
 
 impl QuicFlow {
-    /// Where the flow goes, and what answers come from.
-    pub(super) fn target(&self) -> &Target {
-        &self.target
+    /// A flow of QUIC to `target`.
+    pub(super) fn new(way: Rc<QuicOverUdp>, target: Target) -> Self {
+        let target = Rc::new(target);
+        Self { way, target, is_answered: false, is_sealing: false, sent: 0, sent_at: None }
     }
 
-    /// The server has answered.
-    pub(super) fn answered(&mut self) {
+    /// The first packet, and every one that comes again: OpenSnell takes no second envelope from a client that it
+    /// knows, so the rest of the first flight travels as it is.
+    fn needs_envelope(&self, payload: &[u8]) -> bool {
+        self.sent_at.is_none_or(|at| {
+            is_quic_initial(payload) && rt::now().saturating_duration_since(at) >= AGAIN_AFTER
+        })
+    }
+}
+
+impl FlowCodec for QuicFlow {
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn room(&mut self, _: &Target, payload: &[u8]) -> Room {
+        self.is_sealing = !self.is_answered && self.needs_envelope(payload);
+        if self.is_sealing {
+            envelope::room(&self.target, self.way.outbound.client_id())
+        } else {
+            bare_room()
+        }
+    }
+
+    /// What is to be sent for a payload: itself, or an envelope around it.
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        _: &Target,
+        _: u64,
+    ) -> Result<Range<usize>, DropReason> {
+        if !self.is_sealing {
+            return Ok(payload);
+        }
+        let outbound = &self.way.outbound;
+        let key = outbound.take_key();
+        self.sent = self.sent.saturating_add(1);
+        self.sent_at = Some(rt::now());
+        Ok(envelope::seal(&key, (&self.target, outbound.client_id()), block, payload)?)
+    }
+
+    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(Destination, Range<usize>), WireError> {
         self.is_answered = true;
+        Ok((Destination::Shared(self.target.clone()), 0..datagram.len()))
     }
 
     /// Whether the server does not answer, and the flow may go over the stream instead.
-    pub(super) fn gives_up(&self, payload: &[u8], now: Tick) -> bool {
+    fn gives_up(&mut self, payload: &[u8], now: Tick) -> bool {
         let over = !self.is_answered && self.sent >= MAX_UNANSWERED && self.way.may_give_up;
         let given_up = over && self.needs_envelope(payload);
         if given_up {
@@ -88,27 +125,5 @@ impl QuicFlow {
             );
         }
         given_up
-    }
-
-    /// What is to be sent for `payload`: itself, or in an envelope.
-    pub(super) fn seal(&mut self, batch: &mut Batch, payload: &Payload) -> Result<Range<usize>, Drop> {
-        if self.is_answered || !self.needs_envelope(&batch.block[payload.range.clone()]) {
-            return Ok(payload.range.clone());
-        }
-        let client_id = self.way.outbound.client_id();
-        let room = envelope::room(&self.target, client_id);
-        let key = self.way.outbound.take_key();
-        let place = payload.place(batch, &room).ok_or(Drop::NoPlace)?;
-        self.sent = self.sent.saturating_add(1);
-        self.sent_at = Some(rt::now());
-        Ok(envelope::seal(&key, (&self.target, client_id), &mut batch.block, place)?)
-    }
-
-    /// The first packet, and every one that comes again: OpenSnell takes no second envelope from a client that it
-    /// knows, so the rest of the first flight travels as it is.
-    fn needs_envelope(&self, payload: &[u8]) -> bool {
-        self.sent_at.is_none_or(|at| {
-            is_quic_initial(payload) && rt::now().saturating_duration_since(at) >= AGAIN_AFTER
-        })
     }
 }

@@ -11,7 +11,7 @@ use adit_net::resolve::Resolver;
 use adit_net::rt;
 use adit_proto::wire::{Host, Target};
 
-use crate::flow::Tick;
+use super::table::Tick;
 
 /// Names that are remembered or asked for at the same time; the oldest answer makes room.
 const MAX_NAMES: usize = 1024;
@@ -27,12 +27,12 @@ pub(crate) enum Known {
     Addr(SocketAddr),
     /// It is being asked for.
     Pending,
-    /// It has none, or none of an allowed family.
+    /// It has no address, or none of an allowed family.
     Nothing,
 }
 
 /// The names of one outbound on one core.
-pub(super) struct Names {
+pub(crate) struct Names {
     resolver: Rc<Resolver>,
     family: Family,
     cache: Rc<RefCell<HashMap<Box<str>, Entry>>>,
@@ -44,12 +44,13 @@ enum Entry {
 }
 
 impl Names {
-    pub(super) fn new(resolver: Resolver, family: Family) -> Self {
+    /// Names that `resolver` looks up; `family` says which addresses may be used.
+    pub(crate) fn new(resolver: Resolver, family: Family) -> Self {
         Self { resolver: Rc::new(resolver), family, cache: Rc::default() }
     }
 
     /// The address of `target` as of `now`; `waker` is woken once it is known if it is not.
-    pub(super) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
+    pub(crate) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
         let name = match &target.host {
             Host::Ip(ip) if self.allows(*ip) => return Known::Addr(SocketAddr::new(*ip, target.port)),
             Host::Ip(_) => return Known::Nothing,

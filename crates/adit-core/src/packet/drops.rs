@@ -1,4 +1,4 @@
-//! What becomes of datagrams, counted.
+//! Counts of datagrams that pass, and the reasons why others do not.
 
 use std::io;
 
@@ -9,44 +9,53 @@ use crate::metrics::{Counter, Dropped, InboundMetrics};
 
 /// Counts of a turn, which go to the metrics at its end.
 #[derive(Default)]
-pub(super) struct Tally {
-    pub(super) up: u64,
-    pub(super) up_bytes: u64,
-    pub(super) down: u64,
-    pub(super) down_bytes: u64,
+pub(crate) struct Tally {
+    /// Datagrams from clients, and their payload in bytes.
+    pub(crate) up: u64,
+    pub(crate) up_bytes: u64,
+    /// Datagrams to clients, and their payload in bytes.
+    pub(crate) down: u64,
+    pub(crate) down_bytes: u64,
 }
 
 /// Why a datagram goes no further.
-pub(super) enum Drop {
+#[derive(Debug)]
+pub(crate) enum DropReason {
+    /// It is not a legal datagram of a client or server with the key.
     Wire(WireError),
+    /// Its target's name has no usable address, or no outbound carries it at this time.
     Unresolved,
+    /// It is longer than the path or the protocol takes.
     TooBig,
     /// No room in the batch: to be tried again when it has been sent.
     NoPlace,
+    /// The system gives no socket.
     System(io::Error),
     /// Its flow has just ended.
     Gone,
+    /// The mailbox of the core that has its client is full.
     Mailbox,
     /// Too much waits for the stream that would carry it.
     Backlog,
     /// The stream that would carry it has just failed.
     Down,
-    /// The configuration says no to QUIC.
+    /// The configuration refuses datagrams of its kind.
     Blocked,
-    /// A rule says so.
+    /// A rule refuses it.
     Rule,
     /// The user may use no more, or not so fast.
     Limited,
 }
 
-impl From<WireError> for Drop {
+impl From<WireError> for DropReason {
     fn from(error: WireError) -> Self {
         Self::Wire(error)
     }
 }
 
-impl Drop {
-    pub(super) fn count(&self, inbound: &str, dropped: &Dropped) {
+impl DropReason {
+    /// Counts a datagram of `inbound` under its reason.
+    pub(crate) fn count(&self, inbound: &str, dropped: &Dropped) {
         let counter = match self {
             Self::Wire(WireError::Authentication { .. }) => &dropped.authentication,
             Self::Wire(WireError::Replayed { .. }) => &dropped.replay,
@@ -73,7 +82,8 @@ impl Drop {
 }
 
 impl Tally {
-    pub(super) fn report(&mut self, metrics: &InboundMetrics) {
+    /// Adds the counts to the metrics and begins anew.
+    pub(crate) fn report(&mut self, metrics: &InboundMetrics) {
         let add = |counter: &Counter, count: u64| {
             if count > 0 {
                 counter.add(count);
@@ -88,7 +98,8 @@ impl Tally {
 }
 
 impl Dropped {
-    pub(super) fn note(&self, sent: &Sent) {
+    /// Counts what could not be sent.
+    pub(crate) fn note(&self, sent: &Sent) {
         for (counter, count) in
             [(&self.full, sent.full), (&self.too_big, sent.too_big), (&self.system, sent.failed)]
         {

@@ -1,18 +1,17 @@
 //! A stream to a server that carries the datagrams of one flow (Snell's command 6).
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use adit_net::rt::{Pool, Stream};
-use adit_proto::snell::udp;
-use adit_proto::wire::Target;
+use adit_proto::snell::{MAX_PAYLOAD, udp};
+use adit_proto::wire::{Target, WireError};
 
-use super::drops::Drop;
-use super::frames::Frames;
+use super::SnellOutbound;
 use crate::dispatch::{Future as Boxed, OpenError};
-use crate::flow::Tick;
-use crate::outbound::SnellOutbound;
+use crate::packet::{DropReason, FlowStream, Frames, Tick};
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::Stack;
@@ -46,17 +45,22 @@ enum State {
 impl Link {
     /// A link over `outbound`, which carries datagrams in streams.
     pub(super) fn new(outbound: Rc<SnellOutbound>, pool: Pool) -> Self {
-        Self { outbound, pool, state: State::Idle, frames: Frames::default(), is_answered: false }
+        Self { outbound, pool, state: State::Idle, frames: Frames::new(MAX_PAYLOAD), is_answered: false }
     }
 
-    /// Queues a datagram; the first one asks for the stream, which goes on with [`Link::poll`].
-    pub(super) fn push(
-        &mut self,
-        target: &Target,
-        payload: &[u8],
-        tick: Tick,
-        now: Instant,
-    ) -> Result<(), Drop> {
+    /// The stream is over; after one that was good the next datagram may begin another at once.
+    fn fail(&mut self, reason: EndReason, tick: Tick) {
+        let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
+        let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
+        self.frames = Frames::new(MAX_PAYLOAD);
+        tracing::debug!(outbound = &**self.outbound.tag(), reason = reason.name(), %reason, "stream of datagrams ended");
+        self.outbound.close_datagrams(*end, reason, &self.pool);
+    }
+}
+
+impl FlowStream for Link {
+    /// Queues a datagram; the first one asks for the stream, which goes on with [`Link::poll_flush`].
+    fn push(&mut self, target: &Target, payload: &[u8], tick: Tick, now: Instant) -> Result<(), DropReason> {
         if matches!(self.state, State::Failed(at) if tick.wrapping_sub(at) >= RETRY_AFTER) {
             self.state = State::Idle;
         }
@@ -66,9 +70,9 @@ impl Link {
             self.is_answered = false;
         }
         let stack = match &mut self.state {
-            State::Idle | State::Failed(_) => return Err(Drop::Down),
+            State::Idle | State::Failed(_) => return Err(DropReason::Down),
             State::Dialling(_, stack) => stack,
-            State::Open(end) => end.stack.as_mut().ok_or(Drop::Down)?,
+            State::Open(end) => end.stack.as_mut().ok_or(DropReason::Down)?,
         };
         let header = (udp::request_len(target), |out: &mut [u8]| {
             udp::emit_request(target, out);
@@ -77,7 +81,7 @@ impl Link {
     }
 
     /// Dials and sends. Ready once nothing waits; an error has ended the stream.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
         if let State::Dialling(dial, _) = &mut self.state {
             match ready!(dial.as_mut().poll(cx)) {
                 Ok(stream) => {
@@ -92,7 +96,7 @@ impl Link {
                         error = error.chain(),
                         "no stream for datagrams"
                     );
-                    self.frames = Frames::default();
+                    self.frames = Frames::new(MAX_PAYLOAD);
                     self.state = State::Failed(tick);
                     return Poll::Ready(Err(()));
                 }
@@ -103,22 +107,15 @@ impl Link {
         Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
     }
 
-    /// Sends what the stream takes. What is left goes when it takes more; a failure is dealt with here.
-    pub(super) fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
-        match self.poll_flush(cx, tick) {
-            Poll::Pending | Poll::Ready(_) => {}
-        }
-    }
-
     /// Sends when much waits, while more is on its way.
-    pub(super) fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
+    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
         if self.frames.is_long() && matches!(self.state, State::Open(_)) {
             self.flush(cx, tick);
         }
     }
 
     /// What has come from the server: frames, each a datagram. Pending while there is no stream; an error has ended it.
-    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
         let State::Open(end) = &mut self.state else { return Poll::Pending };
         match ready!(poll_recv(end, Side::Far, &self.pool, cx)) {
             Ok(received) => {
@@ -134,17 +131,16 @@ impl Link {
         }
     }
 
-    /// The stream is over; after one that was good the next datagram may begin another at once.
-    pub(super) fn fail(&mut self, reason: EndReason, tick: Tick) {
-        let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
-        let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
-        self.frames = Frames::default();
-        tracing::debug!(outbound = &**self.outbound.tag(), reason = reason.name(), %reason, "stream of datagrams ended");
-        self.outbound.close_datagrams(*end, reason, &self.pool);
+    fn parse(&self, frame: &[u8]) -> Result<(SocketAddr, usize), WireError> {
+        udp::parse_answer(frame)
+    }
+
+    fn end(&mut self, tick: Tick) {
+        self.fail(EndReason::Finished, tick);
     }
 }
 
-impl std::ops::Drop for Link {
+impl Drop for Link {
     fn drop(&mut self) {
         if let State::Open(end) = std::mem::replace(&mut self.state, State::Idle) {
             self.outbound.close_datagrams(*end, EndReason::Idle, &self.pool);

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-use crate::flow::FlowId;
+use super::table::FlowId;
 
-/// The list that flows put their names on. Only the relay's own core uses it, so its lock is never waited for; it is
+/// The list that flows put their names on. Only the engine's own core uses it, so its lock is never waited for; it is
 /// there because wakers must be `Send`.
 #[derive(Debug, Default)]
 pub(super) struct Ready(Arc<Mutex<List>>);
@@ -13,15 +13,17 @@ pub(super) struct Ready(Arc<Mutex<List>>);
 #[derive(Debug, Default)]
 struct List {
     flows: Vec<FlowId>,
-    relay: Option<Waker>,
+    /// A decision that was pending can be asked for again.
+    is_decided: bool,
+    engine: Option<Waker>,
 }
 
 impl Ready {
     /// Whom to wake when a name is put on the list.
-    pub(super) fn register(&self, relay: &Waker) {
+    pub(super) fn register(&self, engine: &Waker) {
         let mut list = lock(&self.0);
-        if !list.relay.as_ref().is_some_and(|old| old.will_wake(relay)) {
-            list.relay = Some(relay.clone());
+        if !list.engine.as_ref().is_some_and(|old| old.will_wake(engine)) {
+            list.engine = Some(engine.clone());
         }
     }
 
@@ -38,6 +40,21 @@ impl Ready {
     /// Exchanges the list for `empty`, whose room is used for the next names.
     pub(super) fn take(&self, empty: &mut Vec<FlowId>) {
         std::mem::swap(&mut lock(&self.0).flows, empty);
+    }
+
+    /// Whether a decision that was pending can be asked for again; false until the next one.
+    pub(super) fn take_decided(&self) -> bool {
+        std::mem::take(&mut lock(&self.0).is_decided)
+    }
+
+    /// Has the decisions that are pending asked for again with the next turn.
+    pub(super) fn decide_again(&self) {
+        lock(&self.0).is_decided = true;
+    }
+
+    /// A waker for decisions that are pending.
+    pub(super) fn decision_waker(&self) -> Waker {
+        Arc::new(DecisionWaker(self.0.clone())).into()
     }
 
     /// A waker that puts `flow` on the list.
@@ -59,8 +76,24 @@ impl Wake for FlowWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         let mut list = lock(&self.list);
         list.flows.push(self.flow);
-        if let Some(relay) = &list.relay {
-            relay.wake_by_ref();
+        if let Some(engine) = &list.engine {
+            engine.wake_by_ref();
+        }
+    }
+}
+
+struct DecisionWaker(Arc<Mutex<List>>);
+
+impl Wake for DecisionWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut list = lock(&self.0);
+        list.is_decided = true;
+        if let Some(engine) = &list.engine {
+            engine.wake_by_ref();
         }
     }
 }

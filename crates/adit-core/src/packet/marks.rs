@@ -1,4 +1,4 @@
-//! What stands in the headers of IP.
+//! The traffic class and length of outgoing datagrams.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ const HEADERS_V6: usize = 48;
 
 /// How outgoing datagrams are marked, and how long they may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     /// Which bits of a datagram's class are carried on.
     carried: u8,
     /// The class of sealed datagrams, without the marks of congestion.
@@ -21,7 +21,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn new(udp: &Udp) -> Self {
+    /// As the configuration says.
+    pub(crate) fn new(udp: &Udp) -> Self {
         Self { carried: if udp.ecn { ECN } else { 0 }, sealed: udp.dscp << 2, mtu: udp.mtu }
     }
 
@@ -29,18 +30,18 @@ impl Marks {
     ///
     /// A relay ends one IP path and begins another. Marks of congestion go on as they came, so that one set on either
     /// path reaches the receiver, which is what RFC 6040 asks of a tunnel.
-    pub(super) fn class(&self, class: u8, is_sealed: bool) -> u8 {
+    pub(crate) fn class(&self, class: u8, is_sealed: bool) -> u8 {
         let service = if is_sealed { self.sealed } else { 0 };
         service | class & self.carried
     }
 
     /// Whether a sealed datagram of `len` bytes is longer than the configured path takes.
-    pub(super) fn is_too_long(&self, len: usize, to: SocketAddr) -> bool {
+    pub(crate) fn is_too_long(&self, len: usize, to: SocketAddr) -> bool {
         self.largest(to).is_some_and(|most| len > most)
     }
 
     /// The longest sealed datagram, where that is configured.
-    pub(super) fn largest(&self, to: SocketAddr) -> Option<usize> {
+    pub(crate) fn largest(&self, to: SocketAddr) -> Option<usize> {
         let headers = if to.is_ipv6() { HEADERS_V6 } else { HEADERS_V4 };
         self.mtu.map(|mtu| usize::from(mtu).saturating_sub(headers))
     }

@@ -1,0 +1,55 @@
+//! Datagrams of a SOCKS5 association (RFC 1928, section 7).
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use adit_proto::socks;
+use adit_proto::wire::{Room, Target, WireError};
+
+use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+
+/// The datagrams of one association.
+pub(super) struct AssociationPackets {
+    /// The client that asked for it over TCP; others are not served.
+    client: IpAddr,
+}
+
+impl AssociationPackets {
+    /// The datagrams of an association that `client` asked for.
+    pub(super) fn new(client: IpAddr) -> Self {
+        Self { client }
+    }
+}
+
+impl PacketInbound for AssociationPackets {
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+        let from = arrival.peer.at;
+        if from.ip() != self.client {
+            return Err(WireError::Authentication { what: "address of an associated client" }.into());
+        }
+        let (target, at) = socks::parse_datagram(datagram)?;
+        let client = Client::Address(from);
+        Ok(Some(Opened::new(client, Destination::Own(target), at..datagram.len())))
+    }
+
+    fn room(&mut self, _: &Client, source: &Target) -> Room {
+        Room { head: socks::header_len(source), ..bare_room() }
+    }
+
+    fn seal(
+        &mut self,
+        _: &Client,
+        block: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        _: u64,
+    ) -> Result<Range<usize>, WireError> {
+        let start = payload.start - socks::header_len(source);
+        socks::emit_header(source, &mut block[start..payload.start]);
+        Ok(start..payload.end)
+    }
+}

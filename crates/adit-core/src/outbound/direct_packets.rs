@@ -1,0 +1,50 @@
+//! Datagrams that go straight to their targets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::Waker;
+
+use adit_config::model::{self, Egress, Udp};
+use adit_net::resolve::Resolver;
+use adit_net::udp::Socket;
+use adit_proto::wire::Target;
+
+use crate::packet::{
+    DropReason, FlowTransport, Known, Lane, Names, PacketFlow, PacketOutbound, Tick, set_options,
+};
+
+/// The direct way out for datagrams, on one core.
+pub(crate) struct DirectPackets {
+    names: Names,
+    egress: Egress,
+    udp: Udp,
+}
+
+impl DirectPackets {
+    /// The direct way out with the options of `outbound`.
+    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Self {
+        let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
+        Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone() }
+    }
+}
+
+impl PacketOutbound for DirectPackets {
+    /// Each flow has a socket of its own that may send anywhere and receive from anywhere. Datagrams keep the
+    /// application's own size: it sees what it would see without a relay.
+    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+        let socket = Socket::open(&self.egress).map_err(DropReason::System)?;
+        set_options(&socket, &self.udp, false).map_err(DropReason::System)?;
+        Ok(PacketFlow { transport: FlowTransport::Socket(socket, None), outbound: self, witness: None })
+    }
+
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
+        match at {
+            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
+            None => self.names.find(target, waker, now),
+        }
+    }
+
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+        Some(self.names.find(target, waker, now))
+    }
+}

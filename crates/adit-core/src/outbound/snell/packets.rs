@@ -1,0 +1,111 @@
+//! Datagrams through a Snell server: over a stream for each flow, and QUIC as it is behind envelopes.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::Waker;
+
+use adit_config::model::{self, Egress, Quic, SnellClient, Udp};
+use adit_net::resolve::Resolver;
+use adit_net::rt::Pool;
+use adit_net::udp::Socket;
+use adit_proto::snell::udp::is_quic_initial;
+use adit_proto::wire::Target;
+
+use super::SnellOutbound;
+use super::link::Link;
+use super::quic::{QuicFlow, QuicOverUdp};
+use crate::packet::{
+    Carried, DropReason, FlowTransport, Known, Lane, Names, PacketFlow, PacketOutbound, Tick, set_options,
+};
+
+/// The way out for datagrams through one server, on one core.
+pub(crate) struct SnellPackets {
+    server: Target,
+    outbound: Rc<SnellOutbound>,
+    pool: Pool,
+    quic: QuicMode,
+    names: Names,
+    egress: Egress,
+    udp: Udp,
+}
+
+/// How QUIC is carried.
+enum QuicMode {
+    /// Over the stream, like all else.
+    Stream,
+    /// Not at all.
+    Blocked,
+    /// As it is, to the server's UDP port.
+    Raw(Rc<QuicOverUdp>),
+}
+
+impl SnellPackets {
+    /// The way out of `client`; `running` is the same outbound on this core, with the pool of the core.
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        client: &SnellClient,
+        udp: &Udp,
+        (running, pool): (&Rc<SnellOutbound>, &Pool),
+    ) -> Self {
+        let raw = |may_give_up| QuicMode::Raw(Rc::new(QuicOverUdp::new(running.clone(), may_give_up)));
+        let quic = match client.quic {
+            Quic::Block => QuicMode::Blocked,
+            Quic::Auto | Quic::On | Quic::Off if !client.version.has_quic() => QuicMode::Stream,
+            Quic::Auto => raw(true),
+            Quic::On => raw(false),
+            Quic::Off => QuicMode::Stream,
+        };
+        Self {
+            server: client.server.clone(),
+            outbound: running.clone(),
+            pool: pool.clone(),
+            quic,
+            names: Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family),
+            egress: outbound.dial.egress.clone(),
+            udp: udp.clone(),
+        }
+    }
+
+    /// A socket towards the server.
+    fn socket(&self, now: Tick) -> std::io::Result<Socket> {
+        let socket = match self.names.find(&self.server, None, now) {
+            Known::Addr(server) => Socket::connect(server, &self.egress)?,
+            // As long as the server's address is not known the socket may send anywhere.
+            Known::Pending | Known::Nothing => Socket::open(&self.egress)?,
+        };
+        set_options(&socket, &self.udp, true)?;
+        Ok(socket)
+    }
+}
+
+impl PacketOutbound for SnellPackets {
+    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
+        let transport = match (&self.quic, lane) {
+            (QuicMode::Raw(quic), Lane::Own(_)) => {
+                let codec = QuicFlow::new(quic.clone(), first.clone());
+                let socket = self.socket(now).map_err(DropReason::System)?;
+                FlowTransport::Socket(socket, Some(Box::new(codec)))
+            }
+            (QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_), _) => {
+                FlowTransport::Stream(Box::new(Link::new(self.outbound.clone(), self.pool.clone())))
+            }
+        };
+        Ok(PacketFlow { transport, outbound: self, witness: None })
+    }
+
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
+        self.names.find(&self.server, waker, now)
+    }
+
+    fn has_lanes(&self) -> bool {
+        matches!(self.quic, QuicMode::Raw(_) | QuicMode::Blocked)
+    }
+
+    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+        match &self.quic {
+            QuicMode::Blocked if is_quic_initial(payload) => Carried::Refused,
+            QuicMode::Raw(quic) if quic.takes(target, payload, now) => Carried::Alone,
+            QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_) => Carried::Common,
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The datagrams of one listener on one core: the table of its flows, and their turns.
+
+mod client_side;
+mod streams;
+mod target_side;
+mod undecided;
+
+use std::future::{Future, poll_fn};
+use std::hash::RandomState;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use adit_config::model::{Tag, Udp};
+use adit_net::rt;
+use adit_net::udp::Socket;
+use adit_proto::wire::Target;
+
+use self::undecided::Undecided;
+use super::drops::{DropReason, Tally};
+use super::gather::Gather;
+use super::inbound::{Arrival, PacketInbound, Peer};
+use super::marks::Marks;
+use super::outbound::{FlowTransport, PacketFlow, PacketOutbound, set_options};
+use super::ready::Ready;
+use super::routes::{Decisions, FlowKey, Routes, Via};
+use super::scratch::SharedScratch;
+use super::table::{FlowId, FlowTable, Tick};
+use crate::conns::TICK;
+use crate::metrics::InboundMetrics;
+use crate::users::{self, Lease};
+
+/// Seconds for flows to name servers alone, once an answer has come.
+const BRIEF_IDLE: Tick = 10;
+/// Seconds of silence after which a flow gives up what can be derived again.
+const REST_AFTER: Tick = 10;
+/// Classes of flows in the table: with traffic, with an answer from a name server, and silent.
+const NORMAL: usize = 0;
+const BRIEF: usize = 1;
+const RESTING: usize = 2;
+
+/// Where name servers listen.
+const DNS: u16 = 53;
+
+/// Batches from one socket per turn: with 32 messages each, the 64 that one may have before others have theirs.
+pub(crate) const BATCHES: usize = 2;
+
+/// Datagrams of a flow that wait for the address of a name.
+pub(crate) const MAX_WAITING: usize = 8;
+
+/// Datagrams from other cores that are taken in one turn.
+const MAX_MOVED: usize = 64;
+
+/// A listening socket with what belongs to it.
+pub(crate) struct Listener {
+    /// The inbound's name in logs.
+    pub(crate) name: Tag,
+    /// Where it counts.
+    pub(crate) metrics: Arc<InboundMetrics>,
+    /// The socket.
+    pub(crate) socket: std::net::UdpSocket,
+    /// What its clients speak.
+    pub(crate) inbound: Box<dyn PacketInbound>,
+    /// Which way datagrams take.
+    pub(crate) routes: Rc<dyn Routes>,
+}
+
+/// A listening socket on one core, with its flows.
+pub(crate) struct Engine {
+    name: Tag,
+    metrics: Arc<InboundMetrics>,
+    listener: Socket,
+    inbound: Box<dyn PacketInbound>,
+    /// What the inbound says of itself once and for all.
+    is_sealed: bool,
+    is_connected: bool,
+    together: usize,
+    routes: Rc<dyn Routes>,
+    is_fixed: bool,
+    decisions: Decisions,
+    undecided: Undecided,
+    /// The outbound of the last datagram, if it may give targets flows of their own.
+    lanes: Option<(Via, Option<Rc<dyn PacketOutbound>>)>,
+    flows: FlowTable<FlowKey, Flow, 3>,
+    marks: Marks,
+    ready: Ready,
+    todo: Vec<FlowId>,
+    scratch: SharedScratch,
+    /// Flows whose streams have got something to send.
+    streams: Vec<FlowId>,
+    /// For the lanes of targets, keyed by a secret of this engine.
+    hasher: RandomState,
+    now: Tick,
+    at: Instant,
+    unix_s: u64,
+    tally: Tally,
+    gather: Gather,
+}
+
+/// One client's traffic over one outbound, as long as it lasts.
+struct Flow {
+    /// Where answers go, and the address of this host that they come from.
+    peer: Peer,
+    side: PacketFlow,
+    waker: Option<Waker>,
+    /// The last target, and where its datagrams are sent: most of the time also the next one's.
+    last: Option<(Target, SocketAddr)>,
+    /// There was more than one.
+    is_spread: bool,
+    /// All of them were name servers.
+    is_dns: bool,
+    /// It is of another class than [`NORMAL`]; its next datagram takes it back.
+    is_demoted: bool,
+    is_too_big_logged: bool,
+    waiting: Vec<Waiting>,
+    /// Whose it is, where there are users.
+    user: Option<Box<Lease>>,
+}
+
+/// A datagram that waits for the address of its target.
+struct Waiting {
+    target: Target,
+    at: Option<IpAddr>,
+    bytes: Vec<u8>,
+    class: u8,
+}
+
+impl Flow {
+    /// Logs once per flow the size that would fit.
+    fn log_too_big(&mut self, inbound: &str, to: SocketAddr, len: usize, marks: &Marks) {
+        if !std::mem::replace(&mut self.is_too_big_logged, true) {
+            let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
+            tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+        }
+    }
+
+    /// Counts a datagram, if its user may send or receive it.
+    fn pass(&self, direction: users::Way, len: usize, now: Instant) -> Result<(), DropReason> {
+        let Some(user) = &self.user else { return Ok(()) };
+        if !user.grant_whole(direction, len, now) {
+            return Err(DropReason::Limited);
+        }
+        user.settle(direction, len, len);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// An engine for a `listener`; `udp` says how datagrams are relayed.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
+        let Listener { name, metrics, socket, inbound, routes } = listener;
+        let listener = Socket::from_std(socket)?;
+        if listener.local_addr()?.ip().is_unspecified() {
+            listener.report_destination()?;
+        }
+        let is_sealed = inbound.is_sealed();
+        set_options(&listener, udp, is_sealed)?;
+        let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
+        let ready = Ready::default();
+        Ok(Self {
+            name,
+            metrics,
+            listener,
+            is_sealed,
+            is_connected: inbound.is_connected(),
+            together: inbound.together(),
+            inbound,
+            is_fixed: routes.is_fixed(),
+            routes,
+            decisions: Decisions::default(),
+            undecided: Undecided::new(ready.decision_waker()),
+            lanes: None,
+            flows: FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle]),
+            marks: Marks::new(udp),
+            ready,
+            todo: Vec::new(),
+            scratch,
+            streams: Vec::new(),
+            hasher: RandomState::new(),
+            now: 0,
+            at: rt::now(),
+            unix_s: 0,
+            tally: Tally::default(),
+            gather: Gather::new(udp.gather),
+        })
+    }
+
+    /// Relays until `end` comes: a flow has no end of its own that could be waited for.
+    pub(crate) async fn run(mut self, end: impl Future<Output = ()>) {
+        let mut second = Box::pin(rt::sleep(TICK));
+        let work = async {
+            loop {
+                let turn = poll_fn(|cx| {
+                    while second.as_mut().poll(cx).is_ready() {
+                        second.set(rt::sleep(TICK));
+                        self.tick();
+                    }
+                    self.poll_turn(cx)
+                });
+                if let Err(error) = turn.await {
+                    tracing::error!(inbound = &*self.name, %error, "listener for datagrams failed");
+                    return;
+                }
+                rt::yield_now().await;
+            }
+        };
+        rt::race(work, end).await;
+    }
+
+    /// One turn. Ready if there is more to do at once, after others have had theirs.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.ready.register(cx.waker());
+        if self.gather.poll_wait(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let scratch = self.scratch.clone();
+        let scratch = &mut *scratch.borrow_mut();
+        (self.at, self.unix_s) = (rt::now(), rt::unix_time());
+        let mut more = self.take_moved(cx, scratch);
+        if self.ready.take_decided() {
+            self.decide_again(scratch);
+        }
+        more |= self.receive_clients(cx, scratch)?;
+        let mut todo = std::mem::take(&mut self.todo);
+        self.ready.take(&mut todo);
+        for id in todo.drain(..) {
+            more |= self.receive_flow(id, scratch);
+        }
+        self.todo = todo;
+        let passed = self.tally.up + self.tally.down;
+        self.tally.report(&self.metrics);
+        self.gather.note(passed, self.at);
+        if more {
+            return Poll::Ready(Ok(()));
+        }
+        if self.gather.is_on() && passed > 0 {
+            // Sockets that were read have not been asked whether there is more: that is done when the wait is over.
+            return if self.gather.begin_wait(cx) { Poll::Pending } else { Poll::Ready(Ok(())) };
+        }
+        if self.ready.is_waiting() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// A second has passed.
+    fn tick(&mut self) {
+        self.now = self.now.wrapping_add(1);
+        while let Some((key, _)) = self.flows.expire_one(self.now) {
+            self.ended(&key);
+        }
+        while let Some(id) = self.flows.oldest_of(NORMAL, REST_AFTER, self.now) {
+            self.flows.demote(id, RESTING);
+            self.rest(id);
+        }
+        self.ready.decide_again();
+    }
+
+    /// A flow that has been silent for a while gives up what can be derived again.
+    fn rest(&mut self, id: FlowId) {
+        let Some((key, flow)) = self.flows.entry(id) else { return };
+        flow.is_demoted = true;
+        self.inbound.rest(&key.client);
+        if let FlowTransport::Socket(_, Some(codec)) = &mut flow.side.transport {
+            codec.rest();
+        }
+    }
+
+    /// A datagram of this flow has passed.
+    fn touch(&mut self, id: FlowId, is_demoted: bool) {
+        if is_demoted {
+            self.flows.set_class(id, NORMAL, self.now);
+        } else {
+            self.flows.touch(id, self.now);
+        }
+    }
+
+    /// Ends a flow; datagrams that are queued for it must have been sent.
+    fn end(&mut self, id: FlowId) {
+        if let Some((key, _)) = self.flows.remove(id) {
+            self.ended(&key);
+        }
+    }
+
+    /// A flow has ended.
+    fn ended(&mut self, key: &FlowKey) {
+        self.metrics.datagrams.flows.add(-1);
+        self.inbound.release(&key.client);
+    }
+
+    /// The circumstances of a datagram from `peer`.
+    fn arrival(&self, peer: Peer, class: u8) -> Arrival {
+        Arrival { peer, class, now: self.now, unix_s: self.unix_s }
+    }
+
+    fn count(&self, reason: &DropReason) {
+        reason.count(&self.name, &self.metrics.datagrams.dropped);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let flows = i64::try_from(self.flows.len()).unwrap_or(0);
+        self.metrics.datagrams.flows.add(-flows);
+        self.flows.clear();
+    }
+}

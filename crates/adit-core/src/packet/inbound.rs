@@ -1,0 +1,204 @@
+//! The client side: what a protocol does with the datagrams of its clients.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use adit_net::udp::Batch;
+use adit_proto::wire::{Room, Target, WireError};
+
+use super::exchange::Moved;
+use super::{DropReason, Tick};
+use crate::users::Account;
+
+/// What tells one client of a listener from another: the client side of a flow's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// A client is its address.
+    Address(SocketAddr),
+    /// A client is its address and the number of its user: one address may be several users.
+    User(SocketAddr, usize),
+    /// A client is a session, which may change its address.
+    Session(u64),
+}
+
+/// Where a client is: its address, and the address of this host that it sends to, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// The client's address.
+    pub(crate) at: SocketAddr,
+    /// The address of this host.
+    pub(crate) local: Option<IpAddr>,
+}
+
+/// A datagram's circumstances.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    /// Where it came from.
+    pub(crate) peer: Peer,
+    /// Its traffic class.
+    pub(crate) class: u8,
+    /// Seconds since the engine started.
+    pub(crate) now: Tick,
+    /// Seconds since 1970.
+    pub(crate) unix_s: u64,
+}
+
+/// Where a datagram is to go. A target that many datagrams share is not copied for each of them.
+#[derive(Debug, Clone)]
+pub(crate) enum Destination {
+    /// The datagram itself says so.
+    Own(Target),
+    /// The client or the listener has one target.
+    Shared(Rc<Target>),
+}
+
+impl Deref for Destination {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        match self {
+            Self::Own(target) => target,
+            Self::Shared(target) => target,
+        }
+    }
+}
+
+/// A client's datagram, opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Whose it is.
+    pub(crate) client: Client,
+    /// Where it is to go.
+    pub(crate) target: Destination,
+    /// The payload, as a range into the datagram.
+    pub(crate) payload: Range<usize>,
+    /// The client begins anew: its flows end.
+    pub(crate) begins_anew: bool,
+}
+
+impl Opened {
+    /// A datagram of a client that goes on, or is not known yet.
+    pub(crate) fn new(client: Client, target: Destination, payload: Range<usize>) -> Self {
+        Self { client, target, payload, begins_anew: false }
+    }
+}
+
+/// What the clients of one listener speak, on one core.
+///
+/// A protocol that remembers something of a client keeps it while the client is held: [`PacketInbound::hold`] and
+/// [`PacketInbound::release`] come in pairs, one for each flow of the client. What it learns with the first datagram
+/// it keeps until the next unknown client's datagram at least, for the flow begins after that.
+pub(crate) trait PacketInbound {
+    /// Whether datagrams are encrypted or travel with what is: they must not be longer than the path takes.
+    fn is_sealed(&self) -> bool;
+
+    /// Whether answers are taken from the flow's target alone.
+    fn is_connected(&self) -> bool {
+        false
+    }
+
+    /// How many datagrams [`PacketInbound::expect`] wants to see at once; 0 for none.
+    fn together(&self) -> usize {
+        0
+    }
+
+    /// The next datagrams of a batch are about to be opened.
+    fn expect(&mut self, next: &mut dyn Iterator<Item = &[u8]>) {
+        let _ = next;
+    }
+
+    /// Opens a datagram in place. `None`: it has been handed to the core that has its client.
+    ///
+    /// # Errors
+    /// Why it goes no further.
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason>;
+
+    /// A datagram that another core has handed over; `None` if there is none, and `waker` is woken when there is.
+    fn next_moved(&mut self, waker: &Waker) -> Option<Moved> {
+        let _ = waker;
+        None
+    }
+
+    /// Opens what [`PacketInbound::next_moved`] gave; `datagram` is a copy of its bytes.
+    ///
+    /// # Errors
+    /// Why it goes no further.
+    fn open_moved(
+        &mut self,
+        moved: &Moved,
+        arrival: &Arrival,
+        datagram: &mut [u8],
+    ) -> Result<Opened, DropReason> {
+        let _ = (moved, arrival, datagram);
+        Err(DropReason::Gone)
+    }
+
+    /// The account of a client, where there are users.
+    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
+        let _ = client;
+        None
+    }
+
+    /// Where a client is that may change its address; `None` if it is where its flow began.
+    fn peer(&mut self, client: &Client) -> Option<Peer> {
+        let _ = client;
+        None
+    }
+
+    /// The bytes that must lie free around an answer from `source`, and its longest payload.
+    fn room(&mut self, client: &Client, source: &Target) -> Room;
+
+    /// Seals an answer from `source` for the client and returns where the datagram lies.
+    ///
+    /// # Errors
+    /// When it cannot be sealed.
+    fn seal(
+        &mut self,
+        client: &Client,
+        block: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        unix_s: u64,
+    ) -> Result<Range<usize>, WireError>;
+
+    /// The client has been silent for a while: what can be derived again may be given up.
+    fn rest(&mut self, client: &Client) {
+        let _ = client;
+    }
+
+    /// A flow of the client begins, or one of its datagrams waits for a decision.
+    ///
+    /// # Errors
+    /// When nothing is known of the client.
+    fn hold(&mut self, client: &Client) -> Result<(), DropReason> {
+        let _ = client;
+        Ok(())
+    }
+
+    /// What was held for the client is over.
+    fn release(&mut self, client: &Client) {
+        let _ = client;
+    }
+}
+
+/// Announces the datagrams of `batch` from `at` on to `expect`, where so many have been opened that the next are due.
+/// `together` of them are announced at once, 0 means none.
+pub(super) fn next_together(
+    batch: &Batch,
+    at: usize,
+    together: usize,
+) -> Option<impl Iterator<Item = &[u8]>> {
+    if together == 0 || !at.is_multiple_of(together) {
+        return None;
+    }
+    let next = (at..batch.len()).filter_map(|at| batch.get(at));
+    Some(next.take(together).map(|datagram| &batch.block[datagram.range()]))
+}
+
+/// No room is needed around a payload that leaves as it is.
+pub(crate) fn bare_room() -> Room {
+    Room { head: 0, tail: 0, max_payload: usize::from(u16::MAX) }
+}

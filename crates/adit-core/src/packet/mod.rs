@@ -1,0 +1,45 @@
+//! Datagrams from clients to targets and back, for every protocol that carries them.
+//!
+//! An [`Engine`] is one listening socket on one core with its flows. It is one future. A turn takes a batch from the
+//! listener and one from each flow that has something, opens and seals in the core's one [`Batch`], and sends from
+//! there. A flow has no task, no channel and no timer; it wakes the engine by putting its name on a list.
+//!
+//! ```text
+//!   client side                                                             target side
+//!   listener ─ batch ─ PacketInbound::open ─ decide ─ flow table ─ seal ─ flow's socket ─→ target, or a server
+//!            ←─ send ─ PacketInbound::seal ─────────────────────── open ─ batch ──────── (any source: full cone)
+//! ```
+//!
+//! No protocol is named here. What clients speak is a [`PacketInbound`], how targets are reached is a
+//! [`PacketOutbound`], and [`Routes`] decides which outbound a client's datagrams for one target take.
+
+mod drops;
+mod engine;
+mod exchange;
+mod frames;
+mod gather;
+mod inbound;
+mod marks;
+mod names;
+mod outbound;
+mod ready;
+mod routes;
+mod scratch;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use drops::{DropReason, Tally};
+pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING};
+pub(crate) use exchange::{Exchange, Moved};
+pub(crate) use frames::Frames;
+pub(crate) use inbound::{Arrival, Client, Destination, Opened, PacketInbound, Peer, bare_room};
+pub(crate) use marks::Marks;
+pub(crate) use names::{Known, Names};
+pub(crate) use outbound::{
+    Carried, FlowCodec, FlowStream, FlowTransport, Lane, PacketFlow, PacketOutbound, Witness, set_options,
+};
+pub(crate) use routes::{Decision, Question, Routes, Via};
+pub(crate) use scratch::{Scratch, SharedScratch};
+pub(crate) use table::Tick;

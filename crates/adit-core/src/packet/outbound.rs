@@ -1,0 +1,190 @@
+//! The target side: how the datagrams of a flow leave, and where its answers come from.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use adit_config::model::Udp;
+use adit_net::udp::{Fragmentation, Socket};
+use adit_proto::wire::{Room, Target, WireError};
+
+use super::DropReason;
+use super::inbound::Destination;
+use super::names::Known;
+use super::table::Tick;
+use crate::relay::payload::Received;
+
+/// Which flow of a client and outbound a datagram belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// The one that all targets share.
+    Common,
+    /// One of its target's own; the number stands for the target.
+    Own(u64),
+}
+
+/// A datagram's way where an outbound gives some targets flows of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// With the client's others.
+    Common,
+    /// In a flow of its own.
+    Alone,
+    /// Not at all: the configuration says so.
+    Refused,
+}
+
+/// How the datagrams of one outbound leave, on one core.
+pub(crate) trait PacketOutbound {
+    /// Begins a flow whose first datagram is for `first`.
+    ///
+    /// # Errors
+    /// When there is no socket, or nothing that could carry it at this time.
+    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason>;
+
+    /// Where a datagram for `target` has to be sent; `at` is the only address of it that may be used. `waker` is woken
+    /// once an address is known that is being looked up.
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known;
+
+    /// The address of `target` that datagrams go to; `None` where a server looks it up.
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+        let _ = (target, waker, now);
+        None
+    }
+
+    /// Whether [`PacketOutbound::lane`] has to be asked.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+
+    /// How a datagram is carried that has no flow of its own yet.
+    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+        let _ = (target, payload, now);
+        Carried::Common
+    }
+}
+
+/// The target side of one flow.
+pub(crate) struct PacketFlow {
+    /// What carries its datagrams.
+    pub(crate) transport: FlowTransport,
+    /// The outbound that it goes over, which knows where datagrams have to be sent.
+    pub(crate) outbound: Rc<dyn PacketOutbound>,
+    /// Who wants to know that answers come.
+    pub(crate) witness: Option<Rc<dyn Witness>>,
+}
+
+/// What carries the datagrams of one flow.
+pub(crate) enum FlowTransport {
+    /// A socket of its own; with a codec where they go through a server.
+    Socket(Socket, Option<Box<dyn FlowCodec>>),
+    /// A stream to a server.
+    Stream(Box<dyn FlowStream>),
+}
+
+/// Is told of each batch of answers.
+pub(crate) trait Witness {
+    /// Something has come for a flow.
+    fn answered(&self);
+}
+
+/// What is done to a flow's datagrams on their way to a server and back.
+pub(crate) trait FlowCodec {
+    /// Whether answers are taken from the flow's target alone.
+    fn is_connected(&self) -> bool {
+        false
+    }
+
+    /// How many datagrams [`FlowCodec::expect`] wants to see at once; 0 for none.
+    fn together(&self) -> usize {
+        0
+    }
+
+    /// The next datagrams of a batch are about to be opened.
+    fn expect(&mut self, next: &mut dyn Iterator<Item = &[u8]>) {
+        let _ = next;
+    }
+
+    /// The bytes that must lie free around `payload` for `target`, and the longest payload. [`FlowCodec::seal`] follows
+    /// with the same.
+    fn room(&mut self, target: &Target, payload: &[u8]) -> Room;
+
+    /// Seals a payload in place and returns where the datagram lies.
+    ///
+    /// # Errors
+    /// When it cannot be sealed.
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        target: &Target,
+        unix_s: u64,
+    ) -> Result<Range<usize>, DropReason>;
+
+    /// Opens an answer in place: its source, and its payload as a range into the datagram.
+    ///
+    /// # Errors
+    /// When it does not open.
+    fn open(&mut self, datagram: &mut [u8], unix_s: u64) -> Result<(Destination, Range<usize>), WireError>;
+
+    /// The flow has been silent for a while: what can be derived again may be given up.
+    fn rest(&mut self) {}
+
+    /// Whether this flow, which is one target's own, is to end and its target's datagrams go with the client's others.
+    fn gives_up(&mut self, payload: &[u8], now: Tick) -> bool {
+        let _ = (payload, now);
+        false
+    }
+}
+
+/// A stream to a server that carries the datagrams of one flow. It is dialled for the first of them, and again after
+/// it has ended.
+pub(crate) trait FlowStream {
+    /// Queues a datagram, which [`FlowStream::flush`] sends.
+    ///
+    /// # Errors
+    /// Why it goes no further.
+    fn push(&mut self, target: &Target, payload: &[u8], tick: Tick, now: Instant) -> Result<(), DropReason>;
+
+    /// Dials and sends. Ready once nothing waits; an error has ended the stream.
+    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>>;
+
+    /// Sends what the stream takes. The rest goes when it takes more; a failure is dealt with here.
+    fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
+        match self.poll_flush(cx, tick) {
+            Poll::Pending | Poll::Ready(_) => {}
+        }
+    }
+
+    /// Sends when much waits, while more is on its way.
+    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick);
+
+    /// The frames that have come, each an answer. Pending while there is no stream; an error has ended it.
+    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>>;
+
+    /// The source of an answer, and where its payload begins in `frame`.
+    ///
+    /// # Errors
+    /// When the frame is none.
+    fn parse(&self, frame: &[u8]) -> Result<(SocketAddr, usize), WireError>;
+
+    /// The server has ended the stream; the next datagram may begin another one.
+    fn end(&mut self, tick: Tick);
+}
+
+/// Prepares a socket of either side; `is_sealed` if what it carries must not be longer than the path takes.
+///
+/// # Errors
+/// What the system reports.
+pub(crate) fn set_options(socket: &Socket, udp: &Udp, is_sealed: bool) -> io::Result<()> {
+    if is_sealed && !udp.fragment {
+        socket.set_fragmentation(Fragmentation::Forbid)?;
+    }
+    if udp.ecn {
+        socket.report_class()?;
+    }
+    Ok(())
+}

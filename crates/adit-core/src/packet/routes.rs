@@ -1,0 +1,154 @@
+//! Which outbound the datagrams of a client for one target take.
+//!
+//! The answer is part of the flow's key. It is asked for once per client and target: the engine remembers the latest
+//! answers in a small table.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use adit_proto::wire::Target;
+
+use super::inbound::Client;
+use super::outbound::{Lane, PacketOutbound};
+use super::table::Tick;
+use crate::users::Account;
+
+/// Answers that an engine remembers, a power of two.
+const REMEMBERED: usize = 256;
+/// Seconds without a datagram after which an answer is asked for again.
+const LIFE: Tick = 60;
+
+/// The number of an outbound, as [`Routes`] counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Via(pub(crate) u32);
+
+impl Via {
+    /// The outbound that is taken where no rule says otherwise.
+    pub(crate) const DEFAULT: Self = Self(0);
+}
+
+/// What tells one flow of a listener from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct FlowKey {
+    pub(super) client: Client,
+    pub(super) via: Via,
+    pub(super) lane: Lane,
+}
+
+/// What is to be decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    /// Where the client is.
+    #[expect(
+        dead_code,
+        reason = "access lists judge sources before the datagram is opened; rules will ask for it here"
+    )]
+    pub(crate) source: SocketAddr,
+    /// Whose datagram it is, where there are users.
+    #[expect(dead_code, reason = "access lists know no users; rules will ask for it")]
+    pub(crate) user: Option<&'a Arc<Account>>,
+    /// Where the datagram is to go.
+    pub(crate) target: &'a Target,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Over this outbound.
+    Through(Via),
+    /// Over this outbound to this address alone, which was judged.
+    At(Via, IpAddr),
+    /// Nowhere.
+    Reject,
+    /// The decision needs an address of the target's name, and there is none.
+    Unresolved,
+    /// The decision needs an address of the target's name, which is being looked up.
+    Pending,
+}
+
+/// Decides.
+pub(crate) trait Routes {
+    /// Whether there is nothing to decide: every client's datagrams take [`Via::DEFAULT`].
+    fn is_fixed(&self) -> bool;
+
+    /// Whether datagrams from this address are taken.
+    fn accepts(&self, source: IpAddr) -> bool;
+
+    /// Which way a datagram takes. `waker` is woken when a decision that is pending can be asked for again.
+    fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision;
+
+    /// The outbound of this number.
+    fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
+}
+
+/// The latest decisions of one engine: one for each slot, found by the hash of client and target.
+#[derive(Debug, Default)]
+pub(super) struct Decisions {
+    slots: Vec<Option<Remembered>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    client: Client,
+    target: Target,
+    decision: Decision,
+    used_at: Tick,
+}
+
+impl Decisions {
+    /// The decision for `client` and `target`, if it is remembered.
+    pub(super) fn find(&mut self, client: &Client, target: &Target, now: Tick) -> Option<Decision> {
+        let slot = self.slot(client, target);
+        let found = self.slots.get_mut(slot)?.as_mut()?;
+        let is_it = found.client == *client && found.target == *target;
+        if !is_it || now.wrapping_sub(found.used_at) > LIFE {
+            return None;
+        }
+        found.used_at = now;
+        Some(found.decision)
+    }
+
+    /// Remembers a decision in the place of an older one.
+    pub(super) fn insert(&mut self, client: Client, target: &Target, decision: Decision, now: Tick) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(REMEMBERED, || None);
+        }
+        let slot = self.slot(&client, target);
+        self.slots[slot] = Some(Remembered { client, target: target.clone(), decision, used_at: now });
+    }
+
+    fn slot(&self, client: &Client, target: &Target) -> usize {
+        let hash = self.hasher.hash_one((client, target));
+        usize::try_from(hash % REMEMBERED as u64).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_remembered_per_client_and_target() {
+        let mut decisions = Decisions::default();
+        let (one, two) = (Client::Session(1), Client::Session(2));
+        let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
+        assert_eq!(decisions.find(&one, &target(1), 0), None);
+        decisions.insert(one, &target(1), Decision::Through(Via(3)), 0);
+        assert_eq!(decisions.find(&one, &target(1), 60), Some(Decision::Through(Via(3))));
+        assert_eq!(
+            (decisions.find(&two, &target(1), 60), decisions.find(&one, &target(2), 60)),
+            (None, None)
+        );
+        assert_eq!(decisions.find(&one, &target(1), 120), Some(Decision::Through(Via(3))), "it was used");
+        assert_eq!(decisions.find(&one, &target(1), 181), None, "a minute of silence");
+        for port in 0..10_000 {
+            decisions.insert(two, &target(port), Decision::Reject, 181);
+        }
+        assert_eq!(decisions.slots.len(), REMEMBERED);
+        assert_eq!(decisions.find(&two, &target(9_999), 181), Some(Decision::Reject));
+    }
+}
