@@ -1,7 +1,7 @@
 //! Measures beside downloads at full speed: how long a fresh connection or a datagram waits while bulk is moved.
 //!
-//! The probes come at a fixed pace, so that a subject that answers sooner does not get more of them and pay for them in
-//! processor time per KB.
+//! Processor time per KB is taken of the downloads alone, just before the probes: a subject that answers sooner gets more
+//! probes per second, and would pay for them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -59,6 +59,7 @@ impl Measure {
             metric("p99_us", "p99 us", true, 0),
             metric("cpu_ns_per_kb", "CPU ns/KB", true, 0),
             metric("mb_per_s", "bulk MB/s", false, 0),
+            metric("mb_per_s_beside", "beside probes", false, 0),
             metric("probes", "probes", false, 0),
             metric("lost", "lost", false, 0),
         ];
@@ -84,6 +85,7 @@ impl Measure {
     #[must_use]
     pub fn estimate(self, sizes: &Sizes) -> Duration {
         WARM_UP
+            + sizes.window
             + match self {
                 Self::Connect(_) => {
                     (CONNECT_PAUSE + Duration::from_millis(3))
@@ -114,7 +116,7 @@ impl Measure {
         match self {
             Self::Connect(count) => {
                 load::fresh(path, WARM_UP_PROBES, 1, Duration::ZERO)?;
-                beside(running, path, count, target, || {
+                beside(running, path, count, (target, sizes), || {
                     let times = load::fresh(path, sizes.first_byte, 1, CONNECT_PAUSE)?;
                     Ok((times, 0))
                 })
@@ -122,7 +124,7 @@ impl Measure {
             Self::Echo(count) => {
                 let mut echo = Echo::open(way, ECHO_LEN)?;
                 echo.run(Duration::from_millis(100), ECHO_PAUSE)?;
-                beside(running, path, count, target, || echo.run(echo_time(sizes), ECHO_PAUSE))
+                beside(running, path, count, (target, sizes), || echo.run(echo_time(sizes), ECHO_PAUSE))
             }
         }
     }
@@ -142,21 +144,25 @@ fn beside(
     running: &Running,
     path: &Path,
     count: usize,
-    target: &Target,
+    (target, sizes): (&Target, &Sizes),
     probe: impl FnOnce() -> Result<(Vec<f64>, u64)>,
 ) -> Result<Values> {
     let streams = Streams::start(path, Way::Down, count, target)?;
     thread::sleep(running.site().map_or(WARM_UP, |site| site.warm_up()));
     let (before, bytes_before, begin) = (processor(running)?, streams.bytes(target), Instant::now());
-    let (times, lost) = probe()?;
+    thread::sleep(sizes.window);
     let (bytes, time) = (streams.bytes(target) - bytes_before, begin.elapsed());
     let after = processor(running)?;
-    streams.alive()?;
     ensure!(bytes > 0, "the downloads stood still for {time:?}");
+    let (bytes_before, begin) = (streams.bytes(target), Instant::now());
+    let (times, lost) = probe()?;
+    let beside = (streams.bytes(target) - bytes_before) as f64 / 1e6 / begin.elapsed().as_secs_f64();
+    streams.alive()?;
     let mut values = Values::from([
         ("probes".to_owned(), times.len() as f64),
         ("lost".to_owned(), lost as f64),
         ("mb_per_s".to_owned(), bytes as f64 / 1e6 / time.as_secs_f64()),
+        ("mb_per_s_beside".to_owned(), beside),
     ]);
     enter_processor(&mut values, "cpu_ns_per_kb", &before, &after, 1e12 / bytes as f64);
     for (key, percent) in [("p50_us", 50), ("p95_us", 95), ("p99_us", 99)] {

@@ -158,7 +158,7 @@ struct RunArgs {
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
     /// Measures, separated by commas: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls,
-    /// base, wireN, and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
+    /// base, wireN, busy-connect[N], busy-echo[N], and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
     /// udp-latencyN, udp-jitterN, udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
