@@ -309,7 +309,7 @@ mod tests {
         let mut place = Place::default();
         assert_eq!(place.read_len(), FIRST_READ);
         place.note_pace(Duration::from_micros(80), BULK);
-        assert!(place.read_len() > BULK as usize);
+        assert!(place.read_len() as u64 > BULK);
         // Camellia: 20 ns per byte.
         let mut slow = Place::default();
         slow.note_pace(Duration::from_millis(5), BULK);
