@@ -14,6 +14,7 @@
 )]
 
 mod bulk;
+pub mod busy;
 pub mod check;
 mod compare;
 pub mod demo;
@@ -157,7 +158,7 @@ struct RunArgs {
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
     /// Measures, separated by commas: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls,
-    /// base, wireN, and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
+    /// base, wireN, busy-connect[N], busy-echo[N], and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
     /// udp-latencyN, udp-jitterN, udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
     #[arg(long, value_delimiter = ',')]
     measures: Vec<String>,
@@ -308,6 +309,7 @@ fn list() -> Result<()> {
         "get8",
         "put1",
         "ping1",
+        "busy-connect2",
         "latency",
         "conn",
         "conn8",
@@ -329,6 +331,7 @@ fn list() -> Result<()> {
         "udp-jitter1400",
         "udp-over64",
         "udp-idle",
+        "busy-echo2",
     ];
     let links = ["path-down1", "path-up1", "path-ping", "path-share"];
     for name in streams.into_iter().chain(datagrams).chain(links) {
@@ -422,7 +425,7 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if !args.link.is_empty() {
         scenario.links.clone_from(&args.link);
     }
-    let measures = scenario.measures.iter().map(|name| name.parse()).collect::<Result<Vec<Measure>>>()?;
+    let measures = Measure::parse_all(&scenario.measures)?;
     let mut sizes = scenario.sizes()?;
     if measures.contains(&Measure::Calls) {
         sizes.counter = Some(Counter::find()?);
@@ -470,7 +473,11 @@ fn bench_once(
         let subject = find(&all, name)?;
         match subject.obstacle(programs) {
             Some(reason) => skipped.push((name.clone(), reason)),
-            None => subjects.push(subject),
+            None => {
+                let left_out = measures.iter().filter_map(|measure| measure.obstacle(&subject));
+                skipped.extend(left_out.map(|reason| (name.clone(), reason)));
+                subjects.push(subject);
+            }
         }
     }
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");

@@ -16,7 +16,7 @@ use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
 use crate::udp::kernel::Kernel;
-use crate::{exchange, link, udp, wire};
+use crate::{busy, exchange, link, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -42,6 +42,8 @@ pub enum Measure {
     Wire(usize),
     /// Requests, transfers and pings: `latency`, `get8`, `put1`, `ping1`.
     Exchange(exchange::Measure),
+    /// Fresh connections and datagrams beside downloads: `busy-connect2`, `busy-echo16`.
+    Busy(busy::Measure),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
     /// What it makes of a link: `path-...`.
@@ -120,6 +122,7 @@ impl Measure {
             Self::Calls => CALLS,
             Self::Wire(_) => WIRE,
             Self::Exchange(measure) => measure.metrics(),
+            Self::Busy(measure) => measure.metrics(),
             Self::Udp(measure) => measure.metrics(),
             Self::Link(measure) => measure.metrics(),
         }
@@ -154,6 +157,7 @@ impl Measure {
                 format!("segments between client and server, {count} download(s) of {mb} MB at once")
             }
             Self::Exchange(measure) => measure.about(sizes),
+            Self::Busy(measure) => measure.about(sizes),
             Self::Udp(measure) => measure.about(&sizes.udp),
             Self::Link(measure) => measure.about(sizes),
         }
@@ -178,6 +182,7 @@ impl Measure {
                 Self::Idle(_) => sizes.settle * 2 + count(self.idle(sizes), 500),
                 Self::Wire(count) => Duration::from_millis(300) + Duration::from_millis(count as u64 * 60),
                 Self::Exchange(measure) => measure.estimate(sizes),
+                Self::Busy(measure) => measure.estimate(sizes),
                 Self::Udp(measure) => measure.estimate(&sizes.udp),
                 Self::Link(measure) => measure.estimate(sizes),
             }
@@ -195,9 +200,19 @@ impl Measure {
             Self::Bulk(..) | Self::Connections(_) | Self::FirstByte | Self::Exchange(_) | Self::Link(_) => {
                 subject.entry != Entry::Shadowsocks
             }
+            Self::Busy(measure) => {
+                subject.entry != Entry::Shadowsocks && (subject.udp || !measure.needs_datagrams())
+            }
             Self::Udp(measure) => subject.udp && measure.enters(subject.entry, has_processes),
         };
         possible && !subject.skip.contains_key(&self.to_string())
+    }
+
+    /// Why it is not taken of `subject`, where the reason is that `subject` carries streams alone.
+    #[must_use]
+    pub fn obstacle(self, subject: &Subject) -> Option<String> {
+        let Self::Busy(measure) = self else { return None };
+        (measure.needs_datagrams() && !subject.udp).then(|| format!("{self}: carries no datagrams"))
     }
 
     /// Starts `subject`, measures it once and stops it.
@@ -213,9 +228,7 @@ impl Measure {
     ) -> Result<Values> {
         let mut running = Running::start(subject, programs, target.address())?;
         let result = if let Self::Udp(measure) = self {
-            let (address, entry, method) = (running.address, running.entry, subject.method.clone());
-            let site = running.site().cloned();
-            let way = udp::flow::Way { address, entry, target: target.address(), method, site };
+            let way = way(&running, subject, target);
             let before = Kernel::read(&running)?;
             let result = measure.drive(&running, &way, &sizes.udp);
             let after = Kernel::read(&running)?;
@@ -224,7 +237,7 @@ impl Measure {
                 values
             })
         } else {
-            self.drive(&running, target, sizes)
+            self.drive(&running, subject, target, sizes)
         };
         // A dead process explains more than the broken connection that it left.
         running.alive()?;
@@ -233,7 +246,7 @@ impl Measure {
         Ok(values)
     }
 
-    fn drive(self, running: &Running, target: &Target, sizes: &Sizes) -> Result<Values> {
+    fn drive(self, running: &Running, subject: &Subject, target: &Target, sizes: &Sizes) -> Result<Values> {
         let path = Path { address: running.address, entry: running.entry, target: target.address() };
         quiet(target);
         match self {
@@ -245,9 +258,29 @@ impl Measure {
             Self::Calls => calls(running, &path, target, sizes),
             Self::Wire(count) => wire::measure::drive(&path, running, count),
             Self::Exchange(measure) => measure.drive(running, &path, target, sizes),
+            Self::Busy(measure) => {
+                measure.drive(running, &path, &way(running, subject, target), target, sizes)
+            }
             Self::Link(measure) => measure.drive(running, &path, target, sizes),
             Self::Udp(_) => bail!("datagrams do not go the way of streams"),
         }
+    }
+}
+
+impl Measure {
+    /// Reads a list of names. `busy-connect` and `busy-echo` without a number stand for two measures each.
+    ///
+    /// # Errors
+    /// If there is no measure of such a name.
+    pub fn parse_all(names: &[String]) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for name in names {
+            match busy::Measure::usual(name) {
+                Some(several) => all.extend(several.map(Self::Busy)),
+                None => all.push(name.parse()?),
+            }
+        }
+        Ok(all)
     }
 }
 
@@ -265,6 +298,7 @@ impl fmt::Display for Measure {
             Self::Calls => f.write_str("calls"),
             Self::Wire(count) => write!(f, "wire{count}"),
             Self::Exchange(measure) => measure.fmt(f),
+            Self::Busy(measure) => measure.fmt(f),
             Self::Udp(measure) => measure.fmt(f),
             Self::Link(measure) => measure.fmt(f),
         }
@@ -287,6 +321,7 @@ impl FromStr for Measure {
             "idle" => Self::Idle(None),
             "calls" => Self::Calls,
             "conn" => Self::Connections(1),
+            _ if text.starts_with("busy-") => Self::Busy(text.parse()?),
             _ if text.starts_with("udp-") => Self::Udp(text.parse()?),
             _ if text.starts_with("path-") => Self::Link(text.parse()?),
             _ => {
@@ -305,7 +340,7 @@ impl FromStr for Measure {
                     Self::Exchange(text.parse()?)
                 } else {
                     bail!(
-                        "unknown measure: {text}\nhint: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls, base, wireN, udp-..., path-..."
+                        "unknown measure: {text}\nhint: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls, base, wireN, busy-connectN, busy-echoN, udp-..., path-..."
                     );
                 }
             }
@@ -336,6 +371,12 @@ pub struct Sizes {
 
 /// The figures of one run by name.
 pub type Values = BTreeMap<String, f64>;
+
+/// Where the datagrams of a measure enter `running`, and where they lead.
+fn way(running: &Running, subject: &Subject, target: &Target) -> udp::flow::Way {
+    let (address, entry, method) = (running.address, running.entry, subject.method.clone());
+    udp::flow::Way { address, entry, target: target.address(), method, site: running.site().cloned() }
+}
 
 /// Waits, not for long, until the target has no connection left from before.
 fn quiet(target: &Target) {
@@ -560,6 +601,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_without_number_stands_for_two_and_sixteen_downloads() {
+        let names = ["busy-connect", "conn", "busy-echo"].map(str::to_owned);
+        let all: Vec<String> = Measure::parse_all(&names).unwrap().iter().map(Measure::to_string).collect();
+        assert_eq!(all, ["busy-connect2", "busy-connect16", "conn", "busy-echo2", "busy-echo16"]);
+        assert!(Measure::parse_all(&["busy-".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn streams_alone_have_no_echo() {
+        let subject = |udp| {
+            Subject::parse(&format!("name = 'x'\nabout = ''\nentry = 'socks5'\nudp = {udp}\n")).unwrap()
+        };
+        let echo: Measure = "busy-echo2".parse().unwrap();
+        let connect: Measure = "busy-connect2".parse().unwrap();
+        assert!(echo.applies(&subject(true)) && echo.obstacle(&subject(true)).is_none());
+        assert!(!echo.applies(&subject(false)) && connect.applies(&subject(false)));
+        assert_eq!(echo.obstacle(&subject(false)).as_deref(), Some("busy-echo2: carries no datagrams"));
+        assert!(connect.obstacle(&subject(false)).is_none());
+    }
+
+    #[test]
     fn names_round_trip() {
         for name in [
             "base",
@@ -578,12 +640,27 @@ mod tests {
             "get64",
             "put8",
             "ping1",
+            "busy-connect2",
+            "busy-echo16",
         ] {
             assert_eq!(name.parse::<Measure>().unwrap().to_string(), name);
         }
         for wrong in [
-            "", "down", "down0", "upx", "conn-1", "sideways", "get", "get0", "putx", "ping", "latency1",
+            "",
+            "down",
+            "down0",
+            "upx",
+            "conn-1",
+            "sideways",
+            "get",
+            "get0",
+            "putx",
+            "ping",
+            "latency1",
             "idle0",
+            "busy-connect",
+            "busy-echo0",
+            "busy-x2",
         ] {
             assert!(wrong.parse::<Measure>().is_err(), "{wrong}");
         }

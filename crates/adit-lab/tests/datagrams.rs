@@ -52,7 +52,7 @@ fn relay(fault: &str) -> Subject {
 fn every_measure_gives_its_figures() {
     let relay = relay("none");
     for (subject, names) in [
-        (&direct(), &["udp-bulk64", "udp-echo64", "udp-latency64"][..]),
+        (&direct(), &["udp-bulk64", "udp-echo64", "udp-latency64", "busy-echo2"][..]),
         (
             &relay,
             &[

@@ -57,9 +57,15 @@ fn measure(subject: &Subject, measure: &str) -> Values {
 #[test]
 fn every_measure_gives_its_figures() {
     for (name, measures) in [
-        ("direct", &["down1", "up1", "conn", "first-byte", "latency", "get2", "put2", "ping1"][..]),
+        (
+            "direct",
+            &["down1", "up1", "conn", "first-byte", "latency", "get2", "put2", "ping1", "busy-connect2"][..],
+        ),
         ("floor-plain", &["down1", "up8", "conn", "conn4", "base", "get8"]),
-        ("floor-aead", &["down8", "up1", "conn", "first-byte", "base", "idle", "idle20", "put1"]),
+        (
+            "floor-aead",
+            &["down8", "up1", "conn", "first-byte", "base", "idle", "idle20", "put1", "busy-connect1"],
+        ),
     ] {
         let subject = subject(name);
         for &what in measures {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A direction takes a chunk only when its source has bytes, and gives it back as soon as they are sent, so an
-//! idle connection holds none. It does one read and one write per turn; if the read was full it wakes itself and
-//! lets the others on the core run first. While its destination takes nothing it does not read.
+//! idle connection holds none. It does one read and one write per turn. A relay that moves much waits for its turns in
+//! line (`rt::fair`), behind everything sparse. While its destination takes nothing it does not read.
 
 pub(crate) mod discard;
 pub(crate) mod payload;
@@ -19,6 +19,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use adit_net::rt::fair::Place;
 use adit_net::rt::{self, Chunk, IO_VECTORS, Pool, Stream};
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
@@ -145,6 +146,7 @@ pub(crate) struct Relay<'a> {
     replay: Option<Vec<u8>>,
     /// The far side takes nothing more; what it has said before is still passed on.
     broken: Option<EndReason>,
+    place: Place,
 }
 
 impl<'a> Relay<'a> {
@@ -160,7 +162,8 @@ impl<'a> Relay<'a> {
     ) -> Self {
         let replay = policy.keep_for_replay.then(|| early.bytes.clone());
         let up = Direction { early: early.bytes, early_ends: early.ended, ..Direction::default() };
-        Self { near, far, up, down: Direction::default(), pool, entry, traffic, policy, replay, broken: None }
+        let (down, broken, place) = (Direction::default(), None, Place::default());
+        Self { near, far, up, down, pool, entry, traffic, policy, replay, broken, place }
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<EndReason> {
@@ -168,8 +171,14 @@ impl<'a> Relay<'a> {
             return Poll::Ready(reason);
         }
         let now = rt::now();
-        self.up.has_read = false;
-        self.down.has_read = false;
+        if self.place.poll_turn(cx, now).is_pending() {
+            self.entry.set_waker(cx.waker());
+            return Poll::Pending;
+        }
+        let moved = self.up.bytes + self.down.bytes;
+        for direction in [&mut self.up, &mut self.down] {
+            (direction.has_read, direction.has_more) = (false, false);
+        }
         loop {
             let before = (self.up.state, self.down.state);
             match self.poll_up(cx, now) {
@@ -193,6 +202,8 @@ impl<'a> Relay<'a> {
                 if self.near_is_lost() {
                     return Poll::Ready(EndReason::Socket(Side::Near, io::ErrorKind::ConnectionAborted));
                 }
+                let has_more = self.up.has_more || self.down.has_more;
+                self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
                 return Poll::Pending;
             }
         }
@@ -212,6 +223,7 @@ impl<'a> Relay<'a> {
             sink: self.far,
             source_side: Side::Near,
             pool: self.pool,
+            most: self.place.read_len(),
             user: lease.as_deref().map(|lease| (lease, Way::Up)),
             now,
         };
@@ -234,6 +246,7 @@ impl<'a> Relay<'a> {
             sink: self.near,
             source_side: Side::Far,
             pool: self.pool,
+            most: self.place.read_len(),
             user: lease.as_deref().map(|lease| (lease, Way::Down)),
             now,
         };
@@ -309,6 +322,8 @@ struct Io<'a> {
     sink: &'a mut Endpoint,
     source_side: Side,
     pool: &'a Pool,
+    /// Bytes that one read may bring, so that a turn is short.
+    most: usize,
     /// Whose bytes these are, where there are users.
     user: Option<(&'a Lease, Way)>,
     now: Instant,
@@ -317,7 +332,7 @@ struct Io<'a> {
 impl Io<'_> {
     /// How much the next read may bring, at least 1 byte; [`Io::settle`] comes next.
     fn poll_grant(&self, cx: &mut Context<'_>) -> Poll<Result<usize, EndReason>> {
-        let wanted = self.pool.read_len();
+        let wanted = self.pool.read_len().min(self.most);
         let Some((lease, way)) = self.user else { return Poll::Ready(Ok(wanted)) };
         lease.poll_grant(way, wanted, self.now, cx).map_err(EndReason::Limited)
     }
@@ -363,6 +378,8 @@ struct Direction {
     early_ends: bool,
     bytes: u64,
     has_read: bool,
+    /// The source has bytes for another turn.
+    has_more: bool,
     /// How quiet it was when the source was last looked at, since its end was held back.
     looked_at: Option<Tick>,
 }
@@ -428,7 +445,7 @@ impl Direction {
                 ready!(io.source.stream.poll_readable(cx)).map_err(|error| io.recv_failed(&error))?;
                 if self.has_read {
                     // A turn is one read: the others on this core come first.
-                    cx.waker().wake_by_ref();
+                    self.has_more = true;
                     return Poll::Pending;
                 }
                 let mut chunk = ready!(rt::poll_chunk(io.pool, cx));
@@ -769,3 +786,6 @@ impl Pending {
         *self = Self::Small { bytes, offset: *offset };
     }
 }
+
+#[cfg(test)]
+mod fair_tests;

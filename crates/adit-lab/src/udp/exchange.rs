@@ -8,7 +8,7 @@ use super::datagram::Kind;
 use super::flow::{Flow, Way};
 use super::generator::{Generator, Offer};
 use super::measure::{Sizes, WINDOW, greet, open};
-use super::sink::Reading;
+use super::sink::{Reading, Sink};
 use crate::measure::{Values, enter_processor, memory, processor};
 use crate::stats::percentile;
 use crate::subject::{Entry, Running};
@@ -70,6 +70,56 @@ fn trips(flow: &mut Flow, len: usize, window: usize, time: Duration) -> Result<T
     }
     trips.lost += under_way as u64;
     Ok(trips)
+}
+
+/// A flow whose datagrams are sent back, one at a time.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    flow: Flow,
+    len: usize,
+    _sink: Sink,
+}
+
+impl Echo {
+    /// Opens a flow with payloads of `len` bytes and waits for its first answer.
+    ///
+    /// # Errors
+    /// If the subject does not carry datagrams.
+    pub(crate) fn open(way: &Way, len: usize) -> Result<Self> {
+        let epoch = Instant::now();
+        let sink = way.sink(Reading::Prompt, epoch)?;
+        let mut flow = Flow::open(way, 0, way.target, epoch)?;
+        greet(&sink, &mut flow, len)?;
+        Ok(Self { flow, len, _sink: sink })
+    }
+
+    /// Sends for `time`, each datagram `pause` after the last answer. Gives the microseconds of each round trip and how
+    /// many datagrams were lost: those without an answer within a second.
+    ///
+    /// # Errors
+    /// If a wrong answer comes, or the socket fails.
+    pub(crate) fn run(&mut self, time: Duration, pause: Duration) -> Result<(Vec<f64>, u64)> {
+        self.flow.socket.set_read_timeout(Some(PATIENCE))?;
+        let (mut times, mut lost) = (Vec::new(), 0);
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let number = self.flow.made();
+            self.flow.send(self.len, Kind::Echo)?;
+            // A late answer belongs to a datagram that counts as lost.
+            let answer = loop {
+                match self.flow.receive()? {
+                    Some((datagram, _)) if datagram.number != number => {}
+                    answer => break answer,
+                }
+            };
+            match answer {
+                Some((_, nanos)) => times.push(nanos as f64 / 1e3),
+                None => lost += 1,
+            }
+            std::thread::sleep(pause);
+        }
+        Ok((times, lost))
+    }
 }
 
 /// Round trips with a full window.

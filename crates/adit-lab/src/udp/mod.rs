@@ -17,4 +17,5 @@ mod exchange;
 mod measure;
 mod rates;
 
+pub(crate) use exchange::Echo;
 pub use measure::{Measure, Sizes};

@@ -5,6 +5,7 @@
 //! [`Stream::poll_recv`] and its kin, which another back end could serve as well.
 
 mod cores;
+pub mod fair;
 mod io;
 mod orders;
 mod pool;

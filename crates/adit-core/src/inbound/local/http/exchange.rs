@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use adit_net::rt::fair::Place;
 use adit_net::rt::{self, Chunk, Pool};
 use adit_proto::buf::RecvBuf;
 use adit_proto::http::{
@@ -161,6 +162,8 @@ struct Flow {
     outbox: Outbox,
     bytes: u64,
     has_read: bool,
+    /// The source has bytes for another turn.
+    has_more: bool,
 }
 
 /// An exchange under way.
@@ -177,6 +180,7 @@ pub(super) struct Exchange<'a> {
     far_ended: bool,
     /// The far end takes nothing more; it may have answered all the same.
     far_is_deaf: bool,
+    place: Place,
 }
 
 impl<'a> Exchange<'a> {
@@ -194,6 +198,7 @@ impl<'a> Exchange<'a> {
             near_ended: false,
             far_ended: false,
             far_is_deaf: false,
+            place: Place::default(),
         };
         exchange.note_up(&head);
         *exchange.up.outbox.text() = head;
@@ -223,12 +228,21 @@ impl<'a> Exchange<'a> {
         if let Some(reason) = self.parts.entry.over() {
             return Poll::Ready(Err(reason.into()));
         }
-        self.up.has_read = false;
-        self.down.has_read = false;
+        let now = rt::now();
+        ready!(self.place.poll_turn(cx, now));
+        let moved = self.up.bytes + self.down.bytes;
+        for flow in [&mut self.up, &mut self.down] {
+            (flow.has_read, flow.has_more) = (false, false);
+        }
         if let Poll::Ready(Err(broken)) = self.poll_up(cx) {
             return Poll::Ready(Err(broken));
         }
-        self.poll_down(cx)
+        let end = self.poll_down(cx);
+        if end.is_pending() {
+            let has_more = self.up.has_more || self.down.has_more;
+            self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
+        }
+        end
     }
 
     /// Passes the request on; never ready but for errors.
@@ -254,7 +268,7 @@ impl<'a> Exchange<'a> {
             ready!(near.stream.poll_readable(cx)).map_err(|error| near_failed(&error))?;
             if std::mem::replace(&mut self.up.has_read, true) {
                 // A turn is one read: the others on this core come first.
-                cx.waker().wake_by_ref();
+                self.up.has_more = true;
                 return Poll::Pending;
             }
             let mut chunk = ready!(rt::poll_chunk(pool, cx));
@@ -335,7 +349,7 @@ impl<'a> Exchange<'a> {
             }
             ready!(far.stream.poll_readable(cx)).map_err(|e| EndReason::Socket(Side::Far, e.kind()))?;
             if std::mem::replace(&mut self.down.has_read, true) {
-                cx.waker().wake_by_ref();
+                self.down.has_more = true;
                 return Poll::Pending;
             }
             let received = ready!(poll_recv(far, Side::Far, pool, cx))?;
