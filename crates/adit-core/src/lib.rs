@@ -30,7 +30,7 @@ mod salts;
 mod session;
 mod snell;
 mod status;
-mod users;
+mod user;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
@@ -40,3 +40,4 @@ pub use status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,
 };
+pub use user::{StateError, state_file_name};

@@ -90,7 +90,10 @@ fn name_server() -> SocketAddr {
 fn local(users: &[(&str, &str)]) -> InboundProtocol {
     InboundProtocol::Local(Local {
         accepts: LocalProtocols::Mixed,
-        users: users.iter().map(|(name, password)| ((*name).into(), Secret::new(*password))).collect(),
+        users: users
+            .iter()
+            .map(|(name, password)| User::from(((*name).into(), Secret::new(*password))))
+            .collect(),
         reply: Reply::Early,
     })
 }

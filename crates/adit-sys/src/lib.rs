@@ -10,13 +10,13 @@ pub mod alloc;
 pub mod code;
 #[cfg(target_os = "linux")]
 pub mod diag;
+pub mod lock;
 #[cfg(target_os = "linux")]
 pub mod packet;
 pub mod process;
 pub mod rate;
 #[cfg(target_os = "linux")]
 pub mod raw;
-pub mod store;
 pub mod tcp;
 #[cfg(target_os = "linux")]
 pub mod tun;

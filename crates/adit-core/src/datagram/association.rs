@@ -33,7 +33,7 @@ use crate::metrics::InboundMetrics;
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::rng::OsRng;
-use crate::users::{Lease, Way};
+use crate::user::{Lease, Way};
 
 /// One client's datagrams, for as long as its stream lasts.
 pub(crate) struct Association {

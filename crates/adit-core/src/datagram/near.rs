@@ -15,7 +15,7 @@ use adit_proto::wire::{Room, Target, WireError};
 use super::exchange::Moved;
 use super::relay::QuicPort;
 use crate::rng::OsRng;
-use crate::users::{Account, Accounts};
+use crate::user::{Account, Accounts};
 
 /// Whose flow a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +40,8 @@ pub(crate) enum Near {
     Socks {
         /// The client that asked for it over TCP; others are not served.
         client: IpAddr,
+        /// The user whose it is, where there are users.
+        account: Option<Arc<Account>>,
     },
     /// Shadowsocks up to SIP004: every datagram for itself.
     Packets(Box<dyn PacketCodec>),
@@ -106,7 +108,7 @@ impl Near {
     ) -> Result<(Key, Opened), WireError> {
         match self {
             Self::Tunnel(_) | Self::Quic(_) => Ok((Key::Peer(from), Opened::Plain(None, 0..datagram.len()))),
-            Self::Socks { client } => {
+            Self::Socks { client, .. } => {
                 if from.ip() != *client {
                     return Err(WireError::Authentication { what: "address of an associated client" });
                 }
@@ -142,6 +144,7 @@ impl Near {
         match (self, key) {
             (Self::Sessions(_, accounts), _) => accounts.get(session?.user()?.0),
             (Self::Relay(_, _, accounts), Key::Hop(_, user)) => accounts.get(*user),
+            (Self::Socks { account, .. }, _) => account.as_ref(),
             _ => None,
         }
     }

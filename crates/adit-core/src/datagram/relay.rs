@@ -31,7 +31,7 @@ use crate::conns::TICK;
 use crate::flow::{FlowId, FlowTable, Tick};
 use crate::metrics::InboundMetrics;
 use crate::rng::OsRng;
-use crate::users::{self, Lease};
+use crate::user::{self, Lease};
 
 pub(crate) use quic::QuicPort;
 
@@ -134,7 +134,7 @@ impl Flow {
     }
 
     /// Counts a datagram, if its user may send or receive it.
-    fn pass(&self, way: users::Way, len: usize, now: Instant) -> Result<(), Drop> {
+    fn pass(&self, way: user::Way, len: usize, now: Instant) -> Result<(), Drop> {
         let Some(user) = &self.user else { return Ok(()) };
         if !user.grant_whole(way, len, now) {
             return Err(Drop::Limited);
@@ -471,7 +471,7 @@ impl Relay {
             flow.log_too_big(&self.name, to, len, &self.marks);
             return Err(Drop::TooBig);
         }
-        flow.pass(users::Way::Up, payload.range.len(), self.at)?;
+        flow.pass(user::Way::Up, payload.range.len(), self.at)?;
         scratch.gather.passed(&mut flow.pulse, !self.near.is_tunnel());
         let is_demoted = std::mem::take(&mut flow.is_demoted);
         let class = self.marks.class(payload.class, is_sealed);
@@ -643,7 +643,7 @@ impl Relay {
             flow.log_too_big(&self.name, to, sealed.len(), &self.marks);
             return Err(Drop::TooBig);
         }
-        flow.pass(users::Way::Down, len, self.at)?;
+        flow.pass(user::Way::Down, len, self.at)?;
         scratch.gather.passed(&mut flow.pulse, matches!(flow.far, FarFlow::Socket(_, None)));
         scratch.outgoing.push(Outgoing {
             key: id.index(),

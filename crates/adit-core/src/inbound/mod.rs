@@ -25,7 +25,7 @@ use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::outbound::Outbound;
 use crate::session::CoreContext;
-use crate::users::{Accounts, Ledger};
+use crate::user::{Accounts, Ledger};
 
 pub(crate) use shadowsocks::ShadowsocksServerShared;
 pub(crate) use snell::SnellServerShared;
@@ -88,7 +88,7 @@ pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
 }
 
 enum Kind {
-    Local(model::Local),
+    Local(model::Local, Accounts),
     Shadowsocks(Arc<ShadowsocksServerShared>),
     Snell(Arc<SnellServerShared>),
     Tunnel(Target),
@@ -100,7 +100,8 @@ impl Kind {
         match self {
             Self::Shadowsocks(shared) => shared.accounts().clone(),
             Self::Snell(shared) => shared.accounts().clone(),
-            Self::Local(_) | Self::Tunnel(_) => Arc::default(),
+            Self::Local(_, accounts) => accounts.clone(),
+            Self::Tunnel(_) => Arc::default(),
         }
     }
 }
@@ -110,6 +111,8 @@ impl Kind {
 pub(crate) enum Shared {
     /// Nothing.
     None,
+    /// The users of a local port.
+    Local(Accounts),
     /// A Shadowsocks server's key, salts and users.
     Shadowsocks(Arc<ShadowsocksServerShared>),
     /// A Snell server's keys and salts.
@@ -122,10 +125,10 @@ impl Shared {
     /// # Errors
     /// When a thread cannot be made.
     pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> std::io::Result<Self> {
-        let users = counted(inbound).map(|(name, limits)| (name, *limits));
-        let accounts = ledger.accounts(&inbound.name, users)?;
+        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
         Ok(match &inbound.protocol {
-            model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => Self::None,
+            model::InboundProtocol::Local(_) => Self::Local(accounts),
+            model::InboundProtocol::Tunnel { .. } => Self::None,
             model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
                 Self::Shadowsocks(Arc::new(ShadowsocksServerShared::start(server, accounts)))
@@ -138,23 +141,8 @@ impl Shared {
         match self {
             Self::Shadowsocks(shared) => shared.accounts().clone(),
             Self::Snell(shared) => shared.accounts().clone(),
+            Self::Local(accounts) => accounts.clone(),
             Self::None => Arc::default(),
-        }
-    }
-}
-
-/// Names and limits of the users that have accounts.
-pub(crate) fn counted(inbound: &model::Inbound) -> Box<dyn Iterator<Item = (&str, &model::UserLimits)> + '_> {
-    match &inbound.protocol {
-        model::InboundProtocol::Snell(server) => {
-            Box::new(server.psk.users().iter().map(|user| (&*user.name, &user.limits)))
-        }
-        model::InboundProtocol::Shadowsocks(server) => {
-            let names = server.key.users().iter().map(|(name, _)| &**name);
-            Box::new(names.zip(server.key.limits()))
-        }
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => {
-            Box::new(std::iter::empty())
         }
     }
 }
@@ -185,13 +173,20 @@ impl Inbound {
     /// Builds the inbound for one core.
     pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
         let kind = match (&inbound.protocol, shared) {
-            (model::InboundProtocol::Local(local), _) => Kind::Local(local.clone()),
+            (model::InboundProtocol::Local(local), Shared::Local(accounts)) => {
+                Kind::Local(local.clone(), accounts.clone())
+            }
             (model::InboundProtocol::Tunnel { target, .. }, _) => Kind::Tunnel(target.clone()),
             (model::InboundProtocol::Snell(_), Shared::Snell(shared)) => Kind::Snell(shared.clone()),
             (model::InboundProtocol::Shadowsocks(_), Shared::Shadowsocks(shared)) => {
                 Kind::Shadowsocks(shared.clone())
             }
-            (model::InboundProtocol::Snell(_) | model::InboundProtocol::Shadowsocks(_), _) => {
+            (
+                model::InboundProtocol::Local(_)
+                | model::InboundProtocol::Snell(_)
+                | model::InboundProtocol::Shadowsocks(_),
+                _,
+            ) => {
                 unreachable!("shared state is made from the same inbound")
             }
         };
@@ -314,9 +309,9 @@ impl Inbound {
         }
         let open = Open::new(&self);
         match &self.kind {
-            Kind::Local(_) => rt::spawn_local(async move {
-                let Kind::Local(config) = &self.kind else { return };
-                local::serve(&self, config, stream, peer).await;
+            Kind::Local(..) => rt::spawn_local(async move {
+                let Kind::Local(config, accounts) = &self.kind else { return };
+                local::serve(&self, (config, accounts), stream, peer).await;
                 drop(open);
             }),
             Kind::Snell(_) => rt::spawn_local(async move {

@@ -29,7 +29,7 @@ use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::session::{Prepared, Session};
-use crate::users::{Accounts, Lease};
+use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again as a disguise adds.
 const LONGEST_REQUEST: usize = 96 * 1024;

@@ -21,7 +21,7 @@ use super::Relay;
 use crate::flow::{FlowId, Tick};
 use crate::guard::Guard;
 use crate::inbound::SnellServerShared;
-use crate::users::{self, Account, Lease};
+use crate::user::{self, Account, Lease};
 
 /// Envelopes that a known source may try at once: those of a first flight.
 const TRIES: u8 = 4;
@@ -156,7 +156,7 @@ impl Relay {
         };
         let (key, to, start, len) = (id.index(), *to, payload.range.start, payload.range.len());
         let class = self.marks.class(payload.class, false);
-        flow.pass(users::Way::Up, len, self.at)?;
+        flow.pass(user::Way::Up, len, self.at)?;
         scratch.gather.passed(&mut flow.pulse, false);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;

@@ -15,7 +15,7 @@ use super::{BATCHES, DNS, Relay};
 use crate::flow::FlowId;
 use crate::io::Received;
 use crate::record::EndReason;
-use crate::users::Way;
+use crate::user::Way;
 
 impl Relay {
     /// Whose flow a datagram belongs to where QUIC has flows of its own; `payload` lies in the block.
