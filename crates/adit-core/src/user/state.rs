@@ -137,7 +137,8 @@ impl StateFile {
             Ok(()) | Err(_) => {}
         }
         fs::rename(&new, &self.path)?;
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir =
+            self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
         // Some file systems cannot sync a directory; they need not.
         File::open(dir)?.sync_all().or(Ok(()))
     }
