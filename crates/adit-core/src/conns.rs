@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::record::EndReason;
-use crate::users::{Account, Lease, Limit};
+use crate::user::{Account, Lease, Limit};
 
 /// Length of a tick.
 pub(crate) const TICK: Duration = Duration::from_secs(1);

@@ -26,7 +26,7 @@ mod run;
 mod salts;
 mod snell;
 mod status;
-mod users;
+mod user;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
@@ -36,3 +36,4 @@ pub use status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,
 };
+pub use user::{StateError, state_file_name};

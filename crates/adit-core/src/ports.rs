@@ -29,7 +29,7 @@ use crate::outbound::{Leaf, packets};
 use crate::packet::SharedScratch;
 use crate::run::{Sockets, StartError, open, open_unix};
 use crate::status::Directory;
-use crate::users::Ledger;
+use crate::user::Ledger;
 
 /// A port's sockets are waited for so long when it closes; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use adit_proto::wire::{Target, WireError};
 
-use crate::users::Limit;
+use crate::user::Limit;
 
 /// The two sides of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

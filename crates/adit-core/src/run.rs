@@ -15,7 +15,6 @@ use adit_net::options::Warning;
 use adit_net::pace::Pacer;
 use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
-use adit_net::store::StoreError;
 use adit_net::udp::{RawListener, RawSocket, Socket, check_raw, listen_raw};
 use thiserror::Error;
 
@@ -32,7 +31,7 @@ use crate::outbound::{
 use crate::packet::{Exchange, PacketOutbound, SharedScratch};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::status::{Directory, Status};
-use crate::users::Ledger;
+use crate::user::{Ledger, StateError, Unusable};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -79,13 +78,13 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-    /// The counters of users cannot be read.
+    /// The state file cannot be used.
     #[error("state file {path}")]
     State {
         /// Where.
         path: PathBuf,
         /// What is wrong with it.
-        source: StoreError,
+        source: StateError,
     },
     /// An event loop cannot be made.
     #[error("event loop")]
@@ -225,21 +224,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
 
 /// The accounts of users, over the state file if there are any, with what is to be said about it.
 fn open_ledger(config: &Config) -> Result<(Arc<Ledger>, Option<String>), StartError> {
-    let has_users = config.inbounds.iter().any(|inbound| inbound::counted(inbound).next().is_some());
-    match &config.state {
-        model::StateFile::At(path) if has_users => {
-            Ledger::open(path).map_err(|source| StartError::State { path: path.clone(), source })
-        }
-        model::StateFile::Try(path) if has_users => Ok(Ledger::open(path).unwrap_or_else(|error| {
-            let path = path.display();
-            let end = "the counters of users end with the process";
-            (Arc::default(), Some(format!("{end}, for {path} cannot be used: {error}")))
-        })),
-        model::StateFile::Usual
-        | model::StateFile::Off
-        | model::StateFile::At(_)
-        | model::StateFile::Try(_) => Ok((Arc::default(), None)),
-    }
+    let has_users = config.inbounds.iter().any(|inbound| !inbound.protocol.users().is_empty());
+    Ledger::start(has_users.then_some(&config.state))
+        .map_err(|Unusable { path, why }| StartError::State { path, source: why })
 }
 
 /// What keeps rates over all cores, in the order of the configuration.

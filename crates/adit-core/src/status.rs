@@ -14,7 +14,7 @@ use crate::carrier::CarrierMetrics;
 use crate::carrier::kcp::{KcpStatus, MemoryStatus};
 use crate::metrics::{CoreMetrics, Counter};
 use crate::outbound::GroupShared;
-use crate::users::{Account, Accounts};
+use crate::user::{Account, Accounts};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 

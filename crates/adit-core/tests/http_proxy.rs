@@ -15,7 +15,7 @@ use std::time::Duration;
 use adit_config::model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Limits, Local, LocalProtocols, ObfsClient, ObfsServer,
     Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion, SnellVersions,
-    SocketOptions,
+    SocketOptions, User, UserLimits,
 };
 use adit_core::{Running, Status, start};
 use adit_testkit::unused_addr;
@@ -90,13 +90,24 @@ fn name_server() -> SocketAddr {
 fn local(users: &[(&str, &str)]) -> InboundProtocol {
     InboundProtocol::Local(Local {
         accepts: LocalProtocols::Mixed,
-        users: users.iter().map(|(name, password)| ((*name).into(), Secret::new(*password))).collect(),
+        users: users
+            .iter()
+            .map(|(name, password)| User::from(((*name).into(), Secret::new(*password))))
+            .collect(),
         reply: Reply::Early,
     })
 }
 
 fn direct(users: &[(&str, &str)]) -> Proxy {
     let (running, addr) = run(local(users), OutboundProtocol::Direct);
+    Proxy { addr, running: vec![running] }
+}
+
+/// A local port with one user, ann, whose password is p.
+fn limited(limits: UserLimits) -> Proxy {
+    let InboundProtocol::Local(mut local) = local(&[("ann", "p")]) else { unreachable!("it is one") };
+    local.users[0].limits = limits;
+    let (running, addr) = run(InboundProtocol::Local(local), OutboundProtocol::Direct);
     Proxy { addr, running: vec![running] }
 }
 
@@ -823,5 +834,64 @@ fn snell_connections_are_used_again() {
         client.get(&origins[0], "/");
         let outbound = &proxy.status().outbounds[0];
         assert_eq!((outbound.dialled, outbound.reused), (2, 6), "{outbound:?}");
+    });
+}
+
+/// One request with a connection of its own, as ann; everything that comes back.
+fn ask_as_ann(proxy: &Proxy, target: SocketAddr, body: &str) -> String {
+    let mut stream = TcpStream::connect(proxy.addr).unwrap();
+    let len = body.len();
+    let request = format!(
+        "POST http://{target}/ HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: Basic YW5uOnA=\r\n\
+         Content-Length: {len}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn users_of_a_local_port_are_counted_and_limited() {
+    within(|| {
+        let origin = Origin::answering(|_| {
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{}", "x".repeat(5000))
+        });
+        let proxy = limited(UserLimits { quota: Some(20_000), ..UserLimits::default() });
+        let ann = || proxy.status().inbounds[0].users[0].clone();
+        assert!(ask_as_ann(&proxy, origin.addr, &"y".repeat(3000)).ends_with("xxxx"));
+        let used = ann();
+        assert!((3000..3500).contains(&used.up_bytes) && (5000..5500).contains(&used.down_bytes), "{used:?}");
+        assert_eq!((used.requests, used.used_bytes), (1, used.up_bytes + used.down_bytes));
+        for _ in 0..4 {
+            ask_as_ann(&proxy, origin.addr, &"y".repeat(3000));
+        }
+        let used = ann();
+        assert_eq!(used.limited.as_deref(), Some("quota used up"));
+        assert!((20_000..24_000).contains(&used.used_bytes), "{used:?}");
+        assert!(ask_as_ann(&proxy, origin.addr, "").starts_with("HTTP/1.1 403 "));
+        let expired =
+            limited(UserLimits { expires: "2020-01-01T00:00:00Z".parse().ok(), ..UserLimits::default() });
+        assert!(ask_as_ann(&expired, origin.addr, "").starts_with("HTTP/1.1 403 "));
+        let mut tunnel = TcpStream::connect(expired.addr).unwrap();
+        let head = format!(
+            "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\nProxy-Authorization: Basic YW5uOnA=\r\n\r\n",
+            origin.addr
+        );
+        tunnel.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 13];
+        tunnel.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 403 ");
+        // SOCKS5 with a password (RFC 1929), up to the reply: 2 is "not allowed".
+        let mut socks = TcpStream::connect(expired.addr).unwrap();
+        let mut reply = [0; 4];
+        socks.write_all(&[5, 1, 2]).unwrap();
+        socks.read_exact(&mut reply[..2]).unwrap();
+        socks.write_all(b"\x01\x03ann\x01p").unwrap();
+        socks.read_exact(&mut reply[..2]).unwrap();
+        assert_eq!(reply[..2], [1, 0]);
+        socks.write_all(&[5, 1, 0, 1, 127, 0, 0, 1, 0, 1]).unwrap();
+        socks.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..2], [5, 2]);
     });
 }

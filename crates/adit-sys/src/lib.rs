@@ -9,13 +9,13 @@
 pub mod alloc;
 #[cfg(target_os = "linux")]
 pub mod diag;
+pub mod lock;
 #[cfg(target_os = "linux")]
 pub mod packet;
 pub mod process;
 pub mod rate;
 #[cfg(target_os = "linux")]
 pub mod raw;
-pub mod store;
 pub mod tcp;
 pub mod timer;
 #[cfg(target_os = "linux")]

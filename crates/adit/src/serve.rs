@@ -49,11 +49,7 @@ pub(crate) fn run_holding<T>(
 
 /// Whether an inbound has users with accounts.
 pub(crate) fn counts_users(inbound: &Inbound) -> bool {
-    match &inbound.protocol {
-        InboundProtocol::Snell(server) => !server.psk.users().is_empty(),
-        InboundProtocol::Shadowsocks(server) => !server.key.users().is_empty(),
-        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => false,
-    }
+    !inbound.protocol.users().is_empty()
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -34,7 +34,6 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("webpki-roots", &["adit-net"]),
     ("socket2", &["adit-net", "adit-sys", "adit-lab"]),
     ("libc", &["adit-sys"]),
-    ("heed", &["adit-sys"]),
     ("aws-lc-rs", &["adit-proto", "adit-lab"]),
     ("argon2", &["adit-proto"]),
     ("clap", &["adit", "adit-lab"]),

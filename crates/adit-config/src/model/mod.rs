@@ -2,6 +2,7 @@
 //! not know which program's file or flags it came from.
 
 pub mod acl;
+mod date;
 mod group;
 mod kcp;
 mod pace;
@@ -10,7 +11,7 @@ mod snell;
 mod tag;
 mod tcp;
 mod url;
-mod users;
+mod user;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
+pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::pace::Pace;
@@ -33,7 +35,7 @@ pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
 pub use self::url::{HttpUrl, UrlError, WebUrl, fuzz_http_url};
-pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
+pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,7 +44,7 @@ pub struct Config {
     pub log: Log,
     /// Unix socket of the control interface; `None` switches it off.
     pub admin: Option<PathBuf>,
-    /// Where the counters of users outlive the process.
+    /// The file that keeps the counters of users across restarts.
     pub state: StateFile,
     /// Event loops; `None` means one per processor, at most [`MAX_CORES`].
     pub cores: Option<usize>,
@@ -83,18 +85,23 @@ impl Config {
 /// Most event loops that are started without being asked for.
 pub const MAX_CORES: usize = 8;
 
-/// Where the counters of users outlive the process.
+/// The file that keeps the counters of users across restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StateFile {
-    /// Where the system keeps such files; what runs it looks that up, and knows best whether there is such a place.
+    /// A file for this configuration in the platform's state directory, resolved by the program at start.
     #[default]
     Usual,
-    /// Nowhere.
+    /// None: counters end with the process.
     Off,
-    /// In this file.
+    /// This file. The configuration does not start without it.
     At(PathBuf),
-    /// In this file if it can be had, and otherwise nowhere, with a warning.
-    Try(PathBuf),
+    /// This file. Without it the configuration starts with a warning, and counters end with the process.
+    Try {
+        /// The file.
+        path: PathBuf,
+        /// The store of earlier versions, one for all configurations. Read when `path` does not exist yet.
+        earlier: PathBuf,
+    },
 }
 
 /// What is logged, and how.
@@ -242,13 +249,25 @@ pub enum InboundProtocol {
     },
 }
 
+impl InboundProtocol {
+    /// The users that it tells apart.
+    pub fn users(&self) -> &[User] {
+        match self {
+            Self::Local(local) => &local.users,
+            Self::Snell(server) => server.psk.users(),
+            Self::Shadowsocks(server) => server.key.users(),
+            Self::Tunnel { .. } => &[],
+        }
+    }
+}
+
 /// A proxy port for applications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Local {
     /// Which protocols the port takes.
     pub accepts: LocalProtocols,
-    /// User names and passwords, of which a client must show one; empty for no authentication.
-    pub users: Vec<(Box<str>, Secret)>,
+    /// The users, by name and password; empty for no authentication. Names differ.
+    pub users: Vec<User>,
     /// When a tunnelled request is answered with success.
     pub reply: Reply,
 }

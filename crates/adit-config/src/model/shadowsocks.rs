@@ -5,7 +5,7 @@ use std::sync::Arc;
 use adit_proto::shadowsocks::{Key, KeyError, Method, ServerKey, Users};
 use adit_proto::wire::Target;
 
-use super::{ObfsClient, ObfsServer, Secret, UserLimits};
+use super::{ObfsClient, ObfsServer, Secret, User, UserLimits};
 
 /// A Shadowsocks server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,9 +92,7 @@ fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError>
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowsocksServerKey {
     key: ShadowsocksKey,
-    users: Vec<(Box<str>, Secret)>,
-    /// One for each user.
-    limits: Vec<UserLimits>,
+    users: Vec<User>,
     /// One for each user, or none.
     hops: Vec<Target>,
 }
@@ -105,17 +103,17 @@ impl ShadowsocksServerKey {
     /// # Errors
     /// [`KeyError`] if the key has identities in front, which only clients have.
     pub fn new(key: ShadowsocksKey) -> Result<Self, KeyError> {
-        Self::with_users(key, Vec::new())
+        Self::with_users(key, Vec::<User>::new())
     }
 
-    /// A server whose clients name themselves: `users` are names and base64 keys. Without any it is as [`Self::new`].
+    /// A server whose clients name themselves: `users` have base64 keys. Without any it is as [`Self::new`].
     ///
     /// # Errors
     /// [`KeyError`] if the method has no users, or a user's key does not fit or is there twice.
-    pub fn with_users(key: ShadowsocksKey, users: Vec<(Box<str>, Secret)>) -> Result<Self, KeyError> {
+    pub fn with_users(key: ShadowsocksKey, users: Vec<impl Into<User>>) -> Result<Self, KeyError> {
+        let users: Vec<User> = users.into_iter().map(Into::into).collect();
         derive_server(&key, &users)?;
-        let limits = vec![UserLimits::default(); users.len()];
-        Ok(Self { key, users, limits, hops: Vec::new() })
+        Ok(Self { key, users, hops: Vec::new() })
     }
 
     /// A relay (SIP023): it takes off the outermost identity of a client and passes everything else on to the server
@@ -128,16 +126,12 @@ impl ShadowsocksServerKey {
         Ok(Self { hops, ..Self::with_users(key, users)? })
     }
 
-    /// The same with limits for its users, in their order; those without one have none.
+    /// The same with limits for its first users, in their order.
     pub fn with_limits(mut self, limits: Vec<UserLimits>) -> Self {
-        self.limits = limits;
-        self.limits.resize(self.users.len(), UserLimits::default());
+        for (user, limits) in self.users.iter_mut().zip(limits) {
+            user.limits = limits;
+        }
         self
-    }
-
-    /// What the users may use, in their order.
-    pub fn limits(&self) -> &[UserLimits] {
-        &self.limits
     }
 
     /// Where the users' connections are passed on to, in the order of the users; empty for a server of its own.
@@ -155,8 +149,8 @@ impl ShadowsocksServerKey {
         &self.key
     }
 
-    /// Names and base64 keys of the users, in the order in which they were given.
-    pub fn users(&self) -> &[(Box<str>, Secret)] {
+    /// The users, in the order in which they were given.
+    pub fn users(&self) -> &[User] {
         &self.users
     }
 
@@ -166,7 +160,7 @@ impl ShadowsocksServerKey {
     }
 }
 
-fn derive_server(key: &ShadowsocksKey, users: &[(Box<str>, Secret)]) -> Result<ServerKey, KeyError> {
+fn derive_server(key: &ShadowsocksKey, users: &[User]) -> Result<ServerKey, KeyError> {
     let (method, key) = (key.method, key.derive());
     let Key::Aead2022(keys) = &key else {
         if users.is_empty() {
@@ -180,7 +174,7 @@ fn derive_server(key: &ShadowsocksKey, users: &[(Box<str>, Secret)]) -> Result<S
     if users.is_empty() {
         return Ok(ServerKey::new(key));
     }
-    let table = Users::new(keys.method(), users.iter().map(|(name, key)| (&**name, key.expose())))?;
+    let table = Users::new(keys.method(), users.iter().map(|user| (&*user.name, user.key.expose())))?;
     Ok(ServerKey::with_users(Arc::clone(keys), Arc::new(table)))
 }
 

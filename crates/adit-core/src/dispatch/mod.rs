@@ -23,7 +23,7 @@ use crate::access::{Access, Fate};
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
 use crate::relay::Early;
-use crate::users::Account;
+use crate::user::Account;
 
 pub(crate) use self::error::OpenError;
 pub(crate) use self::outbound::{Destination, Future, Member, Opened, Outbound, may_retry};

@@ -23,6 +23,7 @@ use super::{Datagrams, Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::packet::{Engine, Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
+use crate::user::{Account, Accounts, Lease};
 
 /// Time for everything before a request is whole.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -33,6 +34,8 @@ const FIRST_READ: usize = 4096;
 struct Client<'a> {
     inbound: &'a Inbound,
     config: &'a Local,
+    /// Those of the users, in their order.
+    accounts: &'a Accounts,
     peer: SocketAddr,
 }
 
@@ -42,23 +45,35 @@ struct TunnelRequest {
     target: Target,
     answer: Box<dyn Answer>,
     early: Vec<u8>,
+    /// The user whose it is, where there are users.
+    account: Option<Arc<Account>>,
 }
 
 /// The settings of a local port, for every core.
 #[derive(Debug)]
-pub(super) struct LocalFactory(pub(super) Local);
+pub(super) struct LocalFactory {
+    pub(super) config: Local,
+    pub(super) accounts: Accounts,
+}
 
-struct LocalPort(Local);
+struct LocalPort {
+    config: Local,
+    accounts: Accounts,
+}
 
 impl Factory for LocalFactory {
     fn on_core(&self) -> Rc<dyn Serve> {
-        Rc::new(LocalPort(self.0.clone()))
+        Rc::new(LocalPort { config: self.config.clone(), accounts: self.accounts.clone() })
+    }
+
+    fn accounts(&self) -> Accounts {
+        self.accounts.clone()
     }
 }
 
 impl Serve for LocalPort {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+        Box::pin(async move { serve(&inbound, (&self.config, &self.accounts), stream, peer).await })
     }
 
     /// Associations have ports of their own.
@@ -68,11 +83,14 @@ impl Serve for LocalPort {
 }
 
 /// Serves one connection.
-async fn serve(inbound: &Inbound, config: &Local, stream: Stream, peer: SocketAddr) {
-    let client = Client { inbound, config, peer };
+async fn serve(inbound: &Inbound, (config, accounts): (&Local, &Accounts), stream: Stream, peer: SocketAddr) {
+    let client = Client { inbound, config, accounts, peer };
     // All that the handshake needs is gone by the time the connection is idle.
-    let Some((mut near, session)) = Box::pin(client.prepare(stream)).await else { return };
+    let Some((mut near, session, lease)) = Box::pin(client.prepare(stream)).await else { return };
     let entry = inbound.core.conns.enter();
+    if let Some(lease) = lease {
+        entry.set_lease(lease);
+    }
     session.run(&mut near, &entry).await;
 }
 
@@ -107,9 +125,27 @@ impl Answer for socks::Request {
 
 impl Client<'_> {
     /// Everything up to the relay.
-    async fn prepare(&self, stream: Stream) -> Option<(Endpoint, Box<Session>)> {
+    async fn prepare(&self, stream: Stream) -> Option<(Endpoint, Box<Session>, Option<Lease>)> {
         let request = Box::pin(self.handshake(stream)).await?;
-        Box::pin(self.open(request)).await
+        let lease = match self.lease(request.account.as_ref()) {
+            Ok(lease) => lease,
+            Err(failure) => {
+                self.refuse(&request.stream, &*request.answer, failure).await;
+                return None;
+            }
+        };
+        let (near, session) = Box::pin(self.open(request)).await?;
+        Some((near, session, lease))
+    }
+
+    /// The place of a user's connection, where there are users.
+    fn lease(&self, account: Option<&Arc<Account>>) -> Result<Option<Lease>, Failure> {
+        let Some(account) = account else { return Ok(None) };
+        account.requests.add(1);
+        let lease = Lease::begin(account, self.peer.ip()).inspect_err(|limit| {
+            tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, %limit, "user refused");
+        });
+        lease.map(Some).map_err(|_| Failure::NotAllowed)
     }
 
     /// Everything up to a request for a tunnel; `None` when the connection needs no tunnel, or none any more.
@@ -154,7 +190,7 @@ impl Client<'_> {
 
     async fn serve_socks(&self, stream: Stream, mut wire: RecvBuf) -> Option<TunnelRequest> {
         let handshake = Box::pin(self.socks_handshake(&stream, &mut wire));
-        let request = match rt::timeout(DEADLINE, handshake).await {
+        let (request, account) = match rt::timeout(DEADLINE, handshake).await {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(rt::Elapsed) => {
@@ -165,7 +201,7 @@ impl Client<'_> {
         if request.command == Command::UdpAssociate
             && let Some(datagrams) = &self.inbound.datagrams
         {
-            Box::pin(self.associate(stream, &request, datagrams)).await;
+            Box::pin(self.associate(stream, &request, datagrams, account)).await;
             return None;
         }
         if request.command != Command::Connect {
@@ -176,16 +212,27 @@ impl Client<'_> {
             return None;
         }
         let (target, early) = (request.target.clone(), wire.unread().to_vec());
-        Some(TunnelRequest { stream, target, answer: Box::new(request), early })
+        Some(TunnelRequest { stream, target, answer: Box::new(request), early, account })
     }
 
     /// Serves datagrams on a port of their own for as long as the connection lasts (RFC 1928, section 7).
-    async fn associate(&self, stream: Stream, request: &socks::Request, datagrams: &Datagrams) {
+    async fn associate(
+        &self,
+        stream: Stream,
+        request: &socks::Request,
+        datagrams: &Datagrams,
+        account: Option<Arc<Account>>,
+    ) {
+        // Held as long as the association lasts.
+        let _lease = match self.lease(account.as_ref()) {
+            Ok(lease) => lease,
+            Err(failure) => return self.refuse(&stream, request, failure).await,
+        };
         let made = stream.local_addr().map_err(|_| Failure::General).and_then(|addr| {
             let at = SocketAddr::new(addr.ip(), 0);
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
-            let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical()));
+            let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical(), account));
             let listener = self.inbound.packet_listener(packets, socket, datagrams);
             let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
             engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
@@ -218,15 +265,21 @@ impl Client<'_> {
         Box::pin(engine.run(over)).await;
     }
 
-    async fn socks_handshake(&self, stream: &Stream, wire: &mut RecvBuf) -> Option<socks::Request> {
+    /// A request, with the user whose it is.
+    async fn socks_handshake(
+        &self,
+        stream: &Stream,
+        wire: &mut RecvBuf,
+    ) -> Option<(socks::Request, Option<Arc<Account>>)> {
         let auth = if self.config.users.is_empty() { Auth::Open } else { Auth::Required };
         let mut server = SocksServer::new(auth);
+        let mut account = None;
         let mut out = Vec::new();
         loop {
             let event = match server.advance(wire, &mut out) {
                 Ok(Event::Credentials(credentials)) => {
-                    let accepted = self.knows(&credentials);
-                    server.authenticate(accepted, &mut out).map(|()| None)
+                    account = self.find(&credentials).cloned();
+                    server.authenticate(account.is_some(), &mut out).map(|()| None)
                 }
                 Ok(Event::NeedMore) => Ok(Some(None)),
                 Ok(Event::Request(request)) => Ok(Some(Some(request))),
@@ -238,7 +291,7 @@ impl Client<'_> {
             }
             match event {
                 Ok(None) => {}
-                Ok(Some(Some(request))) => return Some(request),
+                Ok(Some(Some(request))) => return Some((request, account)),
                 Ok(Some(None)) => match fill(stream, wire).await {
                     Ok(1..) => {}
                     Ok(0) | Err(_) => {
@@ -271,18 +324,19 @@ impl Client<'_> {
         counter.add(1);
     }
 
-    /// Whether one of the users shows these credentials. All are compared, so that the time tells nothing.
-    fn knows(&self, credentials: &Credentials) -> bool {
-        let users = self.config.users.iter();
-        users.fold(false, |found, (name, password)| {
-            found | credentials.matches(name.as_bytes(), password.expose().as_bytes())
+    /// The user who shows these credentials. All are compared, so that the time tells nothing.
+    fn find(&self, credentials: &Credentials) -> Option<&Arc<Account>> {
+        let users = self.config.users.iter().zip(&**self.accounts);
+        users.fold(None, |found, (user, account)| {
+            let is_this = credentials.matches(user.name.as_bytes(), user.key.expose().as_bytes());
+            if is_this { Some(account) } else { found }
         })
     }
 
     /// Opens the way to the target and answers as configured.
     async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Session>)> {
-        let TunnelRequest { stream, target, answer, early } = request;
-        let routed = self.inbound.origin.request(self.peer, None, target).route().await;
+        let TunnelRequest { stream, target, answer, early, account } = request;
+        let routed = self.inbound.origin.request(self.peer, account, target).route().await;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let is_early = self.config.reply == Reply::Early && routed.outbound.is_tunnel();
         if is_early {

@@ -26,7 +26,7 @@ use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::packet::{Engine, Exchange, Listener, PacketInbound, Routes, SharedScratch};
-use crate::users::{Accounts, Ledger};
+use crate::user::{Accounts, Ledger};
 
 #[cfg(test)]
 pub(crate) use shadowsocks::packets as shadowsocks_packets;
@@ -121,10 +121,11 @@ impl Shared {
     /// # Errors
     /// When a thread cannot be made.
     pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let users = counted(inbound).map(|(name, limits)| (name, *limits));
-        let accounts = ledger.accounts(&inbound.name, users)?;
+        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
         Ok(Self(match &inbound.protocol {
-            model::InboundProtocol::Local(local) => Arc::new(local::LocalFactory(local.clone())),
+            model::InboundProtocol::Local(local) => {
+                Arc::new(local::LocalFactory { config: local.clone(), accounts })
+            }
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
@@ -136,22 +137,6 @@ impl Shared {
     /// The users that are counted.
     pub(crate) fn users(&self) -> Accounts {
         self.0.accounts()
-    }
-}
-
-/// Names and limits of the users that have accounts.
-pub(crate) fn counted(inbound: &model::Inbound) -> Box<dyn Iterator<Item = (&str, &model::UserLimits)> + '_> {
-    match &inbound.protocol {
-        model::InboundProtocol::Snell(server) => {
-            Box::new(server.psk.users().iter().map(|user| (&*user.name, &user.limits)))
-        }
-        model::InboundProtocol::Shadowsocks(server) => {
-            let names = server.key.users().iter().map(|(name, _)| &**name);
-            Box::new(names.zip(server.key.limits()))
-        }
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => {
-            Box::new(std::iter::empty())
-        }
     }
 }
 

@@ -34,7 +34,7 @@ use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
-use crate::users::{Accounts, Lease};
+use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;

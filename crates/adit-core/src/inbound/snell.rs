@@ -38,7 +38,7 @@ use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
-use crate::users::{Account, Accounts};
+use crate::user::{Account, Accounts};
 
 /// What a client may still send for an exchange that has failed, in bytes, and how long that may take.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;

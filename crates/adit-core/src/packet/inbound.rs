@@ -11,7 +11,7 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
 use super::{DropReason, Tick};
-use crate::users::Account;
+use crate::user::Account;
 
 /// What tells one client of a listener from another: the client side of a flow's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use adit_proto::wire::Target;
 use super::inbound::Client;
 use super::outbound::{Lane, PacketOutbound};
 use super::table::Tick;
-use crate::users::Account;
+use crate::user::Account;
 
 /// Answers that an engine remembers, a power of two.
 const REMEMBERED: usize = 256;

@@ -27,7 +27,7 @@ pub(crate) use self::stack::{Outer, Stack};
 use crate::conns::{Entry, Tick};
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
-use crate::users::{Lease, Way};
+use crate::user::{Lease, Way};
 
 /// What is left of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.

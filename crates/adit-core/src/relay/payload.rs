@@ -17,6 +17,13 @@ pub(crate) struct Received {
     pub(crate) ended: bool,
 }
 
+impl Received {
+    /// Length of the payload in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.chunk.out.iter().map(std::ops::Range::len).sum()
+    }
+}
+
 /// One read from `end`, opened in place. No chunk is taken before there is something to read.
 pub(crate) fn poll_recv(
     end: &mut Endpoint,
@@ -24,13 +31,26 @@ pub(crate) fn poll_recv(
     pool: &Pool,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Received, EndReason>> {
+    poll_recv_most(end, side, pool, pool.read_len(), cx)
+}
+
+/// The same, of at most `most` bytes. What a protocol adds comes on top, and a frame that was cut before comes whole.
+pub(crate) fn poll_recv_most(
+    end: &mut Endpoint,
+    side: Side,
+    pool: &Pool,
+    most: usize,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Received, EndReason>> {
     ready!(end.stream.poll_readable(cx)).map_err(|error| EndReason::Socket(side, error.kind()))?;
     let mut chunk = ready!(rt::poll_chunk(pool, cx));
     let ended = if end.stack.is_some() {
-        let filled = ready!(poll_fill_frames(&mut chunk, cx, (end, side), pool.read_len(), pool, rt::now()))?;
+        let filled = ready!(poll_fill_frames(&mut chunk, cx, (end, side), most, pool, rt::now()))?;
         matches!(filled, Filled::End(_))
     } else {
-        let received = ready!(end.stream.poll_recv(cx, chunk.buf.free_mut()))
+        let free = chunk.buf.free_mut();
+        let most = free.len().min(most);
+        let received = ready!(end.stream.poll_recv(cx, &mut free[..most]))
             .map_err(|error| EndReason::Socket(side, error.kind()))?;
         chunk.push_out(0..received);
         received == 0

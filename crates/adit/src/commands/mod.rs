@@ -70,7 +70,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::counts_users) {
-        state::settle(&mut loaded.config);
+        state::settle(&mut loaded.config, &files::paths(&args.files)?);
     }
     serve::run(&loaded.config)
 }

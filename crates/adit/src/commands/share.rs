@@ -107,7 +107,7 @@ fn servers<'a>(
 fn has_user(inbound: &Inbound, name: &str) -> bool {
     match &inbound.protocol {
         InboundProtocol::Snell(server) => server.psk.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|(user, _)| **user == *name),
+        InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => false,
     }
 }

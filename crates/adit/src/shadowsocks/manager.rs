@@ -185,7 +185,7 @@ impl Servers {
             port: number,
             password: server.key.key().text().clone(),
             method: server.key.method().name().into(),
-            users: server.key.users().to_vec(),
+            users: server.key.users().iter().map(|user| (user.name.clone(), user.key.clone())).collect(),
         };
         match self.listen(inbound) {
             Ok(port) => drop(self.open.insert(number, Server { listed, port: Some(port) })),

@@ -33,7 +33,11 @@ fn local(running: &Running) -> std::net::SocketAddr {
 
 /// What the user has used, as `adit status` says: up, down, requests.
 fn used(dir: &Dir) -> (u64, u64, u64) {
-    let (status, out, err) = dir.run(&["status", "--json", "--socket", "adit.sock"]);
+    used_at(dir, "adit.sock")
+}
+
+fn used_at(dir: &Dir, socket: &str) -> (u64, u64, u64) {
+    let (status, out, err) = dir.run(&["status", "--json", "--socket", socket]);
     assert_eq!((status, &*err), (0, ""));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     let ann = &json["inbounds"][0]["users"][0];
@@ -41,6 +45,15 @@ fn used(dir: &Dir) -> (u64, u64, u64) {
     assert!(!out.contains("own key"), "{out}");
     let number = |key: &str| ann[key].as_u64().unwrap();
     (number("up_bytes"), number("down_bytes"), number("requests"))
+}
+
+/// The only state file in the usual place.
+fn state_file(dir: &Dir) -> std::path::PathBuf {
+    let all = std::fs::read_dir(dir.path().join("adit/users")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all = all.filter(|path| path.extension().is_some_and(|extension| extension == "state"));
+    let (one, more) = (all.next().unwrap(), all.next());
+    assert_eq!(more, None);
+    one
 }
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
@@ -63,20 +76,36 @@ fn counters_outlive_an_orderly_end() {
     assert!(out.contains("ann") && out.contains("123 KB"), "{out}");
     running.signal("TERM");
     assert_eq!(running.end().0.code(), Some(0));
-    let file = dir.path().join("adit/users.db");
+    let file = state_file(&dir);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let running = start(&dir);
     assert_eq!(used(&dir), (123_456, 123_456, 1));
     // Another process cannot have the same file: it says so, or starts without if nobody has named the file.
     let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
-    dir.file("other.toml", &format!("state = \"adit/users.db\"\n{text}"));
+    dir.file("other.toml", &format!("state = \"{}\"\n{text}", file.display()));
     let (status, _, err) = dir.run(&["run", "-c", "other.toml"]);
     assert!(status != 0 && err.contains("state file") && err.contains("another process"), "{err}");
+    // Another configuration has counters of its own, though the names are the same.
+    config(&dir, &adit_testkit::unused_addr().to_string(), "");
+    let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
+    dir.file("other.toml", &text.replace("adit.sock", "other.sock"));
+    let other = Running::start(dir.adit(&["run", "-c", "other.toml"]));
+    round_trip(&mut socks5(local(&other), "127.0.0.1", target.port()), 1000);
+    wait_for("it is counted there", || used_at(&dir, "other.sock") == (1000, 1000, 1));
+    assert_eq!(used(&dir), (123_456, 123_456, 1));
+    other.signal("TERM");
+    assert_eq!(other.end().0.code(), Some(0));
+    let other = Running::start(dir.adit(&["run", "-c", "./other.toml"]));
+    other.line("inbound=local");
+    assert_eq!(used_at(&dir, "other.sock"), (1000, 1000, 1));
+    drop(other);
     config(&dir, &adit_testkit::unused_addr().to_string(), "");
     let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
     dir.file("adit.toml", &text.replace("adit.sock", "other.sock"));
     let other = start(&dir);
-    other.line("the counters of users end with the process");
+    other.line(
+        "is used by another process with this configuration; user counters of this process will be lost",
+    );
     drop(running);
 }
 

@@ -135,6 +135,20 @@ impl<'a> Fields<'a> {
         self.take(key)?.parsed(report, parse)
     }
 
+    /// A date or instant, as a text or as TOML writes it.
+    pub(super) fn time<T>(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<Spanned<T>> {
+        let field = self.take(key)?;
+        let Some(time) = field.node.value().and_then(Value::as_datetime) else {
+            return field.parsed(report, parse);
+        };
+        field.read(report, parse(&time.to_string()))
+    }
+
     pub(super) fn duration(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Duration> {
         let field = self.take(key)?;
         if let Some(number) = field.node.value().and_then(Value::as_integer) {
@@ -222,7 +236,11 @@ impl<'a> Field<'a> {
             self.wrong_type(report, "a text in quotes");
             return None;
         };
-        match parse(text) {
+        self.read(report, parse(text))
+    }
+
+    fn read<T>(&self, report: &mut Report<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
+        match parsed {
             Ok(value) => Some(Spanned { value, at: self.value_at() }),
             Err(problem) => {
                 self.wrong(report, problem);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::fields::{Fields, Report, Spanned, one_of};
-use super::users::{MAX_CREDENTIAL, read_users};
+use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write;
 use super::{carrier, name, pace, shadowsocks, snell, tcp};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
@@ -98,8 +98,8 @@ fn local(
 ) -> Local {
     const REPLIES: &[(&str, Reply)] = &[("early", Reply::Early), ("connected", Reply::Connected)];
     let has_users = fields.has("users") && !fields.is_empty_list("users");
-    let users = read_users(fields, report, None, |text| user_name(text, accepts));
-    let users = users.into_iter().map(|user| (user.name, user.password)).collect();
+    let users = read_users(fields, report, "mixed", |text| user_name(text, accepts));
+    let users = users.into_iter().map(RawUser::into_user).collect();
     let allow_lan = fields.flag(report, "allow-lan").unwrap_or(false);
     if !has_users && !allow_lan {
         refuse_open_proxy(fields, report, listen);

@@ -131,7 +131,7 @@ pub const KEYS: &[Key] = {
     use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, Udp, User};
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
-        key(Root, "state", ALL, "path of a file, or off", "users.db where the system keeps state", "where the counters of users outlive the process; made when a server has users"),
+        key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
         key(Root, "log", ALL, "table", "", "what is logged, and how"),
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
@@ -203,12 +203,12 @@ pub const KEYS: &[Key] = {
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
         key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
         key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
-        key(User, "quota", SERVERS, "number of bytes with a unit, as 500GB or 10MiB", "none", "ends the user's connections when so many bytes have passed, both ways together"),
-        key(User, "reset-day", SERVERS, "1 to 28", "never", "day of the month on which the quota begins anew, at midnight UTC"),
-        key(User, "expires", SERVERS, "a day, as 2030-12-31", "never", "last day of service, which ends at midnight UTC"),
-        key(User, "rate", SERVERS, "number of bytes with a unit", "none", "most bytes per second, each way"),
-        key(User, "connections", SERVERS, "1 to 1048576", "none", "most connections at a time"),
-        key(User, "addresses", SERVERS, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
+        key(User, "quota", ALL, "number of bytes with a unit, as 500GB or 10MiB", "none", "ends the user's connections when so many bytes have passed, both ways together"),
+        key(User, "reset-day", ALL, "1 to 28", "never", "day of the month on which the quota begins anew, at midnight UTC"),
+        key(User, "expires", ALL, "a date, as 2030-12-31, or a date and time, as 2030-12-31T18:00:00Z", "never", "end of service; a date is the last day, which ends at midnight UTC"),
+        key(User, "rate", ALL, "number of bytes with a unit", "none", "most bytes per second, each way"),
+        key(User, "connections", ALL, "1 to 1048576", "none", "most connections at a time"),
+        key(User, "addresses", ALL, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
         key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),

@@ -5,12 +5,12 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
 use super::outbound::obfs_client;
-use super::users::{MAX_CREDENTIAL, read_users};
+use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::{obfs_server, write};
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
     ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey,
+    ShadowsocksServer, ShadowsocksServerKey, User,
 };
 
 /// Longest password in bytes: a chain of identity keys fits.
@@ -22,7 +22,7 @@ const MAX_ARGUMENTS: usize = 64;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = key(fields, report);
-    let users = read_users(fields, report, Some("shadowsocks"), |text| text_of(text, MAX_CREDENTIAL));
+    let users = read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL));
     let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
@@ -43,8 +43,8 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         let hops = users.into_iter().filter_map(|user| Some((user.name, user.password, user.server?)));
         ShadowsocksServerKey::with_hops(key, hops.collect())
     } else {
-        let users = users.into_iter().map(|user| (user.name, user.password));
-        ShadowsocksServerKey::with_users(key, users.collect())
+        let users: Vec<User> = users.into_iter().map(RawUser::into_user).collect();
+        ShadowsocksServerKey::with_users(key, users)
     };
     match server_key {
         Ok(key) => Some(ShadowsocksServer { key: key.with_limits(limits), transports, cover, replay }),

@@ -16,7 +16,7 @@ pub(super) fn server(
     listen: &[Spanned<SocketAddr>],
 ) -> Option<SnellServer> {
     let psk = fields.parsed(report, "psk", value::psk);
-    let users = read_users(fields, report, Some("snell"), |text| text_of(text, MAX_CREDENTIAL));
+    let users = read_users(fields, report, "snell", |text| text_of(text, MAX_CREDENTIAL));
     let versions = server_versions(fields, report);
     check_psk(fields, report, psk.as_ref(), &versions.psk_lens());
     let psk = keys(fields, report, psk, users, versions);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Day, Egress, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level,
-    Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
+    ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
+    Level, Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
     ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
     SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, User, UserLimits, Users,
 };
@@ -543,12 +543,14 @@ fn snell_server(
     SnellServer { psk: snell_psk(psk, &versions.psk_lens()).into(), versions, obfs, udp, quic }
 }
 
-/// Users with limits, and whether they name themselves.
-fn snell_users() -> impl Strategy<Value = Option<(bool, Vec<User>)>> {
+fn user_limits() -> impl Strategy<Value = UserLimits> {
     let size = || proptest::option::of(1..=1_u64 << 60);
     let most = || proptest::option::of(1..=1_u32 << 20);
-    let day = proptest::option::of(0..100_000_u64).prop_map(|day| day.map(|day| Day::of(day * 86_400)));
-    let limits = (size(), proptest::option::of(1..=28_u8), day, size(), most(), most()).prop_map(
+    let day = (0..100_000_u64).prop_map(|day| Expiry::from(Day::of(day * 86_400)));
+    let time =
+        (0..24_u32, 0..60_u32).prop_map(|(h, m)| format!("2031-05-06T{h:02}:{m:02}:59Z").parse().unwrap());
+    let expires = proptest::option::of(prop_oneof![day, time]);
+    (size(), proptest::option::of(1..=28_u8), expires, size(), most(), most()).prop_map(
         |(quota, reset_day, expires, rate, connections, addresses)| UserLimits {
             quota,
             reset_day: quota.and(reset_day),
@@ -557,8 +559,12 @@ fn snell_users() -> impl Strategy<Value = Option<(bool, Vec<User>)>> {
             connections,
             addresses,
         },
-    );
-    let user = (plain(9), words(), limits).prop_map(|(name, key, limits)| User {
+    )
+}
+
+/// Users with limits, and whether they name themselves.
+fn snell_users() -> impl Strategy<Value = Option<(bool, Vec<User>)>> {
+    let user = (plain(9), words(), user_limits()).prop_map(|(name, key, limits)| User {
         name,
         key: snell_psk(key, &(12..=255)),
         limits,
@@ -613,11 +619,12 @@ fn shadowsocks_server() -> impl Strategy<Value = ShadowsocksServer> {
     let cover = prop_oneof![obfs, plugin().prop_map(ServerCover::Plugin)];
     let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
     let replay = proptest::sample::select(write::REPLAY).prop_map(|(_, replay)| replay);
-    let users = proptest::option::of(plain(9).prop_map(|name| (name, Secret::new("A".repeat(22)))));
+    let user = |(name, limits)| User { name, key: Secret::new("A".repeat(22)), limits };
+    let users = proptest::option::of((plain(9), user_limits()).prop_map(user));
     (shadowsocks_key(), users, transports, cover, replay).prop_map(
         |(key, users, transports, cover, replay)| {
             let users = users.filter(|_| key.text().expose() == KEY);
-            let key = ShadowsocksServerKey::with_users(key, users.into_iter().collect()).unwrap();
+            let key = ShadowsocksServerKey::with_users(key, users.into_iter().collect::<Vec<_>>()).unwrap();
             ShadowsocksServer { key, transports, cover, replay }
         },
     )
@@ -646,11 +653,12 @@ fn pace_strategy() -> impl Strategy<Value = Option<Pace>> {
 fn local_strategy() -> impl Strategy<Value = Local> {
     let accepts =
         prop_oneof![Just(LocalProtocols::Socks), Just(LocalProtocols::Http), Just(LocalProtocols::Mixed)];
-    let users = proptest::collection::btree_map(plain(9), words().prop_map(Secret::new), 0..3);
+    let users =
+        proptest::collection::btree_map(plain(9), (words().prop_map(Secret::new), user_limits()), 0..3);
     let reply = prop_oneof![Just(Reply::Early), Just(Reply::Connected)];
     (accepts, users, reply).prop_map(|(accepts, users, reply)| Local {
         accepts,
-        users: users.into_iter().collect(),
+        users: users.into_iter().map(|(name, (key, limits))| User { name, key, limits }).collect(),
         reply,
     })
 }
@@ -764,7 +772,7 @@ fn users_of_a_snell_server_have_keys_and_limits() {
         (users.replace("1500MB", "1500 apples"), "inbound[0].users[1].quota: bad number of bytes: 1500..."),
         (users.replace("1500MB", "0"), "inbound[0].users[1].quota: bad number of bytes: 0"),
         (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: there is no quota"),
-        (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: no day of the form"),
+        (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: not a date as 2030-12-31, or"),
         (users.replace("= 7", "= 0"), "inbound[0].users[1].connections: not from 1"),
         (users.replace("rate", "server"), "inbound[0].users[1].server: protocol snell has no such key"),
         (format!("{raw}{users}"), "inbound[0].users: unsafe-raw seals nothing"),
@@ -773,6 +781,41 @@ fn users_of_a_snell_server_have_keys_and_limits() {
         let found = parse("t", &format!("{head}{text}")).unwrap_err().to_string();
         assert!(found.contains(want), "{found}");
         assert!(!found.contains("key of ann") && !found.contains("key of bob"), "{found}");
+    }
+}
+
+#[test]
+fn users_of_a_local_port_have_the_same_limits() {
+    let load = |rest: &str| {
+        let text = format!(
+            "[[inbound]]\nprotocol = \"socks\"\nlisten = \":1\"\nusers = [{{ name = \"ann\", password = \"p\", {rest} }}]\n"
+        );
+        let config = parse("t", &text).map_err(|found| found.to_string())?.config;
+        let InboundProtocol::Local(local) = &config.inbounds[0].protocol else { panic!("{text}") };
+        Ok::<_, String>(local.users[0].limits)
+    };
+    let instant: Option<Expiry> = "2030-12-31T18:00:00Z".parse().ok();
+    for expires in ["\"2030-12-31T18:00:00Z\"", "2030-12-31T18:00:00Z", "2030-12-31 20:30:00+02:30"] {
+        let limits =
+            load(&format!("quota = \"1GB\", reset-day = 3, rate = \"1MB\", expires = {expires}")).unwrap();
+        let want = UserLimits {
+            quota: Some(1_000_000_000),
+            reset_day: Some(3),
+            expires: instant,
+            rate: Some(1_000_000),
+            ..UserLimits::default()
+        };
+        assert_eq!(limits, want);
+    }
+    assert_eq!(load("expires = 2030-12-31").unwrap().expires, "2030-12-31".parse().ok());
+    for (rest, want) in [
+        ("expires = 2030-12-31T18:00:00", "users[0].expires: the time zone is missing"),
+        ("expires = 18:00:00", "users[0].expires: not a date"),
+        ("expires = 5", "users[0].expires: expected a text in quotes"),
+        ("server = \"a:1\"", "users[0].server: protocol mixed has no such key"),
+    ] {
+        let found = load(rest).unwrap_err();
+        assert!(found.contains(want), "{found}");
     }
 }
 

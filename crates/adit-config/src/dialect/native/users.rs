@@ -8,7 +8,7 @@ use super::MAX_USERS;
 use super::fields::{Fields, Report};
 use super::keys::Table;
 use crate::dialect::value::{self, Problem, secret};
-use crate::model::{Day, Secret, User, UserLimits, Users, UsersError};
+use crate::model::{Expiry, Secret, User, UserLimits, Users, UsersError};
 
 pub(super) use crate::dialect::value::MAX_CREDENTIAL;
 
@@ -24,11 +24,17 @@ pub(super) struct RawUser {
     pub(super) limits: UserLimits,
 }
 
-/// All entries; those of a `server` protocol, which is named, have limits, and for Shadowsocks servers of their own.
+impl RawUser {
+    pub(super) fn into_user(self) -> User {
+        User { name: self.name, key: self.password, limits: self.limits }
+    }
+}
+
+/// All entries of an inbound of `protocol`. Only those of shadowsocks have servers.
 pub(super) fn read_users(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,
-    server: Option<&str>,
+    protocol: &str,
     user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
 ) -> Vec<RawUser> {
     let Some(field) = fields.take("users") else { return Vec::new() };
@@ -45,16 +51,16 @@ pub(super) fn read_users(
         {
             report.error(&name.at, table.path("name"), Problem::new("this user is listed twice"));
         }
-        let limits = if server.is_some() { limits(&mut table, report) } else { UserLimits::default() };
-        let passed_on = match server {
-            Some("shadowsocks") => table.parsed(report, "server", value::target),
+        let limits = limits(&mut table, report);
+        let passed_on = match protocol {
+            "shadowsocks" => table.parsed(report, "server", value::target),
             _ => None,
         };
         if let (Some(name), Some(password)) = (name, password) {
             let server = passed_on.map(|server| server.value);
             users.push(RawUser { name: name.value, password: password.value, server, limits });
         }
-        table.finish(report, Some(server.unwrap_or("mixed")));
+        table.finish(report, Some(protocol));
     }
     users
 }
@@ -67,8 +73,8 @@ fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
         let problem = Problem::new("there is no quota that it could be for");
         report.error(&table.place("reset-day"), table.path("reset-day"), problem);
     }
-    let day = |text: &str| text.parse::<Day>().map_err(|error| Problem::new(error.to_string()));
-    let expires = table.parsed(report, "expires", day).map(|day| day.value);
+    let expiry = |text: &str| text.parse::<Expiry>().map_err(|error| Problem::new(error.to_string()));
+    let expires = table.time(report, "expires", expiry).map(|expiry| expiry.value);
     let mut most = |key| table.integer(report, key, 1..=MOST).and_then(|most| u32::try_from(most).ok());
     UserLimits {
         quota,
@@ -82,9 +88,7 @@ fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
 
 /// Users whose keys must differ; `None` when two do not, which is reported.
 pub(super) fn told_apart(fields: &Fields<'_>, report: &mut Report<'_>, users: Vec<RawUser>) -> Option<Users> {
-    let users =
-        users.into_iter().map(|user| User { name: user.name, key: user.password, limits: user.limits });
-    match Users::new(users.collect()) {
+    match Users::new(users.into_iter().map(RawUser::into_user).collect()) {
         Ok(users) => Some(users),
         // Names have been looked at, and an entry that could not be read leaves a hole.
         Err(UsersError::None | UsersError::Name(_)) => None,

@@ -10,9 +10,9 @@ use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KcpParity, KeyForm,
     Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
-    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, Secret, ServerCover, ShadowsocksClient,
+    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, ServerCover, ShadowsocksClient,
     ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
-    TcpOptions, Transports, Udp, UserLimits,
+    TcpOptions, Transports, Udp, User, UserLimits,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -48,7 +48,7 @@ pub fn to_toml(config: &Config) -> String {
         out.0.push('\n');
     }
     match &config.state {
-        StateFile::Usual | StateFile::Try(_) => {}
+        StateFile::Usual | StateFile::Try { .. } => {}
         StateFile::Off => out.text("state", "off"),
         StateFile::At(path) => out.text("state", &path.to_string_lossy()),
     }
@@ -176,8 +176,7 @@ impl Writer {
                 if let Some(psk) = server.psk.common() {
                     self.text("psk", psk.expose());
                 }
-                let users = server.psk.users().iter();
-                self.users(users.map(|user| (&*user.name, &user.key, user.limits, None)));
+                self.users(server.psk.users().iter().map(|user| (user, None)));
                 match server.versions {
                     SnellVersions::Only(version) => self.snell_version(version),
                     SnellVersions::Auto => self.text("version", "auto"),
@@ -201,8 +200,7 @@ impl Writer {
     }
 
     fn local(&mut self, local: &Local, inbound: &Inbound) {
-        let users = local.users.iter();
-        self.users(users.map(|(name, password)| (&**name, password, UserLimits::default(), None)));
+        self.users(local.users.iter().map(|user| (user, None)));
         let open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
         self.switch("allow-lan", open && local.users.is_empty());
         if local.reply == Reply::Connected {
@@ -210,16 +208,14 @@ impl Writer {
         }
     }
 
-    fn users<'u>(
-        &mut self,
-        users: impl Iterator<Item = (&'u str, &'u Secret, UserLimits, Option<&'u Target>)>,
-    ) {
-        let users = users.map(|(name, password, limits, server)| {
-            let mut user = format!("{{ name = {}, password = {}", quote(name), quote(password.expose()));
+    /// Users, and where they are passed on to.
+    fn users<'u>(&mut self, users: impl Iterator<Item = (&'u User, Option<&'u Target>)>) {
+        let users = users.map(|(User { name, key, limits }, server)| {
+            let mut user = format!("{{ name = {}, password = {}", quote(name), quote(key.expose()));
             if let Some(server) = server {
                 write!(user, ", server = {}", quote(&server.to_string())).expect(TAKES_ANY);
             }
-            user_limits(&mut user, limits);
+            user_limits(&mut user, *limits);
             user + " }"
         });
         let users: Vec<String> = users.collect();
@@ -240,10 +236,8 @@ impl Writer {
     fn shadowsocks_server(&mut self, server: &ShadowsocksServer) {
         self.shadowsocks_key(server.key.key());
         let key = &server.key;
-        let users = key.users().iter().zip(key.limits()).enumerate();
-        self.users(
-            users.map(|(n, ((name, password), limits))| (&**name, password, *limits, key.hops().get(n))),
-        );
+        let users = key.users().iter().enumerate();
+        self.users(users.map(|(n, user)| (user, key.hops().get(n))));
         self.choice("mode", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
@@ -433,7 +427,7 @@ fn user_limits(out: &mut String, limits: UserLimits) {
     let UserLimits { quota, reset_day, expires, rate, connections, addresses } = limits;
     let texts = [
         ("quota", quota.map(size_text)),
-        ("expires", expires.map(|day| day.to_string())),
+        ("expires", expires.map(|expiry| expiry.to_string())),
         ("rate", rate.map(size_text)),
     ];
     for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text?))) {

@@ -10,7 +10,7 @@ use crate::dialect::shadowsocks::{Profile, sip002};
 use crate::dialect::value::quote;
 use crate::model::{
     ClientCover, Inbound, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Plugin, Secret,
-    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, Transports,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, Transports, User,
 };
 
 /// A Shadowsocks server as one of its clients sees it.
@@ -66,12 +66,12 @@ fn keys(name: &str, server: &ShadowsocksServer, only: Option<&str>) -> Vec<(Box<
     if server.key.users().is_empty() && only.is_none() {
         return vec![(name.into(), own.clone())];
     }
-    let with_identity = |(user, key): &(Box<str>, Secret)| {
-        let text = Secret::new(format!("{}:{}", own.text().expose(), key.expose()));
+    let with_identity = |user: &User| {
+        let text = Secret::new(format!("{}:{}", own.text().expose(), user.key.expose()));
         let key = ShadowsocksKey::new(own.method(), text, KeyForm::Password).ok()?;
-        Some((user_name(name, user), key))
+        Some((user_name(name, &user.name), key))
     };
-    let users = server.key.users().iter().filter(|(user, _)| only.is_none_or(|only| **user == *only));
+    let users = server.key.users().iter().filter(|user| only.is_none_or(|only| *user.name == *only));
     users.filter_map(with_identity).collect()
 }
 

@@ -5,6 +5,7 @@ mod exchange;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::dispatch::{Opened, Outbound, Routed};
 use crate::record::{EndReason, Side};
 use crate::relay::payload::send_end;
 use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
+use crate::user::Account;
 
 /// A client's connection may rest this long between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -61,7 +63,7 @@ struct Kept {
 /// What follows a request on its connection.
 enum Next {
     Request,
-    Tunnel(Target, Version),
+    Tunnel(Target, Version, Option<Arc<Account>>),
     Close,
 }
 
@@ -69,8 +71,10 @@ enum Next {
 struct Request {
     exchange: http::Exchange,
     destination: Way,
-    /// Its credentials are good.
+    /// Its credentials are good, or none are needed.
     is_known: bool,
+    /// The user whose it is, where there are users.
+    account: Option<Arc<Account>>,
     /// Where its body stands.
     body: BodyFramer,
     /// The client sends the body only when it is told to.
@@ -120,10 +124,10 @@ impl Client<'_> {
             local,
             kept: None,
         };
-        let (target, version) = loop {
+        let (target, version, account) = loop {
             match Box::pin(connection.serve_request()).await {
                 Next::Request => {}
-                Next::Tunnel(target, version) => break (target, version),
+                Next::Tunnel(target, version, account) => break (target, version, account),
                 Next::Close => {
                     connection.drop_kept();
                     return None;
@@ -133,7 +137,13 @@ impl Client<'_> {
         connection.drop_kept();
         let Connection { near, wire, .. } = connection;
         let early = wire.unread().to_vec();
-        Some(TunnelRequest { stream: near.stream, target, answer: Box::new(Connect(version)), early })
+        Some(TunnelRequest {
+            stream: near.stream,
+            target,
+            answer: Box::new(Connect(version)),
+            early,
+            account,
+        })
     }
 }
 
@@ -172,7 +182,7 @@ impl Connection<'_> {
             Way::Tunnel(target) | Way::Forward(target) if self.is_own(&target) => {
                 self.refuse(Status::LoopDetected, &mut request).await
             }
-            Way::Tunnel(target) => Next::Tunnel(target, request.exchange.version),
+            Way::Tunnel(target) => Next::Tunnel(target, request.exchange.version, request.account),
             Way::Forward(target) => Box::pin(self.forward(target, request)).await,
             Way::None(status) => self.refuse(status, &mut request).await,
         }
@@ -221,6 +231,7 @@ impl Connection<'_> {
 
     fn note(&self, head: &RequestHead<'_>) -> Request {
         let is_open = self.client.config.users.is_empty();
+        let account = head.credentials().and_then(|credentials| self.client.find(&credentials).cloned());
         let body = head.body();
         let is_idempotent = matches!(head.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
         let mut out = Vec::new();
@@ -234,8 +245,8 @@ impl Connection<'_> {
         Request {
             exchange: head.exchange(),
             destination,
-            is_known: is_open
-                || head.credentials().is_some_and(|credentials| self.client.knows(&credentials)),
+            is_known: is_open || account.is_some(),
+            account,
             is_repeatable: is_idempotent && body.is_complete(),
             waits: head.expects_continue() && !body.is_complete(),
             body,
@@ -258,7 +269,15 @@ impl Connection<'_> {
 
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
         let client = self.client;
-        let routed = client.inbound.origin.request(client.peer, None, target).route().await;
+        if let Some(account) = &request.account {
+            account.requests.add(1);
+            if let Err(limit) = self.entry.admit(account, client.peer.ip()) {
+                tracing::debug!(inbound = &*client.inbound.name, peer = %client.peer, %limit, "user refused");
+                return self.refuse(Failure::NotAllowed.into(), &mut request).await;
+            }
+        }
+        let account = request.account.clone();
+        let routed = client.inbound.origin.request(client.peer, account, target).route().await;
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
                 client.inbound.metrics.requests.add(1);

@@ -2,22 +2,26 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
 use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
 use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+use crate::user::Account;
 
 /// The datagrams of one association.
 pub(super) struct AssociationPackets {
     /// The client that asked for it over TCP; others are not served.
     client: IpAddr,
+    /// Its user, where there are users.
+    account: Option<Arc<Account>>,
 }
 
 impl AssociationPackets {
     /// The datagrams of an association that `client` asked for.
-    pub(super) fn new(client: IpAddr) -> Self {
-        Self { client }
+    pub(super) fn new(client: IpAddr, account: Option<Arc<Account>>) -> Self {
+        Self { client, account }
     }
 }
 
@@ -34,6 +38,10 @@ impl PacketInbound for AssociationPackets {
         let (target, at) = socks::parse_datagram(datagram)?;
         let client = Client::Address(from);
         Ok(Some(Opened::new(client, Destination::Own(target), at..datagram.len())))
+    }
+
+    fn account(&self, _: &Client) -> Option<&Arc<Account>> {
+        self.account.as_ref()
     }
 
     fn room(&mut self, _: &Client, source: &Target) -> Room {

@@ -13,7 +13,7 @@ use super::relay_of;
 use super::sessions::SessionPackets;
 use crate::packet::{Arrival, Client, Destination, DropReason, Exchange, Opened, PacketInbound, bare_room};
 use crate::rng::OsRng;
-use crate::users::{Account, Accounts};
+use crate::user::{Account, Accounts};
 
 /// What the clients of a server with this `key` speak. `exchange` is what the cores of the listener share, with the
 /// number of this core.

@@ -16,7 +16,7 @@ use crate::packet::{
     Arrival, Client, Destination, DropReason, Exchange, Moved, Opened, PacketInbound, Peer, bare_room,
 };
 use crate::rng::OsRng;
-use crate::users::{Account, Accounts};
+use crate::user::{Account, Accounts};
 
 /// The sessions of one listener on one core.
 pub(super) struct SessionPackets {

@@ -29,7 +29,7 @@ use crate::packet::{
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::payload::{Received, poll_recv};
-use crate::users::{Lease, Way};
+use crate::user::{Lease, Way};
 
 /// One client's datagrams, for as long as its stream lasts.
 pub(super) struct Association {

@@ -19,7 +19,7 @@ use crate::inbound::stranger::{Refusal, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
-use crate::users::{Seen, Trial};
+use crate::user::{Seen, Trial};
 
 /// The keys of a server. Users are numbers in the order of the configuration.
 #[derive(Debug)]

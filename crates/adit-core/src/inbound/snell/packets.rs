@@ -17,7 +17,7 @@ use adit_proto::wire::{Room, Target, WireError};
 use super::SnellServerShared;
 use crate::guard::Guard;
 use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, Tick, bare_room};
-use crate::users::Account;
+use crate::user::Account;
 
 /// Envelopes that a known source may try at once: those of a first flight.
 const TRIES: u8 = 4;

@@ -18,7 +18,7 @@ use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::{FlowId, Tick};
-use crate::users::{self, Lease};
+use crate::user::{self, Lease};
 
 /// A datagram's target, with the only address of it that may be used, where there is one.
 #[derive(Clone, Copy)]
@@ -291,7 +291,7 @@ impl Engine {
             flow.log_too_big(&self.name, to, len, &self.marks);
             return Err(DropReason::TooBig);
         }
-        flow.pass(users::Way::Up, payload.range.len(), self.at)?;
+        flow.pass(user::Way::Up, payload.range.len(), self.at)?;
         let is_demoted = std::mem::take(&mut flow.is_demoted);
         let class = self.marks.class(payload.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });

@@ -31,7 +31,7 @@ use super::scratch::SharedScratch;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::conns::TICK;
 use crate::metrics::InboundMetrics;
-use crate::users::{self, Lease};
+use crate::user::{self, Lease};
 
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
@@ -138,7 +138,7 @@ impl Flow {
     }
 
     /// Counts a datagram, if its user may send or receive it.
-    fn pass(&self, direction: users::Way, len: usize, now: Instant) -> Result<(), DropReason> {
+    fn pass(&self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
         let Some(user) = &self.user else { return Ok(()) };
         if !user.grant_whole(direction, len, now) {
             return Err(DropReason::Limited);

@@ -10,7 +10,7 @@ use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
 use crate::relay::payload::Received;
-use crate::users::Way;
+use crate::user::Way;
 
 impl Engine {
     /// A payload of so many bytes waits in the frames of a flow's stream.

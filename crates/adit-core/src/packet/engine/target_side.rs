@@ -12,7 +12,7 @@ use crate::packet::inbound::{Destination, next_together};
 use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
-use crate::users::Way;
+use crate::user::Way;
 
 impl Engine {
     /// Takes what has come for a flow; true if there may be more.

@@ -134,7 +134,7 @@ fn a_file_with_everything() {
     assert_eq!(listen(&setup), ["[::1]:1080", "[::1]:8080"]);
     assert_eq!(setup.acl_of[&setup.config.inbounds[1].name], Path::new("b.acl"));
     let InboundProtocol::Local(local) = &setup.config.inbounds[0].protocol else { panic!() };
-    assert_eq!((local.accepts, &*local.users[0].0), (LocalProtocols::Mixed, "ann"));
+    assert_eq!((local.accepts, &*local.users[0].name), (LocalProtocols::Mixed, "ann"));
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
     let weights: Vec<_> = group.members.iter().map(|m| (&*m.outbound, m.tcp_weight, m.udp_weight)).collect();
     assert_eq!(weights, [("one", 50, 0), ("server-2", 100, 100), ("server-3", 100, 100)]);

@@ -21,7 +21,7 @@ use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
     Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
     Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Tag,
-    TcpOptions, Transports, Udp,
+    TcpOptions, Transports, Udp, User,
 };
 use crate::source::Source;
 
@@ -605,7 +605,7 @@ impl Builder<'_> {
         }
         let mut protocol = setup::local(accepts);
         if let InboundProtocol::Local(local) = &mut protocol {
-            local.users = users;
+            local.users = users.into_iter().map(User::from).collect();
         }
         Some(inbound(taken.len(), "local", listen, protocol))
     }

@@ -10,6 +10,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use adit_net::rt::fair::Place;
@@ -23,8 +24,9 @@ use adit_proto::wire::{Failure, WireError};
 use crate::conns::Entry;
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
-use crate::relay::payload::{Outbox, Received, poll_recv};
+use crate::relay::payload::{Outbox, Received, poll_recv_most};
 use crate::relay::{Endpoint, REPLAY_LEN};
+use crate::user::{Lease, Way};
 
 /// One read of a request's body, in bytes. What stands behind the body's end is kept for the next request, so this
 /// bounds it.
@@ -169,6 +171,8 @@ struct Flow {
 /// An exchange under way.
 pub(super) struct Exchange<'a> {
     parts: Parts<'a>,
+    /// The user whose bytes these are, where there are users.
+    user: Option<Rc<Lease>>,
     request: http::Exchange,
     up: Flow,
     down: Flow,
@@ -187,6 +191,7 @@ impl<'a> Exchange<'a> {
     /// Begins by sending `head`.
     pub(super) fn new(parts: Parts<'a>, request: http::Exchange, head: Vec<u8>) -> Self {
         let mut exchange = Self {
+            user: parts.entry.lease(),
             parts,
             request,
             up: Flow::default(),
@@ -200,6 +205,7 @@ impl<'a> Exchange<'a> {
             far_is_deaf: false,
             place: Place::default(),
         };
+        exchange.settle(Way::Up, 0, head.len());
         exchange.note_up(&head);
         *exchange.up.outbox.text() = head;
         exchange
@@ -272,13 +278,26 @@ impl<'a> Exchange<'a> {
                 return Poll::Pending;
             }
             let mut chunk = ready!(rt::poll_chunk(pool, cx));
-            let free = &mut chunk.buf.free_mut()[..UPLOAD_READ];
-            let received = ready!(near.stream.poll_recv(cx, free)).map_err(|error| near_failed(&error))?;
-            if received == 0 {
+            let granted = match &self.user {
+                Some(user) => ready!(user.poll_grant(Way::Up, UPLOAD_READ, rt::now(), cx))
+                    .map_err(EndReason::Limited)?,
+                None => UPLOAD_READ,
+            };
+            let received = near.stream.poll_recv(cx, &mut chunk.buf.free_mut()[..granted]);
+            let Poll::Ready(Ok(received @ 1..)) = received else {
+                self.settle(Way::Up, granted, 0);
+                let received = ready!(received).map_err(|error| near_failed(&error))?;
+                debug_assert_eq!(received, 0, "the others have been dealt with");
                 return Poll::Ready(Err(near_failed(&io::ErrorKind::UnexpectedEof.into())));
-            }
+            };
             let bytes = &chunk.buf.block()[..received];
-            let framed = body.pass(bytes).map_err(bad_request)?;
+            let framed = body.pass(bytes);
+            // What follows the body is another request's.
+            let used = framed.as_ref().map_or(0, |framed| framed.used);
+            if let Some(user) = &self.user {
+                user.settle(Way::Up, granted, used);
+            }
+            let framed = framed.map_err(bad_request)?;
             keep_for_next(wire, &bytes[framed.used..]);
             self.note_up(&chunk.buf.block()[..framed.used]);
             chunk.push_out(0..framed.used);
@@ -292,11 +311,19 @@ impl<'a> Exchange<'a> {
         let framed = self.parts.body.pass(self.parts.wire.unread()).map_err(bad_request)?;
         if framed.used > 0 {
             let bytes = self.parts.wire.unread()[..framed.used].to_vec();
+            self.settle(Way::Up, 0, bytes.len());
             self.note_up(&bytes);
             self.up.outbox.text().extend(bytes);
             self.parts.wire.consume(framed.used);
         }
         Ok(())
+    }
+
+    /// Of what was granted to the user, so many bytes have moved.
+    fn settle(&self, way: Way, granted: usize, moved: usize) {
+        if let Some(user) = &self.user {
+            user.settle(way, granted, moved);
+        }
     }
 
     fn note_up(&mut self, bytes: &[u8]) {
@@ -352,14 +379,26 @@ impl<'a> Exchange<'a> {
                 self.down.has_more = true;
                 return Poll::Pending;
             }
-            let received = ready!(poll_recv(far, Side::Far, pool, cx))?;
+            let wanted = pool.read_len();
+            let granted = match &self.user {
+                Some(user) => {
+                    ready!(user.poll_grant(Way::Down, wanted, rt::now(), cx)).map_err(EndReason::Limited)?
+                }
+                None => wanted,
+            };
+            let received = poll_recv_most(far, Side::Far, pool, granted, cx);
+            let Poll::Ready(Ok(received)) = received else {
+                self.settle(Way::Down, granted, 0);
+                return received.map(|received| received.map(|_| End::Done).map_err(Broken::from));
+            };
+            self.settle(Way::Down, granted, received.len());
             self.handle_received(received)?;
         }
     }
 
     fn handle_received(&mut self, received: Received) -> Result<(), Broken> {
+        let len = received.len() as u64;
         let Received { mut chunk, ended } = received;
-        let len = chunk.out.iter().map(|part| part.len() as u64).sum();
         if len > 0 {
             self.down.bytes += len;
             self.parts.traffic.down.add(len);

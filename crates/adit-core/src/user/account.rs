@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Day, UserLimits};
 
+use super::ledger::Alarm;
 use crate::metrics::{Counter, Traffic};
 
 /// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
@@ -31,7 +32,7 @@ pub(crate) enum Way {
 pub(crate) enum Limit {
     /// The bytes of the period are used up.
     Quota,
-    /// The last day of service is over.
+    /// The service has ended.
     Expired,
     /// As many connections as may be are open.
     Connections,
@@ -80,6 +81,9 @@ pub(crate) struct Account {
     base: AtomicU64,
     period: AtomicU64,
     expired: AtomicBool,
+    /// The ledger knows that the quota is used up.
+    is_told: AtomicBool,
+    alarm: Option<Arc<Alarm>>,
     /// When what has been taken will have been earned, per direction, in ns since `since`.
     earned_at: [AtomicU64; 2],
     since: Instant,
@@ -115,6 +119,8 @@ impl Account {
             base: AtomicU64::new(record.base),
             period: AtomicU64::new(record.period),
             expired: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            alarm: None,
             earned_at: [const { AtomicU64::new(0) }; 2],
             since: now,
         };
@@ -125,6 +131,11 @@ impl Account {
         account.spent.store(signed(total.saturating_sub(record.base)), Ordering::Relaxed);
         account.tick(unix_s);
         account
+    }
+
+    /// The same, which rings `alarm` once when the quota is used up.
+    pub(super) fn with_alarm(self, alarm: Arc<Alarm>) -> Self {
+        Self { is_told: AtomicBool::new(self.over().is_some()), alarm: Some(alarm), ..self }
     }
 
     /// What is to outlive the process.
@@ -151,7 +162,7 @@ impl Account {
 
     /// A second has passed: begins a period when it is time, and ends the service.
     pub(crate) fn tick(&self, unix_s: u64) {
-        let expired = self.limits.expires.is_some_and(|day| unix_s >= day.ends_at());
+        let expired = self.limits.expires.is_some_and(|expiry| unix_s >= expiry.unix_s());
         self.expired.store(expired, Ordering::Relaxed);
         let Some(first) = self.limits.reset_day else { return };
         let period = Day::of(unix_s).period(first).into();
@@ -160,6 +171,7 @@ impl Account {
         if before != 0 && period > before {
             self.base.store(self.traffic.up.value() + self.traffic.down.value(), Ordering::Relaxed);
             self.spent.store(0, Ordering::Relaxed);
+            self.is_told.store(false, Ordering::Relaxed);
         }
     }
 
@@ -243,10 +255,13 @@ impl Account {
     /// Of what was granted, `moved` bytes have been used; more than that if they came with bytes of before.
     pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
         self.count(way, moved as u64);
-        if self.limits.quota.is_some() {
+        if let Some(quota) = self.limits.quota {
             let change =
                 i64::try_from(moved).unwrap_or(i64::MAX) - i64::try_from(granted).unwrap_or(i64::MAX);
-            self.spent.fetch_add(change, Ordering::Relaxed);
+            let before = self.spent.fetch_add(change, Ordering::Relaxed);
+            if before.saturating_add(change) >= signed(quota) {
+                self.tell(quota);
+            }
         }
         let Some(rate) = self.limits.rate else { return };
         let earned_at = &self.earned_at[way as usize];
@@ -254,6 +269,17 @@ impl Account {
             earned_at.fetch_add(nanos(moved - granted, rate), Ordering::Relaxed);
         } else {
             earned_at.fetch_sub(nanos(granted - moved, rate), Ordering::Relaxed);
+        }
+    }
+
+    /// Has the counters written at once when nothing of the quota is left, so that a kill does not give any of it back.
+    fn tell(&self, quota: u64) {
+        // What is reserved may still be given back.
+        if self.used() >= quota
+            && !self.is_told.swap(true, Ordering::Relaxed)
+            && let Some(alarm) = &self.alarm
+        {
+            alarm.ring();
         }
     }
 

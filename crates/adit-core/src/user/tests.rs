@@ -1,19 +1,21 @@
 //! Accounts, the ledger and trials, without sockets.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Secret, SnellMode, SnellVersion, SnellVersions, User, UserLimits};
+use adit_config::model::{
+    Secret, SnellMode, SnellVersion, SnellVersions, StateFile as Place, User, UserLimits,
+};
 use adit_net::rt::{self, Cores};
 use adit_proto::snell::{Client, Command, Psk, Request};
 use adit_proto::wire::{Layer, Rng};
 
 use super::account::{Account, Grant, Limit, Record, Way};
 use super::trial::{Seen, Trial};
-use super::{Lease, Ledger};
+use super::{Lease, Ledger, state_file_name};
 use crate::rng::OsRng;
 use crate::snell::{accepts, format};
 
@@ -151,32 +153,59 @@ fn without_limits_bytes_are_counted_and_nothing_is_asked() {
     assert_eq!((account.traffic.up.value(), account.traffic.down.value()), (5, 6));
 }
 
-fn state(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("adit-users-{}-{name}", std::process::id()));
-    drop(std::fs::remove_dir_all(&dir));
-    std::fs::create_dir(&dir).unwrap();
-    dir
+/// A folder of a test, which goes with it.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("adit-users-{}-{name}", std::process::id()));
+        drop(std::fs::remove_dir_all(&dir));
+        std::fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
 }
 
-fn open(path: &std::path::Path, names: &[&str]) -> (Arc<Ledger>, super::Accounts, Option<String>) {
-    let (ledger, warning) = Ledger::open(path).unwrap();
-    let users = names.iter().map(|name| (*name, UserLimits::default()));
-    let accounts = ledger.accounts("in", users).unwrap();
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn user(name: &str, key: &str) -> User {
+    User::from((name.into(), Secret::new(key)))
+}
+
+/// Users whose keys are their names.
+fn named(names: &[&str]) -> Vec<User> {
+    names.iter().map(|name| user(name, name)).collect()
+}
+
+fn open(path: &Path, names: &[&str]) -> (Arc<Ledger>, super::Accounts, Option<String>) {
+    let (ledger, warning) = Ledger::open(path, &path.with_extension("none")).unwrap();
+    let accounts = ledger.accounts("in", &named(names)).unwrap();
     (ledger, accounts, warning)
 }
 
 #[test]
 fn accounts_go_on_where_they_were() {
-    let dir = state("on");
-    let path = dir.join("users.db");
+    let dir = Folder::new("on");
+    let path = dir.path().join("users.state");
     let (ledger, accounts, warning) = open(&path, &["ann", "bob"]);
     assert_eq!(warning, None);
     accounts[1].settle(Way::Up, 0, 5);
     ledger.flush();
-    assert!(Ledger::open(&path).is_err(), "it is in use");
+    let busy = Ledger::open(&path, &path).unwrap_err();
+    assert!(busy.to_string().starts_with("another process uses it: stop that one"), "{busy}");
     // The same process makes the inbound anew, as for another configuration.
-    let again = ledger.accounts("in", [("bob", UserLimits::default())].into_iter()).unwrap();
-    assert_eq!(again[0].record(), accounts[1].record());
+    let again = ledger.accounts("in", &named(&["bob"])).unwrap();
+    assert!(Arc::ptr_eq(&again[0], &accounts[1]), "connections of before count for the same account");
+    let limits = UserLimits { connections: Some(1), ..UserLimits::default() };
+    let again = ledger.accounts("in", &[User { limits, ..user("bob", "bob") }]).unwrap();
+    assert_eq!((again[0].record(), again[0].limits), (accounts[1].record(), limits));
     again[0].settle(Way::Down, 0, 7);
     again[0].requests.add(1);
     ledger.flush();
@@ -186,46 +215,194 @@ fn accounts_go_on_where_they_were() {
     assert_eq!((record.up, record.down, record.requests), (5, 7, 1));
     assert_eq!((accounts[0].record(), accounts[2].record()), (Record::default(), Record::default()));
     end(ledger);
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
-fn a_damaged_file_is_kept_beside_a_new_one() {
-    let dir = state("damaged");
-    let path = dir.join("users.db");
-    std::fs::write(&path, [7; 10_000]).unwrap();
-    let (ledger, accounts, warning) = open(&path, &["ann"]);
-    assert!(warning.is_some_and(|text| text.contains("is damaged, and users start from zero")));
-    accounts[0].settle(Way::Up, 0, 5);
+fn a_new_key_begins_anew_and_an_old_one_goes_on() {
+    let dir = Folder::new("key");
+    let path = dir.path().join("users.state");
+    let used = |key: &str, inbound: &str, more: usize| {
+        let (ledger, _) = Ledger::open(&path, &path).unwrap();
+        let accounts = ledger.accounts(inbound, &[user("ann", key)]).unwrap();
+        let before = accounts[0].record().up;
+        accounts[0].settle(Way::Up, 0, more);
+        ledger.flush();
+        end(ledger);
+        before
+    };
+    assert_eq!(used("old", "in", 100), 0);
+    assert_eq!(used("old", "in", 10), 100);
+    assert_eq!(used("new", "in", 1), 0, "another key is another user");
+    assert_eq!(used("old", "in", 0), 110, "and the first is still known");
+    assert_eq!(used("old", "other", 0), 0, "another inbound has users of its own");
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.windows(3).any(|part| part == b"ann"));
+    assert!(!bytes.windows(3).any(|part| part == b"old" || part == b"new"), "no key is in the file");
+}
+
+#[test]
+fn records_of_users_that_are_gone_are_kept_for_a_while() {
+    let dir = Folder::new("gone");
+    let path = dir.path().join("users.state");
+    let today = u32::try_from(rt::unix_time() / DAY).unwrap();
+    let mut opened = super::state::StateFile::open(&path, 0).unwrap();
+    let mut image = super::image::tests::image(3, 1);
+    for (saved, days) in image.users.values_mut().zip([0, 92, 93]) {
+        saved.day = today - days;
+    }
+    opened.file.save(&image).unwrap();
+    drop(opened);
+    let (ledger, accounts, _) = open(&path, &["ann"]);
+    accounts[0].settle(Way::Up, 0, 1);
     ledger.flush();
     end(ledger);
-    let kept: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let kept = kept.iter().find(|path| path.to_string_lossy().contains("users.db.damaged-")).unwrap();
-    assert_eq!(std::fs::read(kept).unwrap(), [7; 10_000]);
-    let (ledger, accounts, warning) = open(&path, &["ann"]);
-    assert_eq!((accounts[0].record().up, warning), (5, None));
+    let image = super::image::Image::parse(&std::fs::read(&path).unwrap()).unwrap();
+    let names: Vec<&str> = image.users.keys().map(|key| &*key.user).collect();
+    assert_eq!(names, ["ann", "user0", "user1"]);
+}
+
+#[test]
+fn the_first_start_takes_the_store_of_earlier_versions_over() {
+    let dir = Folder::new("earlier");
+    let earlier = dir.path().join("users.db");
+    std::fs::write(&earlier, super::lmdb::tests::SMALL).unwrap();
+    for name in ["one.state", "two.state"] {
+        let path = dir.path().join(name);
+        let (ledger, warning) = Ledger::open(&path, &earlier).unwrap();
+        assert_eq!(warning, None);
+        let accounts = ledger.accounts("snell", &[user("ann", "key 1"), user("new", "key 2")]).unwrap();
+        let record = accounts[0].record();
+        assert_eq!((record.up, record.down, record.requests, record.base), (4 * 1_000_003, 28, 4, 12));
+        assert_eq!(accounts[1].record(), Record::default());
+        ledger.flush();
+        end(ledger);
+        // Once: another key, and a user that was not there, begin anew.
+        let (ledger, _) = Ledger::open(&path, &earlier).unwrap();
+        let accounts = ledger.accounts("snell", &[user("ann", "key 3"), user("bob", "key 4")]).unwrap();
+        assert!(accounts.iter().all(|account| account.record() == Record::default()));
+        let again = ledger.accounts("snell", &[user("ann", "key 1")]).unwrap();
+        assert_eq!(again[0].record().requests, 4);
+        end(ledger);
+        assert_eq!(std::fs::read(&earlier).unwrap(), super::lmdb::tests::SMALL, "others may read it, too");
+    }
+}
+
+#[test]
+fn a_store_of_earlier_versions_that_is_named_makes_room() {
+    let dir = Folder::new("named");
+    let path = dir.path().join("users.db");
+    let place = Place::At(path.clone());
+    std::fs::write(&path, super::lmdb::tests::SMALL).unwrap();
+    let start = || Ledger::start(Some(&place)).unwrap().0;
+    let ledger = start();
+    assert_eq!(ledger.accounts("in two", &[user("ann", "k")]).unwrap()[0].record().requests, 3);
+    // As if the process had been killed before it wrote anything.
     end(ledger);
-    std::fs::remove_dir_all(dir).unwrap();
+    let ledger = start();
+    let accounts = ledger.accounts("in two", &[user("ann", "k")]).unwrap();
+    assert_eq!(accounts[0].record().requests, 3);
+    ledger.flush();
+    end(ledger);
+    assert_eq!(std::fs::read(dir.path().join("users.db.lmdb")).unwrap(), super::lmdb::tests::SMALL);
+    let ledger = start();
+    assert_eq!(ledger.accounts("in two", &[user("ann", "k")]).unwrap()[0].record().requests, 3);
+    assert_eq!(ledger.accounts("snell", &[user("bob", "k")]).unwrap()[0].record(), Record::default());
+    end(ledger);
+}
+
+#[test]
+fn a_file_that_cannot_be_had_is_said_in_plain_words() {
+    let dir = Folder::new("refused");
+    let path = dir.path().join("users.state");
+    let place = Place::Try { path: path.clone(), earlier: path.clone() };
+    let (first, _) = Ledger::start(Some(&place)).unwrap();
+    let (_, warning) = Ledger::start(Some(&place)).unwrap();
+    let shown = path.display();
+    assert_eq!(
+        warning.unwrap(),
+        format!(
+            "state file {shown} is used by another process with this configuration; user counters of this process \
+             will be lost when it ends; stop the other process, or name another file with `state`"
+        )
+    );
+    drop(first);
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let path = dir.path().join("file/users.state");
+    let place = Place::Try { path: path.clone(), earlier: path.clone() };
+    let (_, warning) = Ledger::start(Some(&place)).unwrap();
+    let (warning, shown) = (warning.unwrap(), path.display());
+    let begins = warning.starts_with(&format!("cannot open state file {shown}: "));
+    assert!(begins && warning.ends_with("; user counters will be lost on restart"), "{warning}");
+    assert!(Ledger::start(Some(&Place::At(path))).is_err(), "a file that is named must be had");
+    assert!(Ledger::start(Some(&Place::Off)).unwrap().1.is_none());
+}
+
+/// A kill right behind the last byte of a quota must not give any of it back.
+#[test]
+fn a_quota_that_is_used_up_is_written_at_once() {
+    let dir = Folder::new("at-once");
+    let path = dir.path().join("users.state");
+    let (ledger, _) = Ledger::open(&path, &path).unwrap();
+    let limits = UserLimits { quota: Some(1000), ..UserLimits::default() };
+    let account = ledger.accounts("in", &[User { limits, ..user("ann", "k") }]).unwrap()[0].clone();
+    let saved = || {
+        let image = super::image::Image::parse(&std::fs::read(&path).unwrap_or_default());
+        image.and_then(|image| image.users.values().next().map(|saved| saved.record.up)).unwrap_or(0)
+    };
+    // The thread wakes of its own accord once a second: begin right behind that.
+    account.settle(Way::Up, 0, 1);
+    wait_for(|| saved() == 1);
+    let since = rt::now();
+    let now = rt::now();
+    assert_eq!(account.grant(Way::Up, 2000, now), Grant::Bytes(999));
+    account.settle(Way::Up, 999, 999);
+    wait_for(|| saved() == 1000);
+    assert!(since.elapsed() < Duration::from_millis(800), "{:?}", since.elapsed());
+    end(ledger);
+}
+
+fn wait_for(condition: impl Fn() -> bool) {
+    let until = rt::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(rt::now() < until, "it never comes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_service_ends_at_its_instant() {
+    let limits = UserLimits { expires: "1970-01-01T00:01:40Z".parse().ok(), ..UserLimits::default() };
+    let account = account(limits, rt::now());
+    for (unix_s, over) in
+        [(0, None), (99, None), (100, Some(Limit::Expired)), (1 << 40, Some(Limit::Expired))]
+    {
+        account.tick(unix_s);
+        assert_eq!(account.over(), over, "{unix_s}");
+    }
+}
+
+#[test]
+fn each_configuration_has_a_state_file_of_its_own() {
+    let name = |paths: &[&str]| state_file_name(&paths.iter().map(Path::new).collect::<Vec<_>>());
+    let one = name(&["/etc/adit/my home.toml"]);
+    assert!(one.starts_with("my_home-") && one.ends_with(".state") && one.len() == 8 + 16 + 6, "{one}");
+    assert_eq!(one, name(&["/etc/adit/my home.toml"]));
+    let others =
+        [&["/etc/my home.toml"][..], &["/etc/adit/my home.toml", "/b"], &["/etc/adit/my home.toml/b"], &[]];
+    assert!(others.iter().all(|paths| name(paths) != one));
+    assert_ne!(name(&["ab", "c"]), name(&["a", "bc"]));
+    assert!(name(&[&"x".repeat(300)]).len() < 100);
 }
 
 /// Waits until the thread of a ledger has let go of its file.
 fn end(ledger: Arc<Ledger>) {
     let weak = Arc::downgrade(&ledger);
     drop(ledger);
-    let until = rt::now() + Duration::from_secs(20);
-    while weak.strong_count() > 0 {
-        assert!(rt::now() < until, "the thread keeps the ledger alive");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(|| weak.strong_count() == 0);
 }
 
 fn users(count: usize) -> Vec<User> {
-    let user = |n| User {
-        name: format!("user{n}").into(),
-        key: Secret::new(format!("the key of user {n}")),
-        limits: UserLimits::default(),
-    };
-    (0..count).map(user).collect()
+    (0..count).map(|n| user(&format!("user{n}"), &format!("the key of user {n}"))).collect()
 }
 
 fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {

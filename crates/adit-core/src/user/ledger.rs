@@ -1,0 +1,243 @@
+//! The accounts of all users, and the state file that keeps their counters across restarts.
+//!
+//! A second after a counter has changed, and at once when a quota is used up, an image of all counters goes to the state
+//! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
+//! [`KEPT_DAYS`].
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use adit_config::model::{StateFile as Place, User};
+use adit_net::rt;
+
+use super::Accounts;
+use super::account::{Account, Record};
+use super::image::{Image, Salt, Saved, UserKey};
+use super::lmdb;
+use super::state::{Opened, StateError, StateFile, earlier_name};
+use crate::notice::Notice;
+
+/// How often counters are written.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long the record of a user that is gone is kept, in days: a billing period that ends meanwhile, and a key that is
+/// put back.
+const KEPT_DAYS: u32 = 92;
+const DAY_S: u64 = 86_400;
+
+/// All accounts of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    book: Mutex<Book>,
+    alarm: Arc<Alarm>,
+    failed: Notice,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    file: Option<StateFile>,
+    /// As it was last written, or read.
+    image: Image,
+    live: BTreeMap<UserKey, Arc<Account>>,
+    /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
+    earlier: BTreeMap<Box<[u8]>, Record>,
+    has_thread: bool,
+}
+
+/// Wakes the thread that writes.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    is_ringing: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl Alarm {
+    /// Has everything written at once.
+    pub(super) fn ring(&self) {
+        *self.is_ringing.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.rung.notify_one();
+    }
+
+    fn wait(&self, time: Duration) {
+        let is_ringing = self.is_ringing.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.rung.wait_timeout_while(is_ringing, time, |is_ringing| !*is_ringing);
+        let (mut is_ringing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *is_ringing = false;
+    }
+}
+
+/// A state file that cannot be used.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    pub(crate) path: PathBuf,
+    pub(crate) why: StateError,
+}
+
+impl Ledger {
+    /// The ledger of a configuration, with what a person should know. One without a state file has `None` for `place`.
+    ///
+    /// # Errors
+    /// When the configuration insists on a file that cannot be used.
+    pub(crate) fn start(place: Option<&Place>) -> Result<(Arc<Self>, Option<String>), Unusable> {
+        match place {
+            None | Some(Place::Usual | Place::Off) => Ok((Arc::default(), None)),
+            Some(Place::At(path)) => {
+                let earlier = earlier_name(path);
+                Self::open(path, &earlier).map_err(|why| Unusable { path: path.clone(), why })
+            }
+            Some(Place::Try { path, earlier }) => Ok(Self::open(path, earlier).unwrap_or_else(|error| {
+                let path = path.display();
+                let warning = match error {
+                    StateError::Busy => format!(
+                        "state file {path} is used by another process with this configuration; user counters of this \
+                         process will be lost when it ends; stop the other process, or name another file with `state`"
+                    ),
+                    StateError::System(why) => {
+                        format!("cannot open state file {path}: {why}; user counters will be lost on restart")
+                    }
+                };
+                (Arc::default(), Some(warning))
+            })),
+        }
+    }
+
+    /// A ledger over the state file at `path`. Where there is none yet, users take their counters over from the store of
+    /// earlier versions at `earlier`, which stays as it is.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or made, or another process has it.
+    pub(crate) fn open(path: &Path, earlier: &Path) -> Result<(Arc<Self>, Option<String>), StateError> {
+        let Opened { file, image, is_first, mut warning } = StateFile::open(path, rt::unix_time())?;
+        let image = image.unwrap_or_else(|| {
+            let mut salt = Salt::default();
+            getrandom::fill(&mut salt.0).expect("the system has a random source");
+            Image { salt, ..Image::default() }
+        });
+        let earlier = if is_first {
+            let (earlier, note) = read_earlier(earlier);
+            warning = warning.or(note);
+            earlier
+        } else {
+            BTreeMap::new()
+        };
+        let book = Book { file: Some(file), image, earlier, ..Book::default() };
+        Ok((Arc::new(Self { book: Mutex::new(book), ..Self::default() }), warning))
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The accounts of an inbound's users, which go on from where they were.
+    ///
+    /// # Errors
+    /// When the thread that writes cannot be made.
+    pub(crate) fn accounts(self: &Arc<Self>, inbound: &str, users: &[User]) -> std::io::Result<Accounts> {
+        let (now, unix_s) = (rt::now(), rt::unix_time());
+        let mut book = self.book();
+        let mut accounts = Vec::with_capacity(users.len());
+        for user in users {
+            let fingerprint = book.image.salt.fingerprint(user.key.expose());
+            let key = UserKey { inbound: inbound.into(), user: user.name.clone(), fingerprint };
+            let live = book.live.get(&key);
+            if let Some(account) = live.filter(|account| account.limits == user.limits) {
+                accounts.push(account.clone());
+                continue;
+            }
+            let record = match live {
+                Some(account) => account.record(),
+                None => book.find(&key),
+            };
+            let account = Account::new(&user.name, user.limits, record, now, unix_s);
+            let account = Arc::new(account.with_alarm(self.alarm.clone()));
+            book.live.insert(key, account.clone());
+            accounts.push(account);
+        }
+        if !accounts.is_empty() && !std::mem::replace(&mut book.has_thread, true) {
+            let (ledger, alarm) = (Arc::downgrade(self), self.alarm.clone());
+            std::thread::Builder::new().name("adit-users".into()).spawn(move || keep(&ledger, &alarm))?;
+        }
+        Ok(accounts.into())
+    }
+
+    /// Writes what has changed.
+    pub(crate) fn flush(&self) {
+        let unix_s = rt::unix_time();
+        if let Err(error) = self.book().save(unix_s)
+            && let Some(times) = self.failed.due(rt::now())
+        {
+            tracing::error!(times, %error, "cannot write the state file; user counters will be lost on restart");
+        }
+    }
+
+    fn tick(&self) {
+        let unix_s = rt::unix_time();
+        self.book().live.values().for_each(|account| account.tick(unix_s));
+        self.flush();
+    }
+}
+
+impl Book {
+    /// The counters of a user that is not here yet.
+    fn find(&mut self, key: &UserKey) -> Record {
+        if let Some(saved) = self.image.users.get(key) {
+            return saved.record;
+        }
+        let earlier = [key.inbound.as_bytes(), b"\0", key.user.as_bytes()].concat();
+        self.earlier.remove(&*earlier).unwrap_or_default()
+    }
+
+    fn save(&mut self, unix_s: u64) -> std::io::Result<()> {
+        if self.file.is_none() {
+            return Ok(());
+        }
+        let today = u32::try_from(unix_s / DAY_S).unwrap_or(u32::MAX);
+        let is_saved = |(key, account): (&UserKey, &Arc<Account>)| {
+            self.image.users.get(key) == Some(&Saved { record: account.record(), day: today })
+        };
+        if self.live.iter().all(is_saved) {
+            return Ok(());
+        }
+        let mut users = self.image.users.clone();
+        users
+            .retain(|key, saved| self.live.contains_key(key) || today.saturating_sub(saved.day) <= KEPT_DAYS);
+        for (key, account) in &self.live {
+            users.insert(key.clone(), Saved { record: account.record(), day: today });
+        }
+        let (generation, salt) = (self.image.generation + 1, self.image.salt);
+        let image = Image { generation, saved_at: unix_s, salt, users };
+        if let Some(file) = &mut self.file {
+            file.save(&image)?;
+        }
+        self.image = image;
+        // An account that nobody else holds counts no more. What it had is saved.
+        self.live.retain(|_, account| Arc::strong_count(account) > 1);
+        Ok(())
+    }
+}
+
+/// The records of the store at `path`, with what a person should know about it.
+fn read_earlier(path: &Path) -> (BTreeMap<Box<[u8]>, Record>, Option<String>) {
+    let Ok(file) = File::open(path) else { return (BTreeMap::new(), None) };
+    if !lmdb::is_store(&file) {
+        return (BTreeMap::new(), None);
+    }
+    let (pairs, is_whole) = lmdb::read(&file);
+    let records: BTreeMap<_, _> =
+        pairs.into_iter().filter_map(|(key, value)| Some((key, Record::parse(&value)?))).collect();
+    let path = path.display();
+    tracing::info!(users = records.len(), %path, "user counters of an earlier version are taken over");
+    let warning =
+        format!("{path} is damaged: {} users could be taken over, others start from zero", records.len());
+    (records, (!is_whole).then_some(warning))
+}
+
+fn keep(ledger: &Weak<Ledger>, alarm: &Alarm) {
+    loop {
+        alarm.wait(EVERY);
+        let Some(ledger) = ledger.upgrade() else { return };
+        ledger.tick();
+    }
+}
