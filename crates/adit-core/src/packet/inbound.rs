@@ -106,9 +106,7 @@ pub(crate) trait PacketInbound {
     }
 
     /// The next datagrams of a batch are about to be opened.
-    fn expect(&mut self, next: &mut dyn Iterator<Item = &[u8]>) {
-        let _ = next;
-    }
+    fn expect(&mut self, _next: &mut dyn Iterator<Item = &[u8]>) {}
 
     /// Opens a datagram in place. `None`: it has been handed to the core that has its client.
     ///

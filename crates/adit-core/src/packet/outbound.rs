@@ -104,9 +104,7 @@ pub(crate) trait FlowCodec {
     }
 
     /// The next datagrams of a batch are about to be opened.
-    fn expect(&mut self, next: &mut dyn Iterator<Item = &[u8]>) {
-        let _ = next;
-    }
+    fn expect(&mut self, _next: &mut dyn Iterator<Item = &[u8]>) {}
 
     /// The bytes that must lie free around `payload` for `target`, and the longest payload. [`FlowCodec::seal`] follows
     /// with the same.

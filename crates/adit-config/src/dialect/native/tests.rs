@@ -400,14 +400,15 @@ fn limits_strategy() -> impl Strategy<Value = Limits> {
 
 fn udp_strategy() -> impl Strategy<Value = Udp> {
     let mtu = proptest::option::of(576_u16..);
-    (60_000_u64..10_000_000, 1_usize..10_000, any::<(bool, bool)>(), 0_u8..64, mtu).prop_map(
-        |(idle, flows, (ecn, fragment), dscp, mtu)| Udp {
+    (60_000_u64..10_000_000, 1_usize..10_000, any::<(bool, bool, bool)>(), 0_u8..64, mtu).prop_map(
+        |(idle, flows, (ecn, fragment, gather), dscp, mtu)| Udp {
             idle: Duration::from_millis(idle),
             flows,
             ecn,
             dscp,
             fragment,
             mtu,
+            gather,
         },
     )
 }
