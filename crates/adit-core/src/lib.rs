@@ -12,6 +12,7 @@ mod conns;
 mod datagram;
 mod discard;
 mod disguise;
+mod engine;
 mod flow;
 mod guard;
 mod inbound;
@@ -21,11 +22,9 @@ mod layer;
 mod metrics;
 mod notice;
 mod outbound;
-mod ports;
 mod record;
 mod relay;
 mod rng;
-mod run;
 mod salts;
 mod session;
 mod snell;
@@ -34,8 +33,9 @@ mod users;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
-pub use ports::{Meter, Port, Ports};
-pub use run::{GroupHandle, Observer, Running, StartError, start};
+pub use engine::{
+    ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
+};
 pub use status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,

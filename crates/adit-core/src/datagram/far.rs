@@ -5,9 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::{
-    self, ClientCover, Config, Egress, OutboundProtocol, Quic, ShadowsocksClient, Tag, Udp,
-};
+use adit_config::model::{self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, Udp};
 use adit_net::plugin::PluginPort;
 use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
@@ -85,31 +83,6 @@ pub(super) struct Way {
 }
 
 impl Far {
-    /// Whether a member of a group like `outbound` carries datagrams: over sockets, for streams are not compared.
-    pub(crate) fn carries(outbound: &model::Outbound) -> bool {
-        match &outbound.protocol {
-            OutboundProtocol::Direct => true,
-            OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
-            OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
-        }
-    }
-
-    /// Whether `outbound`, which is no group, carries datagrams.
-    pub(crate) fn is_there(outbound: &model::Outbound) -> bool {
-        if let OutboundProtocol::Snell(client) = &outbound.protocol {
-            return client.udp && client.version.has_datagrams();
-        }
-        Self::carries(outbound)
-    }
-
-    /// Whether the outbound of this name carries datagrams, or may come to.
-    pub(crate) fn carries_any(config: &Config, name: &Tag) -> bool {
-        let Some(outbound) = config.outbound(name) else { return false };
-        let OutboundProtocol::Group(group) = &outbound.protocol else { return Self::is_there(outbound) };
-        let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
-        group.grows || members.any(|member| config.outbound(&member.outbound).is_some_and(Self::carries))
-    }
-
     /// The way out over a group.
     pub(crate) fn group(group: Rc<Group>, udp: &Udp) -> Self {
         let names = Names::new(Resolver::new(&[]), model::Family::Any);
@@ -142,7 +115,7 @@ impl Far {
             return Some(Self { egress: Egress::default(), ..far });
         }
         let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
-        if !Self::is_there(outbound) {
+        if !client.udp || !client.version.has_datagrams() {
             return None;
         }
         let way = |may_give_up| QuicMode::Raw(Rc::new(QuicWay::new(running.clone(), may_give_up)));

@@ -39,7 +39,7 @@ pub(crate) use far::Far;
 use gather::Gather;
 pub(crate) use names::Known;
 pub(crate) use near::Near;
-pub(crate) use relay::{Ends, QuicPort, Relay};
+pub(crate) use relay::{Ends, QuicPort, Relay, Renewal};
 
 /// What the relays of one core share while they have their turn.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 mod quic;
 mod streams;
 
+use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -70,8 +71,45 @@ pub(crate) struct Ends {
     pub(crate) access: Option<Rc<Access>>,
 }
 
+/// How a relay is told of other ends.
+#[derive(Default)]
+pub(crate) struct Renewal {
+    next: RefCell<Option<Renewed>>,
+    relay: RefCell<Option<Waker>>,
+}
+
+/// The ends of flows that begin from now on.
+struct Renewed {
+    near: Option<Near>,
+    far: Rc<Far>,
+    access: Option<Rc<Access>>,
+}
+
+impl Renewal {
+    /// New flows begin between these ends; flows that there are stay where they are. Without a `near`, clients speak as
+    /// before.
+    pub(crate) fn renew(&self, near: Option<Near>, far: Rc<Far>, access: Option<Rc<Access>>) {
+        let mut next = self.next.borrow_mut();
+        let near = near.or_else(|| next.take().and_then(|renewed| renewed.near));
+        *next = Some(Renewed { near, far, access });
+        drop(next);
+        if let Some(relay) = self.relay.borrow_mut().take() {
+            relay.wake();
+        }
+    }
+
+    fn poll_next(&self, cx: &Context<'_>) -> Option<Renewed> {
+        let mut relay = self.relay.borrow_mut();
+        if !relay.as_ref().is_some_and(|relay| relay.will_wake(cx.waker())) {
+            *relay = Some(cx.waker().clone());
+        }
+        self.next.borrow_mut().take()
+    }
+}
+
 /// A listening socket on one core, with its flows.
 pub(crate) struct Relay {
+    renewal: Option<Rc<Renewal>>,
     name: Tag,
     metrics: Arc<InboundMetrics>,
     listener: Socket,
@@ -180,6 +218,7 @@ impl Relay {
         let flows = FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle]);
         let marks = Marks::new(udp);
         Ok(Self {
+            renewal: None,
             name,
             metrics,
             listener,
@@ -200,6 +239,12 @@ impl Relay {
             tally: Tally::default(),
             seen: 0,
         })
+    }
+
+    /// The same, told of other ends by `renewal`.
+    pub(crate) fn renewed_by(mut self, renewal: Rc<Renewal>) -> Self {
+        self.renewal = Some(renewal);
+        self
     }
 
     /// Relays until `end` comes: a flow has no end of its own that could be waited for.
@@ -230,6 +275,13 @@ impl Relay {
         let scratch = &mut *scratch.borrow_mut();
         self.ready.register(cx.waker());
         (self.at, self.unix_s) = (rt::now(), rt::unix_time());
+        if let Some(Renewed { near, far, access }) = self.renewal.as_ref().and_then(|next| next.poll_next(cx))
+        {
+            if let Some(near) = near {
+                self.near = near;
+            }
+            (self.far, self.access) = (far, access);
+        }
         let mut more = self.take_moved(cx, scratch);
         more |= self.receive_near(cx, scratch)?;
         let mut todo = std::mem::take(&mut self.todo);

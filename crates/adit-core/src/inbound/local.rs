@@ -136,9 +136,9 @@ impl Client<'_> {
             }
         };
         if request.command == Command::UdpAssociate
-            && let Some(datagrams) = &self.inbound.datagrams
+            && let Some(datagrams) = self.inbound.datagrams()
         {
-            Box::pin(self.associate(stream, &request, datagrams)).await;
+            Box::pin(self.associate(stream, &request, &datagrams)).await;
             return None;
         }
         if request.command != Command::Connect {
@@ -159,7 +159,7 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let near = Near::Socks { client: self.peer.ip().to_canonical() };
-            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.access.clone() };
+            let ends = Ends { near, far: datagrams.far.clone(), access: self.inbound.access() };
             let Inbound { name, metrics, .. } = self.inbound;
             let relay =
                 Relay::new(name.clone(), metrics.clone(), socket, ends, datagrams.scratch.clone(), None);

@@ -6,24 +6,24 @@ mod snell;
 mod stranger;
 mod tunnel;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, Tag, Transports};
+use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_proto::wire::Target;
 
 use crate::access::{Access, Route};
-use crate::carrier::kcp;
-use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, SharedScratch};
+use crate::carrier;
+use crate::datagram::{Ends, Exchange, Far, Near, QuicPort, Relay, Renewal, SharedScratch};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
-use crate::outbound::Outbound;
+use crate::outbound::{Leaf, Outbound, Outbounds};
 use crate::session::CoreContext;
 use crate::users::{Accounts, Ledger};
 
@@ -36,22 +36,51 @@ pub(crate) struct Inbound {
     pub(crate) name: Tag,
     /// Where it counts.
     pub(crate) metrics: Arc<InboundMetrics>,
-    /// Where its connections go.
-    pub(crate) outbound: Rc<Outbound>,
+    /// Where its connections go, and by which rules.
+    live: Rc<Live>,
     /// What the core's connections share.
     pub(crate) core: Rc<CoreContext>,
     /// Bounds on strangers.
     pub(crate) guard: Rc<Guard>,
     /// Connections on this core, all inbounds together: what a drain waits for.
     pub(crate) active: Rc<Cell<usize>>,
-    /// What it needs to carry datagrams, if its outbound does.
-    pub(crate) datagrams: Option<Datagrams>,
-    /// Its rules.
-    pub(crate) access: Option<Rc<Access>>,
+    /// The core's space for datagrams.
+    scratch: SharedScratch,
     /// How fast its connections send, if there is a rate.
     pacer: Option<Arc<Pacer>>,
     kind: Kind,
 }
+
+/// Where an inbound's connections go: what may change under connections that are open.
+pub(crate) struct Live {
+    outbounds: Rc<Outbounds>,
+    outbound: RefCell<Tag>,
+    access: RefCell<Option<Rc<Access>>>,
+}
+
+impl Live {
+    /// Through the outbound of this name among `outbounds`.
+    pub(crate) fn new(outbounds: Rc<Outbounds>, outbound: Tag, access: Option<Rc<Access>>) -> Self {
+        Self { outbounds, outbound: RefCell::new(outbound), access: RefCell::new(access) }
+    }
+
+    /// Requests go there from now on.
+    pub(crate) fn set_outbound(&self, outbound: &Tag) {
+        self.outbound.replace(outbound.clone());
+    }
+
+    /// Requests follow these rules from now on.
+    pub(crate) fn set_access(&self, access: Option<Rc<Access>>) {
+        self.access.replace(access);
+    }
+
+    fn leaf(&self) -> Leaf {
+        self.outbounds.find(&self.outbound.borrow())
+    }
+}
+
+/// An inbound as it is at this time, for those who accept.
+pub(crate) type Slot = Rc<RefCell<Rc<Inbound>>>;
 
 /// What an inbound needs to carry datagrams.
 #[derive(Clone)]
@@ -60,31 +89,6 @@ pub(crate) struct Datagrams {
     pub(crate) far: Rc<Far>,
     /// The core's space for them.
     pub(crate) scratch: SharedScratch,
-}
-
-/// What an inbound listens for.
-pub(crate) fn transports(inbound: &model::Inbound) -> Transports {
-    match &inbound.protocol {
-        // Associations of SOCKS have ports of their own.
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => Transports::Tcp,
-        model::InboundProtocol::Shadowsocks(server) => server.transports,
-        model::InboundProtocol::Tunnel { transports, .. } => *transports,
-    }
-}
-
-/// Whether datagrams come to a port of its own, or to the plugin that has that port.
-pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
-    match &inbound.protocol {
-        model::InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
-        model::InboundProtocol::Shadowsocks(_)
-        | model::InboundProtocol::Local(_)
-        | model::InboundProtocol::Tunnel { .. } => transports(inbound).udp(),
-    }
-}
-
-/// Whether it is of no use without datagrams.
-pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
-    takes_datagrams(inbound) && !matches!(inbound.protocol, model::InboundProtocol::Snell(_))
 }
 
 enum Kind {
@@ -106,7 +110,7 @@ impl Kind {
 }
 
 /// What an inbound shares over all cores.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) enum Shared {
     /// Nothing.
     None,
@@ -122,8 +126,7 @@ impl Shared {
     /// # Errors
     /// When a thread cannot be made.
     pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> std::io::Result<Self> {
-        let users = counted(inbound).map(|(name, limits)| (name, *limits));
-        let accounts = ledger.accounts(&inbound.name, users)?;
+        let accounts = ledger.accounts(&inbound.name, inbound.counted_users().into_iter())?;
         Ok(match &inbound.protocol {
             model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => Self::None,
             model::InboundProtocol::Snell(snell) => Self::Snell(SnellServerShared::start(snell, accounts)?),
@@ -133,28 +136,29 @@ impl Shared {
         })
     }
 
+    /// The same for `inbound` with other users: what has been seen stays seen.
+    ///
+    /// # Errors
+    /// When a thread cannot be made.
+    pub(crate) fn renewed(&self, inbound: &model::Inbound, ledger: &Arc<Ledger>) -> std::io::Result<Self> {
+        let accounts = || ledger.accounts(&inbound.name, inbound.counted_users().into_iter());
+        Ok(match (&inbound.protocol, self) {
+            (model::InboundProtocol::Snell(snell), Self::Snell(old)) => {
+                Self::Snell(old.renewed(snell, accounts()?)?)
+            }
+            (model::InboundProtocol::Shadowsocks(server), Self::Shadowsocks(old)) => {
+                Self::Shadowsocks(Arc::new(old.renewed(server, accounts()?)))
+            }
+            _ => Self::new(inbound, ledger)?,
+        })
+    }
+
     /// Users that are counted by name.
     pub(crate) fn users(&self) -> Accounts {
         match self {
             Self::Shadowsocks(shared) => shared.accounts().clone(),
             Self::Snell(shared) => shared.accounts().clone(),
             Self::None => Arc::default(),
-        }
-    }
-}
-
-/// Names and limits of the users that have accounts.
-pub(crate) fn counted(inbound: &model::Inbound) -> Box<dyn Iterator<Item = (&str, &model::UserLimits)> + '_> {
-    match &inbound.protocol {
-        model::InboundProtocol::Snell(server) => {
-            Box::new(server.psk.users().iter().map(|user| (&*user.name, &user.limits)))
-        }
-        model::InboundProtocol::Shadowsocks(server) => {
-            let names = server.key.users().iter().map(|(name, _)| &**name);
-            Box::new(names.zip(server.key.limits()))
-        }
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Tunnel { .. } => {
-            Box::new(std::iter::empty())
         }
     }
 }
@@ -172,12 +176,11 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
 /// Everything around an inbound that is not its protocol.
 pub(crate) struct Surroundings {
     pub(crate) metrics: Arc<InboundMetrics>,
-    pub(crate) outbound: Rc<Outbound>,
+    pub(crate) live: Rc<Live>,
     pub(crate) core: Rc<CoreContext>,
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
-    pub(crate) datagrams: Option<Datagrams>,
-    pub(crate) access: Option<Rc<Access>>,
+    pub(crate) scratch: SharedScratch,
     pub(crate) pacer: Option<Arc<Pacer>>,
 }
 
@@ -195,86 +198,52 @@ impl Inbound {
                 unreachable!("shared state is made from the same inbound")
             }
         };
-        let Surroundings { metrics, outbound, core, guard, active, datagrams, access, pacer } = around;
-        Self {
-            name: inbound.name.clone(),
-            metrics,
-            outbound,
-            core,
-            guard,
-            active,
-            datagrams,
-            access,
-            pacer,
-            kind,
-        }
+        let Surroundings { metrics, live, core, guard, active, scratch, pacer } = around;
+        Self { name: inbound.name.clone(), metrics, live, core, guard, active, scratch, pacer, kind }
     }
 
-    /// Accepts until told to drain.
-    pub(crate) async fn run(self: Rc<Self>, mut acceptor: Acceptor, stop: Stop) {
-        let mut stopping = stop.clone();
-        let accept = async {
-            loop {
-                match acceptor.accept().await {
-                    Ok((stream, peer)) => {
-                        let stream = Stream::from(stream);
-                        let stream = match &self.pacer {
-                            Some(pacer) => stream.paced(pacer),
-                            None => stream,
-                        };
-                        self.clone().spawn(stream, peer);
-                    }
-                    Err(error) => {
-                        tracing::error!(inbound = &*self.name, %error, "listener failed");
-                        return;
-                    }
-                }
-            }
-        };
-        rt::race(stopping.draining(), accept).await;
+    /// Where its connections go at this time.
+    pub(crate) fn outbound(&self) -> Rc<Outbound> {
+        self.live.leaf().outbound
     }
 
-    /// Takes the streams of the sessions that come by `link` until told to drain, and carries what it has to the end.
-    pub(crate) async fn run_carried(
-        self: Rc<Self>,
-        shared: Arc<kcp::Shared>,
-        context: kcp::Context,
-        link: kcp::Link,
-        stop: Stop,
-    ) {
-        let inbound = self.clone();
-        let take = move |stream, peer| {
-            if !stop.is_draining() {
-                inbound.clone().spawn(stream, peer);
+    /// The rules at this time.
+    pub(crate) fn access(&self) -> Option<Rc<Access>> {
+        self.live.access.borrow().clone()
+    }
+
+    /// What it needs to carry datagrams, if its outbound does.
+    pub(crate) fn datagrams(&self) -> Option<Datagrams> {
+        Some(Datagrams { far: self.live.leaf().far?, scratch: self.scratch.clone() })
+    }
+
+    /// What its clients speak by datagrams, if they do.
+    pub(crate) fn near(&self, protocol: &model::InboundProtocol) -> Option<Near> {
+        Some(match protocol {
+            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
+                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
+                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
+            },
+            model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target.clone()),
+            model::InboundProtocol::Snell(_) => {
+                let Kind::Snell(shared) = &self.kind else { return None };
+                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
             }
-        };
-        if let Err(error) = kcp::serve(shared, context, link, take).await {
-            tracing::error!(inbound = &*self.name, %error, "listener of the carrier lost");
-        }
+            model::InboundProtocol::Local(_) => return None,
+        })
     }
 
     /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.
     pub(crate) async fn run_datagrams(
         self: Rc<Self>,
-        protocol: model::InboundProtocol,
+        near: Near,
+        renewal: Rc<Renewal>,
         socket: std::net::UdpSocket,
         exchange: (Arc<Exchange>, usize),
         mut stop: Stop,
     ) {
-        let near = match protocol {
-            model::InboundProtocol::Shadowsocks(server) => match shadowsocks::relay(&server.key) {
-                Some((relay, hops)) => Near::relay(relay, hops, self.kind.accounts()),
-                None => Near::shadowsocks(&server.key.derive(), self.kind.accounts()),
-            },
-            model::InboundProtocol::Tunnel { target, .. } => Near::Tunnel(target),
-            model::InboundProtocol::Snell(_) => {
-                let Kind::Snell(shared) = &self.kind else { return };
-                Near::Quic(QuicPort::new(shared.clone(), self.guard.clone()))
-            }
-            model::InboundProtocol::Local(_) => return,
-        };
         match self.relay(near, socket, Some(exchange)) {
-            Some(Ok(relay)) => relay.run(stop.draining()).await,
+            Some(Ok(relay)) => relay.renewed_by(renewal).run(stop.draining()).await,
             Some(Err(error)) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
             None => {}
         }
@@ -287,8 +256,8 @@ impl Inbound {
         socket: std::net::UdpSocket,
         exchange: Option<(Arc<Exchange>, usize)>,
     ) -> Option<std::io::Result<Relay>> {
-        let Datagrams { far, scratch } = self.datagrams.clone()?;
-        let ends = Ends { near, far, access: self.access.clone() };
+        let Datagrams { far, scratch } = self.datagrams()?;
+        let ends = Ends { near, far, access: self.access() };
         Some(Relay::new(self.name.clone(), self.metrics.clone(), socket, ends, scratch, exchange))
     }
 
@@ -296,18 +265,18 @@ impl Inbound {
     pub(crate) async fn way(&self, target: &Target) -> Route {
         if self.core.conns.is_cut() {
             // The port was taken away while the request came in.
-            return Route::blocked(self.outbound.clone());
+            return Route::blocked(self.outbound());
         }
-        match &self.access {
-            None => Route::open_to_all(self.outbound.clone()),
-            Some(access) => Box::pin(access.way(&self.outbound, target)).await,
+        match self.access() {
+            None => Route::open_to_all(self.outbound()),
+            Some(access) => Box::pin(async move { access.way(&self.outbound(), target).await }).await,
         }
     }
 
     /// One task per connection and kind, so that a task is no larger than what it runs.
     fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
         self.metrics.accepted.add(1);
-        if self.access.as_ref().is_some_and(|access| !access.accepts(peer.ip())) {
+        if self.access().is_some_and(|access| !access.accepts(peer.ip())) {
             tracing::debug!(inbound = &*self.name, %peer, "refused by the access control list");
             self.metrics.refused.rule.add(1);
             return;
@@ -336,6 +305,54 @@ impl Inbound {
             }),
         }
     }
+}
+
+/// Accepts for the inbound in `slot` until told to drain.
+pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
+    let accept = async {
+        loop {
+            let accepted = acceptor.accept().await;
+            let inbound = slot.borrow().clone();
+            match accepted {
+                Ok((stream, peer)) => {
+                    let stream = Stream::from(stream);
+                    let stream = match &inbound.pacer {
+                        Some(pacer) => stream.paced(pacer),
+                        None => stream,
+                    };
+                    inbound.spawn(stream, peer);
+                }
+                Err(error) => {
+                    tracing::error!(inbound = &*inbound.name, %error, "listener failed");
+                    return;
+                }
+            }
+        }
+    };
+    rt::race(stop.draining(), accept).await;
+}
+
+/// Takes the streams of the sessions that come by `link` for the inbound in `slot` until told to drain, and carries what
+/// it has to the end.
+pub(crate) async fn accept_carried(
+    slot: Slot,
+    shared: Arc<carrier::Shared>,
+    context: carrier::Context,
+    link: carrier::Link,
+    stop: Stop,
+) {
+    let (taking, mut ending) = (slot.clone(), stop.clone());
+    let take = move |stream, peer| {
+        if !stop.is_draining() {
+            taking.borrow().clone().spawn(stream, peer);
+        }
+    };
+    let serve = async {
+        if let Err(error) = carrier::serve(shared, context, link, take).await {
+            tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
+        }
+    };
+    rt::race(ending.ending(), Box::pin(serve)).await;
 }
 
 /// Counts a connection for as long as it lives, a panic included.

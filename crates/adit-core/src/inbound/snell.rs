@@ -46,7 +46,8 @@ const ECONNRESET: u8 = 104;
 pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
-    salts: SaltFilter,
+    /// Of all that had this key, whatever its users.
+    salts: Arc<SaltFilter>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
@@ -54,14 +55,26 @@ pub(crate) struct SnellServerShared {
 
 impl SnellServerShared {
     pub(super) fn start(config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+        Self::new(config, accounts).map(Arc::new)
+    }
+
+    fn new(config: &model::SnellServer, accounts: Accounts) -> io::Result<Self> {
+        Ok(Self {
             keys: Keys::start(&config.psk, config.versions)?,
             accounts,
-            salts: SaltFilter::default(),
+            salts: Arc::default(),
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
-        }))
+        })
+    }
+
+    /// The same with other users, and with the salts that have been seen.
+    pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
+        let mut renewed = Self::new(config, accounts)?;
+        renewed.salts = self.salts.clone();
+        renewed.deadline = self.deadline;
+        Ok(Arc::new(renewed))
     }
 
     /// The users with their accounts.

@@ -4,6 +4,8 @@ mod group;
 mod shadowsocks;
 mod snell;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +23,7 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
-use crate::carrier::kcp;
+use crate::carrier;
 use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
@@ -29,9 +31,7 @@ use crate::record::EndReason;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
 
 pub(crate) use group::run as check_members;
-pub(crate) use group::{
-    Check, Failure, Group, GroupShared, Health, Here, Leaf, Leaves, Passage, Report, Transport,
-};
+pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
 
@@ -47,7 +47,7 @@ pub(crate) struct Outbound {
     /// To a plugin on this machine, whatever the way out from it.
     loopback: Dialer,
     /// Where connections go out in the place of TCP.
-    carrier: Option<kcp::Client>,
+    carrier: Option<carrier::Client>,
     /// Where all of them go, whatever their target.
     unix: Option<PathBuf>,
     /// How fast they send, if there is a rate.
@@ -107,6 +107,38 @@ impl Shared {
             Self::Group(group) => Some(group),
             Self::None | Self::Shadowsocks(_) | Self::Snell(_) => None,
         }
+    }
+}
+
+/// The ways out on one core, by name: looked up when a request comes in, so that nobody holds an old one.
+pub(crate) struct Outbounds {
+    leaves: RefCell<BTreeMap<Tag, Leaf>>,
+    nowhere: Leaf,
+}
+
+impl Default for Outbounds {
+    fn default() -> Self {
+        let protocol = model::OutboundProtocol::Reject;
+        let nowhere = model::Outbound { name: "nowhere".into(), dial: model::Dial::default(), protocol };
+        let outbound = Rc::new(Outbound::new(&nowhere, &Shared::None, Arc::default()));
+        Self { leaves: RefCell::default(), nowhere: Leaf { outbound, far: None } }
+    }
+}
+
+impl Outbounds {
+    /// The way out of this name; one that refuses all requests if there is none.
+    pub(crate) fn find(&self, name: &Tag) -> Leaf {
+        self.leaves.borrow().get(name).unwrap_or(&self.nowhere).clone()
+    }
+
+    /// Requests take this one from now on. What is open over the one before goes on.
+    pub(crate) fn put(&self, name: Tag, leaf: Leaf) {
+        self.leaves.borrow_mut().insert(name, leaf);
+    }
+
+    /// Requests take it no longer. What is open over it goes on.
+    pub(crate) fn remove(&self, name: &Tag) {
+        self.leaves.borrow_mut().remove(name);
     }
 }
 
@@ -268,7 +300,7 @@ impl Outbound {
     }
 
     /// The same with what takes the place of TCP, if there is something.
-    pub(crate) fn with_carrier(self, carrier: Option<kcp::Client>) -> Self {
+    pub(crate) fn with_carrier(self, carrier: Option<carrier::Client>) -> Self {
         Self { carrier, ..self }
     }
 

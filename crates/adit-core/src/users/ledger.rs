@@ -85,12 +85,19 @@ impl Ledger {
         let mut accounts = Vec::new();
         for (name, limits) in users {
             let key = [inbound.as_bytes(), b"\0", name.as_bytes()].concat().into_boxed_slice();
-            let record = match known.get(&key) {
-                Some(account) => account.record(),
-                None => book.written.get(&key).copied().unwrap_or_default(),
+            let account = match known.get(&key) {
+                Some(account) => {
+                    account.set_limits(limits, unix_s);
+                    account.restore();
+                    account.clone()
+                }
+                None => {
+                    let record = book.written.get(&key).copied().unwrap_or_default();
+                    let account = Arc::new(Account::new(name, limits, record, now, unix_s));
+                    known.insert(key, account.clone());
+                    account
+                }
             };
-            let account = Arc::new(Account::new(name, limits, record, now, unix_s));
-            known.insert(key, account.clone());
             accounts.push(account);
         }
         book.accounts = known.into_iter().collect();

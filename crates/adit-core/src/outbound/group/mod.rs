@@ -17,7 +17,6 @@ mod track;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +25,7 @@ use adit_config::model::{Tag, Udp};
 use adit_net::rt;
 use adit_proto::wire::Target;
 
-use super::{OpenError, Opened, Outbound};
+use super::{OpenError, Opened, Outbound, Outbounds};
 use crate::datagram::Far;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
@@ -55,14 +54,11 @@ pub(crate) struct Leaf {
     pub(crate) far: Option<Rc<Far>>,
 }
 
-/// The ways out of a configuration that are no groups, on one core.
-pub(crate) type Leaves = Rc<BTreeMap<Tag, Leaf>>;
-
 /// A group on one core.
 pub(crate) struct Group {
     shared: Arc<GroupShared>,
     /// The ways out of the configuration.
-    leaves: Leaves,
+    leaves: Rc<Outbounds>,
     udp: Udp,
     view: RefCell<View>,
 }
@@ -89,7 +85,7 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Leaves, udp: &Udp) -> Self {
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<Outbounds>, udp: &Udp) -> Self {
         let roster = shared.state().roster.clone();
         let here = view_of(&roster, &[], &leaves, &shared, udp);
         Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
@@ -163,7 +159,7 @@ impl Group {
 fn view_of(
     roster: &Roster,
     old: &[Rc<Here>],
-    leaves: &Leaves,
+    leaves: &Outbounds,
     shared: &Arc<GroupShared>,
     udp: &Udp,
 ) -> Rc<[Rc<Here>]> {
@@ -172,7 +168,7 @@ fn view_of(
             return same.clone();
         }
         let leaf = match &member.shared {
-            None => leaves[&member.outbound.name].clone(),
+            None => leaves.find(&member.outbound.name),
             Some(shared) => Leaf {
                 outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
                 far: Far::new(&member.outbound, udp).map(Rc::new),
