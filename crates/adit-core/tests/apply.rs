@@ -259,7 +259,7 @@ fn each_kind_of_change(streams: usize, flows: usize, times: usize) {
         assert_eq!(names(&step(&moved, "outbound removed").outbounds_removed), ["spare"]);
         assert!(works(two));
         let blocked = Extra { blocked: Some("10.0.0.0/8"), ..moved.clone() };
-        assert_eq!(step(&blocked, "access rule added").opened, []);
+        assert!(step(&blocked, "access rule added").opened.is_empty());
         assert!(works(two));
         assert_eq!(names(&step(&none, "inbound removed").closed), ["guest"]);
         assert!(TcpStream::connect(two).is_err());
