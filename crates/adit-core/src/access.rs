@@ -16,7 +16,7 @@ use adit_proto::wire::{Host, Target};
 use crate::dispatch::Outbound;
 use crate::metrics::OutboundMetrics;
 use crate::outbound::{Connector, Direct, DirectPackets};
-use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
+use crate::packet::{Decision, Known, PacketOutbound, Question, Tick, Via};
 
 /// Name in logs of the way past a tunnel.
 const DIRECT: &str = "direct";
@@ -120,44 +120,25 @@ impl Access {
             }
         }
     }
-}
 
-/// The number of the direct outbound, which a client's rules may choose.
-const DIRECT_VIA: Via = Via(1);
-
-/// Which way an inbound's datagrams take: `outbound`, unless its access list says otherwise.
-pub(crate) struct PacketRoutes {
-    outbound: Rc<dyn PacketOutbound>,
-    access: Option<Rc<Access>>,
-}
-
-impl PacketRoutes {
-    /// The routes of an inbound with this outbound and access list.
-    pub(crate) fn new(outbound: Rc<dyn PacketOutbound>, access: Option<Rc<Access>>) -> Self {
-        Self { outbound, access }
-    }
-}
-
-impl Routes for PacketRoutes {
-    fn is_fixed(&self) -> bool {
-        self.access.is_none()
-    }
-
-    fn accepts(&self, source: IpAddr) -> bool {
-        self.access.as_ref().is_none_or(|access| access.accepts(source))
-    }
-
-    fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
-        let through = Decision::Through(Via::DEFAULT);
-        let Some(access) = &self.access else { return through };
-        let (list, target) = (&access.list, question.target);
-        match &access.role {
+    /// Which way a datagram takes, where `through` leads without rules; `via` numbers the outbounds.
+    pub(crate) fn decide(
+        &self,
+        through: Option<Rc<dyn PacketOutbound>>,
+        question: &Question<'_>,
+        (waker, now): (&Waker, Tick),
+        via: impl Fn(&Rc<dyn PacketOutbound>) -> Via,
+    ) -> Decision {
+        let Some(outbound) = through else { return Decision::Reject };
+        let through = Decision::Through(via(&outbound));
+        let (list, target) = (&self.list, question.target);
+        match &self.role {
             Role::Client { packets, .. } => match list.proxies(&target.host) {
                 Verdict::Yes => through,
-                Verdict::No => Decision::Through(DIRECT_VIA),
+                Verdict::No => Decision::Through(via(&direct(packets))),
                 Verdict::Resolve => match packets.find(target, None, Some(waker), now) {
                     Known::Addr(addr) if !list.proxies_any([addr.ip()]) => {
-                        Decision::At(DIRECT_VIA, addr.ip())
+                        Decision::At(via(&direct(packets)), addr.ip())
                     }
                     // A name that has no address here may have one at the other end.
                     Known::Addr(_) | Known::Nothing => through,
@@ -167,11 +148,11 @@ impl Routes for PacketRoutes {
             Role::Server => match list.reaches(&target.host) {
                 Verdict::Yes => through,
                 Verdict::No => Decision::Reject,
-                Verdict::Resolve => match self.outbound.address_of(target, Some(waker), now) {
+                Verdict::Resolve => match outbound.address_of(target, Some(waker), now) {
                     // Another server looks the name up, and judges its addresses by its own rules.
                     None => through,
                     Some(Known::Addr(addr)) if list.reaches_any([addr.ip()]) => {
-                        Decision::At(Via::DEFAULT, addr.ip())
+                        Decision::At(via(&outbound), addr.ip())
                     }
                     Some(Known::Addr(_)) => Decision::Reject,
                     Some(Known::Nothing) => Decision::Unresolved,
@@ -180,14 +161,8 @@ impl Routes for PacketRoutes {
             },
         }
     }
+}
 
-    fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>> {
-        if via == Via::DEFAULT {
-            return Some(self.outbound.clone());
-        }
-        match &self.access.as_ref()?.role {
-            Role::Client { packets, .. } => Some(packets.clone()),
-            Role::Server => None,
-        }
-    }
+fn direct(packets: &Rc<DirectPackets>) -> Rc<dyn PacketOutbound> {
+    packets.clone()
 }

@@ -10,6 +10,7 @@ mod admin;
 mod carrier;
 mod conns;
 mod dispatch;
+mod engine;
 mod guard;
 mod inbound;
 mod keys;
@@ -18,11 +19,9 @@ mod notice;
 mod obfs;
 mod outbound;
 mod packet;
-mod ports;
 mod record;
 mod relay;
 mod rng;
-mod run;
 mod salts;
 mod snell;
 mod status;
@@ -30,8 +29,9 @@ mod user;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
-pub use ports::{Meter, Port, Ports};
-pub use run::{GroupHandle, Observer, Running, StartError, start};
+pub use engine::{
+    ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
+};
 pub use status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,

@@ -1,6 +1,5 @@
 //! Counters, each beside its meaning. A core adds to its own, whoever asks sums them up.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// A number that only grows.
@@ -198,23 +197,4 @@ pub(crate) struct OutboundMetrics {
     pub(crate) idle: Gauge,
     /// Connections that the server closed before any reply.
     pub(crate) early_closes: Counter,
-}
-
-/// The metrics of one core, in the order of the configuration.
-#[derive(Debug, Default)]
-pub(crate) struct CoreMetrics {
-    /// One per inbound.
-    pub(crate) inbounds: Vec<Arc<InboundMetrics>>,
-    /// One per outbound.
-    pub(crate) outbounds: Vec<Arc<OutboundMetrics>>,
-}
-
-impl CoreMetrics {
-    /// Zeroes for so many inbounds and outbounds.
-    pub(crate) fn new(inbounds: usize, outbounds: usize) -> Self {
-        Self {
-            inbounds: (0..inbounds).map(|_| Arc::default()).collect(),
-            outbounds: (0..outbounds).map(|_| Arc::default()).collect(),
-        }
-    }
 }

@@ -4,15 +4,14 @@ mod group;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{Config, InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
+use adit_config::model::{InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
 use serde::{Deserialize, Serialize};
 
-use crate::carrier::CarrierMetrics;
-use crate::carrier::kcp::{KcpStatus, MemoryStatus};
-use crate::metrics::{CoreMetrics, Counter};
+use crate::carrier::{self, MemoryStatus};
+use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::user::{Account, Accounts};
 
@@ -72,7 +71,7 @@ pub struct InboundStatus {
     pub users: Vec<UserStatus>,
     /// What carries it, where that is not TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carrier: Option<KcpStatus>,
+    pub carrier: Option<carrier::Status>,
 }
 
 /// The datagrams of one inbound.
@@ -138,86 +137,100 @@ pub struct OutboundStatus {
     pub early_closes: u64,
     /// What carries it, where that is not TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carrier: Option<KcpStatus>,
+    pub carrier: Option<carrier::Status>,
 }
 
-/// What does not change while a configuration runs, with the counters of all cores.
+/// Who counts what, by name: one view of what runs, replaced as a whole when a configuration is applied.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    inbounds: Vec<(Tag, &'static str, Vec<SocketAddr>, Tag)>,
-    outbounds: Vec<(Tag, &'static str)>,
-    groups: Vec<Arc<GroupShared>>,
-    users: Vec<Accounts>,
-    cores: Vec<Arc<CoreMetrics>>,
-    carriers: CarrierMetrics,
+    view: Mutex<Arc<View>>,
+    cores: usize,
     since: Instant,
 }
 
+/// All that can be looked up at one time, in the order of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// Every inbound.
+    pub(crate) inbounds: Vec<InboundView>,
+    /// Every outbound.
+    pub(crate) outbounds: Vec<OutboundView>,
+    /// Every group among them.
+    pub(crate) groups: Vec<Arc<GroupShared>>,
+    /// What the sessions of carriers take from, where there are any.
+    pub(crate) memory: Option<Arc<carrier::Memory>>,
+}
+
+/// One inbound, with its counters of every core.
+#[derive(Debug)]
+pub(crate) struct InboundView {
+    pub(crate) name: Tag,
+    pub(crate) protocol: &'static str,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) outbound: Tag,
+    pub(crate) metrics: Arc<[Arc<InboundMetrics>]>,
+    pub(crate) users: Accounts,
+    pub(crate) carrier: Option<Arc<carrier::Metrics>>,
+}
+
+/// One outbound, with its counters of every core.
+#[derive(Debug)]
+pub(crate) struct OutboundView {
+    pub(crate) name: Tag,
+    pub(crate) protocol: &'static str,
+    pub(crate) metrics: Arc<[Arc<OutboundMetrics>]>,
+    pub(crate) carrier: Option<Arc<carrier::Metrics>>,
+}
+
 impl Directory {
-    pub(crate) fn new(
-        config: &Config,
-        addresses: Vec<Vec<SocketAddr>>,
-        groups: Vec<Arc<GroupShared>>,
-        users: Vec<Accounts>,
-        (cores, carriers): (Vec<Arc<CoreMetrics>>, CarrierMetrics),
-        since: Instant,
-    ) -> Self {
-        let inbounds = config.inbounds.iter().zip(addresses);
-        Self {
-            inbounds: inbounds
-                .map(|(inbound, listen)| {
-                    (inbound.name.clone(), inbound_name(&inbound.protocol), listen, inbound.outbound.clone())
-                })
-                .collect(),
-            outbounds: config
-                .outbounds
-                .iter()
-                .map(|o| (o.name.clone(), outbound_name(&o.protocol)))
-                .collect(),
-            groups,
-            users,
-            cores,
-            carriers,
-            since,
-        }
+    /// Of nothing yet, on so many cores.
+    pub(crate) fn new(cores: usize, since: Instant) -> Self {
+        Self { view: Mutex::default(), cores, since }
+    }
+
+    /// What runs from now on.
+    pub(crate) fn set(&self, view: View) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
-        let all = self.inbounds.iter();
-        all.flat_map(|(name, _, listen, _)| listen.iter().map(|addr| (name.clone(), *addr))).collect()
+        let view = self.view();
+        let all = view.inbounds.iter();
+        all.flat_map(|inbound| inbound.listen.iter().map(|addr| (inbound.name.clone(), *addr))).collect()
     }
 
     /// Port and payload bytes, both ways together, of every inbound.
     pub(crate) fn bytes(&self) -> Vec<(u16, u64)> {
-        let bytes = |(index, (_, _, listen, _)): (usize, &(_, _, Vec<SocketAddr>, _))| {
-            let cores = self.cores.iter().map(|core| &core.inbounds[index].traffic);
+        let bytes = |inbound: &InboundView| {
+            let cores = inbound.metrics.iter().map(|core| &core.traffic);
             let sum = cores.map(|traffic| traffic.up.value() + traffic.down.value()).sum();
-            Some((listen.first()?.port(), sum))
+            Some((inbound.listen.first()?.port(), sum))
         };
-        self.inbounds.iter().enumerate().filter_map(bytes).collect()
-    }
-
-    /// The group of this name.
-    pub(crate) fn group(&self, name: &str) -> Option<&Arc<GroupShared>> {
-        self.groups.iter().find(|group| **group.name() == *name)
+        self.view().inbounds.iter().filter_map(bytes).collect()
     }
 
     pub(crate) fn status(&self, now: Instant) -> Status {
+        let view = self.view();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: now.saturating_duration_since(self.since).as_secs(),
             pid: std::process::id(),
-            cores: self.cores.len(),
-            inbounds: (0..self.inbounds.len()).map(|index| self.inbound(index)).collect(),
-            outbounds: (0..self.outbounds.len()).map(|index| self.outbound(index)).collect(),
-            groups: self.groups.iter().map(|group| GroupStatus::of(group)).collect(),
-            carrier_memory: self.carriers.memory.as_ref().map(|memory| memory.status()),
+            cores: self.cores,
+            inbounds: view.inbounds.iter().map(InboundView::status).collect(),
+            outbounds: view.outbounds.iter().map(OutboundView::status).collect(),
+            groups: view.groups.iter().map(|group| GroupStatus::of(group)).collect(),
+            carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
         }
     }
+}
 
-    fn inbound(&self, index: usize) -> InboundStatus {
-        let (name, protocol, listen, outbound) = &self.inbounds[index];
-        let cores = || self.cores.iter().map(move |core| &core.inbounds[index]);
+impl InboundView {
+    fn status(&self) -> InboundStatus {
+        let cores = || self.metrics.iter();
         let mut refused = BTreeMap::new();
         for core in cores() {
             for (cause, count) in core.refused.causes() {
@@ -226,25 +239,25 @@ impl Directory {
         }
         refused.retain(|_, count| *count > 0);
         InboundStatus {
-            name: name.to_string(),
-            protocol: (*protocol).into(),
-            listen: listen.clone(),
-            outbound: outbound.to_string(),
+            name: self.name.to_string(),
+            protocol: self.protocol.into(),
+            listen: self.listen.clone(),
+            outbound: self.outbound.to_string(),
             accepted: sum(cores().map(|core| &core.accepted)),
             open: cores().map(|core| core.open.value()).sum(),
             requests: sum(cores().map(|core| &core.requests)),
             up_bytes: sum(cores().map(|core| &core.traffic.up)),
             down_bytes: sum(cores().map(|core| &core.traffic.down)),
             refused,
-            datagrams: self.datagrams(index),
-            users: self.users[index].iter().map(|account| user(account)).collect(),
-            carrier: self.carriers.inbounds[index].as_ref().map(|metrics| metrics.status()),
+            datagrams: self.datagrams(),
+            users: self.users.iter().map(|account| user(account)).collect(),
+            carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
         }
     }
 
-    fn datagrams(&self, index: usize) -> Option<DatagramStatus> {
+    fn datagrams(&self) -> Option<DatagramStatus> {
         let mut all = DatagramStatus::default();
-        for core in self.cores.iter().map(|core| &core.inbounds[index].datagrams) {
+        for core in self.metrics.iter().map(|core| &core.datagrams) {
             all.flows += core.flows.value();
             all.begun += core.begun.value();
             all.evicted += core.evicted.value();
@@ -259,19 +272,20 @@ impl Directory {
         }
         (all != DatagramStatus::default()).then_some(all)
     }
+}
 
-    fn outbound(&self, index: usize) -> OutboundStatus {
-        let (name, protocol) = &self.outbounds[index];
-        let cores = || self.cores.iter().map(move |core| &core.outbounds[index]);
+impl OutboundView {
+    fn status(&self) -> OutboundStatus {
+        let cores = || self.metrics.iter();
         OutboundStatus {
-            name: name.to_string(),
-            protocol: (*protocol).into(),
+            name: self.name.to_string(),
+            protocol: self.protocol.into(),
             dialled: sum(cores().map(|core| &core.dialled)),
             failed: sum(cores().map(|core| &core.failed)),
             reused: sum(cores().map(|core| &core.reused)),
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
-            carrier: self.carriers.outbounds[index].as_ref().map(|metrics| metrics.status()),
+            carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
         }
     }
 }
@@ -284,7 +298,7 @@ fn user(user: &Account) -> UserStatus {
         down_bytes: user.traffic.down.value(),
         open: user.open(),
         used_bytes: user.used(),
-        quota_bytes: user.limits.quota,
+        quota_bytes: user.limits().quota,
         limited: user.over().map(|limit| limit.to_string()),
     }
 }
@@ -293,7 +307,7 @@ fn sum<'a>(counters: impl Iterator<Item = &'a Counter>) -> u64 {
     counters.map(Counter::value).sum()
 }
 
-fn inbound_name(protocol: &InboundProtocol) -> &'static str {
+pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
     match protocol {
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "socks",
@@ -306,7 +320,7 @@ fn inbound_name(protocol: &InboundProtocol) -> &'static str {
     }
 }
 
-fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
+pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
     match protocol {
         OutboundProtocol::Direct => "direct",
         OutboundProtocol::Reject => "reject",

@@ -2,6 +2,7 @@
 //! not know which program's file or flags it came from.
 
 pub mod acl;
+mod carries;
 mod date;
 mod group;
 mod kcp;

@@ -9,6 +9,7 @@
 mod error;
 mod outbound;
 mod session;
+mod table;
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::Target;
 
-use crate::access::{Access, Fate};
+use crate::access::Fate;
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
 use crate::relay::Early;
@@ -28,6 +29,7 @@ use crate::user::Account;
 pub(crate) use self::error::OpenError;
 pub(crate) use self::outbound::{Destination, Future, Member, Opened, Outbound, may_retry};
 pub(crate) use self::session::Session;
+pub(crate) use self::table::{Leaf, Live, Outbounds};
 
 /// What the connections of one core share.
 pub(crate) struct CoreContext {
@@ -47,10 +49,8 @@ pub(crate) struct Origin {
     pub(crate) metrics: Arc<InboundMetrics>,
     /// What the connections of the core share.
     pub(crate) core: Rc<CoreContext>,
-    /// Where its requests go unless a rule says otherwise.
-    pub(crate) outbound: Rc<dyn Outbound>,
-    /// Its rules.
-    pub(crate) access: Option<Rc<Access>>,
+    /// Where its requests go, and by which rules.
+    pub(crate) live: Rc<Live>,
 }
 
 /// Who asks.
@@ -100,13 +100,13 @@ impl Request {
     /// Decides the way, once.
     pub(crate) async fn route(self) -> Routed {
         let origin = &self.source.origin;
-        let through = origin.outbound.clone();
+        let through = origin.live.leaf().outbound;
         // The inbound may have been closed while the request came in.
         let is_cut = origin.core.conns.is_cut();
-        let (outbound, fate) = match &origin.access {
+        let (outbound, fate) = match origin.live.access() {
             _ if is_cut => (through, Fate::Blocked),
             None => (through, Fate::Open),
-            Some(access) => Box::pin(access.way(&through, &self.target)).await,
+            Some(access) => Box::pin(async { access.way(&through, &self.target).await }).await,
         };
         let is_blocked = matches!(fate, Fate::Blocked);
         let addresses = if let Fate::At(addresses) = fate { Some(addresses) } else { None };

@@ -43,6 +43,9 @@ pub(crate) trait Outbound {
     /// The relay is done with a connection of [`Outbound::connect`]: keeps it for the next request, or closes it.
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
 
+    /// An inbound leads here from now on.
+    fn begin_use(&self) {}
+
     /// The addresses that a connection to `name` would try, where this machine looks names up.
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>>;
 }

@@ -199,9 +199,9 @@ impl Client<'_> {
             }
         };
         if request.command == Command::UdpAssociate
-            && let Some(datagrams) = &self.inbound.datagrams
+            && let Some(datagrams) = self.inbound.datagrams()
         {
-            Box::pin(self.associate(stream, &request, datagrams, account)).await;
+            Box::pin(self.associate(stream, &request, &datagrams, account)).await;
             return None;
         }
         if request.command != Command::Connect {
@@ -233,7 +233,7 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical(), account));
-            let listener = self.inbound.packet_listener(packets, socket, datagrams);
+            let listener = self.inbound.packet_listener(packets, socket, Rc::default());
             let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
             engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
         });

@@ -7,25 +7,24 @@ mod stranger;
 mod tunnel;
 mod tunnel_packets;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, Tag, Transports};
+use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 
-use crate::access::Access;
-use crate::carrier::kcp;
-use crate::dispatch::{CoreContext, Future, Origin, Outbound};
+use crate::carrier;
+use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
-use crate::packet::{Engine, Exchange, Listener, PacketInbound, Routes, SharedScratch};
+use crate::packet::{Engine, Exchange, Listener, PacketInbound, Renewal, Routes, SharedScratch};
 use crate::user::{Accounts, Ledger};
 
 #[cfg(test)]
@@ -46,14 +45,18 @@ pub(crate) struct Inbound {
     pub(crate) guard: Rc<Guard>,
     /// Connections on this core, all inbounds together: what a drain waits for.
     pub(crate) active: Rc<Cell<usize>>,
-    /// What it needs to carry datagrams, if its outbound does.
-    pub(crate) datagrams: Option<Datagrams>,
+    udp: Rc<model::Udp>,
+    /// The core's space for datagrams.
+    scratch: SharedScratch,
     /// How fast its connections send, if there is a rate.
     pacer: Option<Arc<Pacer>>,
     protocol: Rc<dyn Serve>,
 }
 
-/// What an inbound needs to carry datagrams.
+/// An inbound as it is at this time, for those who accept.
+pub(crate) type Slot = Rc<RefCell<Rc<Inbound>>>;
+
+/// The core's part in carrying datagrams.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
     /// Which way they take.
@@ -64,35 +67,19 @@ pub(crate) struct Datagrams {
     pub(crate) scratch: SharedScratch,
 }
 
-/// What an inbound listens for.
-pub(crate) fn transports(inbound: &model::Inbound) -> Transports {
-    match &inbound.protocol {
-        // Associations of SOCKS have ports of their own.
-        model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => Transports::Tcp,
-        model::InboundProtocol::Shadowsocks(server) => server.transports,
-        model::InboundProtocol::Tunnel { transports, .. } => *transports,
-    }
-}
-
-/// Whether datagrams come to a port of its own, or to the plugin that has that port.
-pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
-    match &inbound.protocol {
-        model::InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
-        model::InboundProtocol::Shadowsocks(_)
-        | model::InboundProtocol::Local(_)
-        | model::InboundProtocol::Tunnel { .. } => transports(inbound).udp(),
-    }
-}
-
-/// Whether it is of no use without datagrams.
-pub(crate) fn needs_datagrams(inbound: &model::Inbound) -> bool {
-    takes_datagrams(inbound) && !matches!(inbound.protocol, model::InboundProtocol::Snell(_))
-}
-
 /// What is spoken on an inbound, for every core.
 pub(crate) trait Factory: Debug + Send + Sync {
     /// The inbound's protocol on one core.
     fn on_core(&self) -> Rc<dyn Serve>;
+
+    /// The same for `inbound` with other users: salts that have been seen stay seen. `None` if nothing is kept.
+    ///
+    /// # Errors
+    /// When a thread cannot be made.
+    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        let _ = (inbound, accounts);
+        Ok(None)
+    }
 
     /// The users that are counted.
     fn accounts(&self) -> Accounts {
@@ -134,6 +121,18 @@ impl Shared {
         }))
     }
 
+    /// The same for `inbound` with other users.
+    ///
+    /// # Errors
+    /// When a thread cannot be made.
+    pub(crate) fn renewed(&self, inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
+        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+        match self.0.renewed(inbound, &accounts)? {
+            Some(factory) => Ok(Self(factory)),
+            None => Self::new(inbound, ledger),
+        }
+    }
+
     /// The users that are counted.
     pub(crate) fn users(&self) -> Accounts {
         self.0.accounts()
@@ -153,104 +152,62 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
 /// Everything around an inbound that is not its protocol.
 pub(crate) struct Surroundings {
     pub(crate) metrics: Arc<InboundMetrics>,
-    pub(crate) outbound: Rc<dyn Outbound>,
+    pub(crate) live: Rc<Live>,
     pub(crate) core: Rc<CoreContext>,
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,
-    pub(crate) datagrams: Option<Datagrams>,
-    pub(crate) access: Option<Rc<Access>>,
+    pub(crate) udp: Rc<model::Udp>,
+    pub(crate) scratch: SharedScratch,
     pub(crate) pacer: Option<Arc<Pacer>>,
 }
 
 impl Inbound {
     /// Builds the inbound for one core.
     pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
-        let Surroundings { metrics, outbound, core, guard, active, datagrams, access, pacer } = around;
+        let Surroundings { metrics, live, core, guard, active, udp, scratch, pacer } = around;
         let name = inbound.name.clone();
-        let origin = Rc::new(Origin {
-            inbound: name.clone(),
-            metrics: metrics.clone(),
-            core: core.clone(),
-            outbound,
-            access,
-        });
-        Self { name, metrics, core, origin, guard, active, datagrams, pacer, protocol: shared.0.on_core() }
+        let origin = Origin { inbound: name.clone(), metrics: metrics.clone(), core: core.clone(), live };
+        let (origin, protocol) = (Rc::new(origin), shared.0.on_core());
+        Self { name, metrics, core, origin, guard, active, udp, scratch, pacer, protocol }
     }
 
-    /// Accepts until told to drain.
-    pub(crate) async fn run(self: Rc<Self>, mut acceptor: Acceptor, stop: Stop) {
-        let mut stopping = stop.clone();
-        let accept = async {
-            loop {
-                match acceptor.accept().await {
-                    Ok((stream, peer)) => {
-                        let stream = Stream::from(stream);
-                        let stream = match &self.pacer {
-                            Some(pacer) => stream.paced(pacer),
-                            None => stream,
-                        };
-                        self.clone().spawn(stream, peer);
-                    }
-                    Err(error) => {
-                        tracing::error!(inbound = &*self.name, %error, "listener failed");
-                        return;
-                    }
-                }
-            }
-        };
-        rt::race(stopping.draining(), accept).await;
+    /// The core's part in carrying datagrams, if the outbound carries them.
+    pub(crate) fn datagrams(&self) -> Option<Datagrams> {
+        let live = &self.origin.live;
+        live.leaf().packets?;
+        Some(Datagrams { routes: live.clone(), udp: self.udp.clone(), scratch: self.scratch.clone() })
     }
 
-    /// Takes the streams of the sessions that come by `link` until told to drain, and carries what it has to the end.
-    pub(crate) async fn run_carried(
-        self: Rc<Self>,
-        shared: Arc<kcp::Shared>,
-        context: kcp::Context,
-        link: kcp::Link,
-        stop: Stop,
-    ) {
-        let inbound = self.clone();
-        let take = move |stream, peer| {
-            if !stop.is_draining() {
-                inbound.clone().spawn(stream, peer);
-            }
-        };
-        if let Err(error) = kcp::serve(shared, context, link, take).await {
-            tracing::error!(inbound = &*self.name, %error, "listener of the carrier lost");
-        }
+    /// The client side of its datagrams, if it takes any on a port of its own. `exchange` is shared by the cores of the
+    /// listener, with the number of this core.
+    pub(crate) fn packets(&self, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        self.protocol.packets(self, exchange)
     }
 
-    /// Relays datagrams to `socket` until told to drain; the other cores of the same address share `exchange`.
-    pub(crate) async fn run_datagrams(
-        self: Rc<Self>,
-        socket: std::net::UdpSocket,
-        exchange: (Arc<Exchange>, usize),
-        mut stop: Stop,
-    ) {
-        let Some(packets) = self.protocol.packets(&self, exchange) else { return };
-        let Some(datagrams) = &self.datagrams else { return };
-        let listener = self.packet_listener(packets, socket, datagrams);
-        match Engine::new(listener, &datagrams.udp, datagrams.scratch.clone()) {
+    /// Relays the datagrams of `listener` until told to drain.
+    pub(crate) async fn run_datagrams(self: Rc<Self>, listener: Listener, mut stop: Stop) {
+        match Engine::new(listener, &self.udp, self.scratch.clone()) {
             Ok(engine) => engine.run(stop.draining()).await,
             Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }
 
-    /// A `socket` for datagrams, whose clients speak `packets`.
-    fn packet_listener(
+    /// A `socket` for datagrams, whose clients speak `inbound` until `renewal` says otherwise.
+    pub(crate) fn packet_listener(
         &self,
         inbound: Box<dyn PacketInbound>,
         socket: std::net::UdpSocket,
-        datagrams: &Datagrams,
+        renewal: Rc<Renewal>,
     ) -> Listener {
         let (name, metrics) = (self.name.clone(), self.metrics.clone());
-        Listener { name, metrics, socket, inbound, routes: datagrams.routes.clone() }
+        let routes = self.origin.live.clone();
+        Listener { name, metrics, socket, inbound, routes, renewal }
     }
 
     /// One task per connection.
     fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
         self.metrics.accepted.add(1);
-        if self.origin.access.as_ref().is_some_and(|access| !access.accepts(peer.ip())) {
+        if !self.origin.live.accepts(peer.ip()) {
             tracing::debug!(inbound = &*self.name, %peer, "refused by the access control list");
             self.metrics.refused.rule.add(1);
             return;
@@ -262,6 +219,54 @@ impl Inbound {
             drop(open);
         });
     }
+}
+
+/// Accepts for the inbound in `slot` until told to drain.
+pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
+    let accept = async {
+        loop {
+            let accepted = acceptor.accept().await;
+            let inbound = slot.borrow().clone();
+            match accepted {
+                Ok((stream, peer)) => {
+                    let stream = Stream::from(stream);
+                    let stream = match &inbound.pacer {
+                        Some(pacer) => stream.paced(pacer),
+                        None => stream,
+                    };
+                    inbound.spawn(stream, peer);
+                }
+                Err(error) => {
+                    tracing::error!(inbound = &*inbound.name, %error, "listener failed");
+                    return;
+                }
+            }
+        }
+    };
+    rt::race(stop.draining(), accept).await;
+}
+
+/// Takes the streams of the sessions that come by `link` for the inbound in `slot` until told to drain, and carries
+/// those that are open to their ends.
+pub(crate) async fn accept_carried(
+    slot: Slot,
+    shared: Arc<carrier::Shared>,
+    context: carrier::Context,
+    link: carrier::Link,
+    stop: Stop,
+) {
+    let (taking, mut ending) = (slot.clone(), stop.clone());
+    let take = move |stream, peer| {
+        if !stop.is_draining() {
+            taking.borrow().clone().spawn(stream, peer);
+        }
+    };
+    let serve = async {
+        if let Err(error) = carrier::serve(shared, context, link, take).await {
+            tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
+        }
+    };
+    rt::race(ending.ending(), Box::pin(serve)).await;
 }
 
 /// Counts a connection for as long as it lives, a panic included.

@@ -9,6 +9,7 @@ mod sessions;
 
 pub(crate) use packets::packets;
 
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +54,7 @@ pub(crate) struct ShadowsocksServerShared {
     /// A plugin is in front, which cuts the stream as it likes.
     has_plugin: bool,
     replay: ReplayPolicy,
-    salts: Salts,
+    salts: Arc<Salts>,
     accounts: Accounts,
     deadline: Duration,
     skewed: Notice,
@@ -101,13 +102,18 @@ impl ShadowsocksServerShared {
             obfs,
             has_plugin,
             replay: config.replay,
-            salts,
+            salts: Arc::new(salts),
             accounts,
             deadline: draw_deadline(),
             skewed: Notice::default(),
             replayed: Notice::default(),
             key,
         }
+    }
+
+    /// The same with other users, and with the salts that have been seen.
+    fn renewed(&self, config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
+        Self { salts: self.salts.clone(), deadline: self.deadline, ..Self::start(config, accounts) }
     }
 
     fn generation(&self) -> Generation {
@@ -131,7 +137,7 @@ struct Memory<'a> {
 impl Filter for Memory<'_> {
     fn insert(&mut self, salt: &[u8]) -> bool {
         let shared = self.shared;
-        match &shared.salts {
+        match &*shared.salts {
             Salts::Ignored => true,
             Salts::Recent { salts, since } => {
                 let now_s = rt::now().saturating_duration_since(*since).as_secs();
@@ -153,6 +159,11 @@ impl Filter for Memory<'_> {
 }
 
 impl Factory for Arc<ShadowsocksServerShared> {
+    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Ok(None) };
+        Ok(Some(Arc::new(Arc::new((**self).renewed(server, accounts.clone())))))
+    }
+
     fn on_core(&self) -> Rc<dyn Serve> {
         Rc::new(ShadowsocksServer(self.clone()))
     }
@@ -309,7 +320,7 @@ async fn admit(
     };
     let mut early = Early { bytes: wire.block()[accepted.payload].to_vec(), ended: false };
     let server = acceptor.into_server(WallClock::new(rt::now(), rt::unix_time()), &mut OsRng);
-    if let (Salts::All(salts), Some(own)) = (&shared.salts, server.own_salt()) {
+    if let (Salts::All(salts), Some(own)) = (&*shared.salts, server.own_salt()) {
         // A recording of our own answers is no request either.
         salts.insert(own);
     }

@@ -52,7 +52,8 @@ const ECONNRESET: u8 = 104;
 pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
-    salts: SaltFilter,
+    /// Of all that had this key, whatever its users.
+    salts: Arc<SaltFilter>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
@@ -60,14 +61,26 @@ pub(crate) struct SnellServerShared {
 
 impl SnellServerShared {
     pub(super) fn start(config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+        Self::new(config, accounts).map(Arc::new)
+    }
+
+    fn new(config: &model::SnellServer, accounts: Accounts) -> io::Result<Self> {
+        Ok(Self {
             keys: Keys::start(&config.psk, config.versions)?,
             accounts,
-            salts: SaltFilter::default(),
+            salts: Arc::default(),
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
-        }))
+        })
+    }
+
+    /// The same with other users, and with the salts that have been seen.
+    pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
+        let mut renewed = Self::new(config, accounts)?;
+        renewed.salts = self.salts.clone();
+        renewed.deadline = self.deadline;
+        Ok(Arc::new(renewed))
     }
 
     /// Opens an envelope from `source`, once, with the account of the user whose it is.
@@ -85,6 +98,11 @@ impl SnellServerShared {
 }
 
 impl Factory for Arc<SnellServerShared> {
+    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        let model::InboundProtocol::Snell(server) = &inbound.protocol else { return Ok(None) };
+        Ok(Some(Arc::new((**self).renewed(server, accounts.clone())?)))
+    }
+
     fn on_core(&self) -> Rc<dyn Serve> {
         Rc::new(SnellServer(self.clone()))
     }

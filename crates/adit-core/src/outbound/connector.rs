@@ -10,7 +10,7 @@ use adit_net::pace::Pacer;
 use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
-use crate::carrier::kcp;
+use crate::carrier;
 use crate::dispatch::{Destination, OpenError, Opened};
 use crate::metrics::OutboundMetrics;
 use crate::record::EndReason;
@@ -22,7 +22,7 @@ pub(crate) struct Connector {
     pub(crate) name: Tag,
     dialer: Dialer,
     /// Takes the place of TCP.
-    carrier: Option<kcp::Client>,
+    carrier: Option<carrier::Client>,
     /// The unix socket that every connection goes to, whatever its target.
     unix: Option<PathBuf>,
     /// The rate at which all connections to one address send together.
@@ -36,7 +36,7 @@ impl Connector {
     pub(crate) fn new(
         outbound: &model::Outbound,
         metrics: Arc<OutboundMetrics>,
-        (carrier, pacer): (Option<kcp::Client>, Option<Arc<Pacer>>),
+        (carrier, pacer): (Option<carrier::Client>, Option<Arc<Pacer>>),
     ) -> Self {
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
         let unix = outbound.dial.unix.clone();

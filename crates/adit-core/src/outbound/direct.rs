@@ -7,8 +7,8 @@ use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::connector::end_of_cut;
-use super::{Around, Connector, DirectPackets, Factory, Leaf};
-use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use super::{Around, Connector, DirectPackets, Factory};
+use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::relay::{Endpoint, Outcome, Policy};
 
 /// The direct outbound on one core.
@@ -54,6 +54,6 @@ pub(super) struct DirectFactory;
 impl Factory for DirectFactory {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         let packets = Rc::new(DirectPackets::new(around.model, around.udp));
-        Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets), group: None }
+        Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets) }
     }
 }

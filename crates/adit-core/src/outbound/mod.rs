@@ -4,14 +4,12 @@ mod connector;
 mod direct;
 mod direct_packets;
 mod group;
-pub(crate) mod packets;
 mod reject;
 mod shadowsocks;
 mod snell;
 
 use std::fmt::Debug;
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{self, Config, Udp};
@@ -20,16 +18,14 @@ use adit_net::pace::check_pace;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool};
 
+use crate::dispatch::Leaf;
 use crate::notice;
-use crate::packet::PacketOutbound;
 
 pub(crate) use connector::Connector;
 pub(crate) use direct::Direct;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
-pub(crate) use group::{
-    Check, Failure, Group, GroupPackets, GroupShared, Health, Leaf, Leaves, Report, Transport,
-};
+pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
 
 /// What an outbound shares over all cores.
 pub(crate) trait Factory: Debug + Send + Sync {
@@ -44,7 +40,7 @@ pub(crate) struct Around<'a> {
     pub(crate) pool: &'a Pool,
 }
 
-/// What an outbound shares over all cores, or what a group does.
+/// What an outbound shares over all cores. A group is made of other outbounds on each core.
 #[derive(Debug, Clone)]
 pub(crate) enum Shared {
     Outbound(Arc<dyn Factory>),
@@ -84,21 +80,21 @@ impl Shared {
             Self::Outbound(_) => None,
         }
     }
+}
 
-    /// The outbound on one core. A group is made of other outbounds: see [`Leaf::group`].
+impl Shared {
+    /// The outbound on one core, which is no group.
     pub(crate) fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         match self {
             Self::Outbound(factory) => factory.on_core(connector, around),
-            Self::Group(_) => reject::leaf(connector),
+            Self::Group(_) => reject::leaf(connector.name),
         }
     }
 }
 
-impl Leaf {
-    /// The outbound of a group on one core.
-    pub(crate) fn group(group: Rc<Group>, packets: Option<Rc<dyn PacketOutbound>>) -> Self {
-        Self { outbound: group.clone(), packets, group: Some(group) }
-    }
+/// An outbound that refuses all requests, in the place of one that is not there.
+pub(crate) fn nowhere() -> Leaf {
+    reject::leaf("nowhere".into())
 }
 
 /// What is to be said once about `outbound`: what the system does not give, and what should not be used.

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
-use super::{Around, Connector, Factory, Leaf};
-use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use super::{Around, Connector, Factory};
+use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::relay::Outcome;
 
 /// The outbound that refuses.
@@ -41,11 +41,11 @@ pub(super) struct RejectFactory;
 
 impl Factory for RejectFactory {
     fn on_core(&self, connector: Connector, _around: &Around<'_>) -> Leaf {
-        leaf(connector)
+        leaf(connector.name)
     }
 }
 
-/// The outbound that refuses, under the name of `connector`.
-pub(super) fn leaf(connector: Connector) -> Leaf {
-    Leaf { outbound: Rc::new(Reject { name: connector.name }), packets: None, group: None }
+/// The outbound that refuses, under this name.
+pub(super) fn leaf(name: Tag) -> Leaf {
+    Leaf { outbound: Rc::new(Reject { name }), packets: None }
 }

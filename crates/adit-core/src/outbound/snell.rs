@@ -23,8 +23,8 @@ use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
 
 use super::connector::end_of_cut;
-use super::{Around, Connector, Factory, Leaf};
-use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use super::{Around, Connector, Factory};
+use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::keys::KeySupply;
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
@@ -332,7 +332,7 @@ impl Factory for Arc<SnellShared> {
             let packets = SnellPackets::new(around.model, &self.config, around.udp, running);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
-        Leaf { outbound, packets, group: None }
+        Leaf { outbound, packets }
     }
 }
 

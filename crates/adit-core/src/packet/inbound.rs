@@ -1,5 +1,6 @@
 //! The client side: what a protocol does with the datagrams of its clients.
 
+use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, Range};
 use std::rc::Rc;
@@ -91,7 +92,7 @@ impl Opened {
 /// A protocol that remembers something of a client keeps it while the client is held: [`PacketInbound::hold`] and
 /// [`PacketInbound::release`] come in pairs, one for each flow of the client. What it learns with the first datagram
 /// it keeps until the next unknown client's datagram at least, for the flow begins after that.
-pub(crate) trait PacketInbound {
+pub(crate) trait PacketInbound: Any {
     /// Whether datagrams are encrypted or travel with what is: they must not be longer than the path takes.
     fn is_sealed(&self) -> bool;
 
@@ -161,6 +162,11 @@ pub(crate) trait PacketInbound {
         source: &Target,
         unix_s: u64,
     ) -> Result<Range<usize>, WireError>;
+
+    /// Takes over the clients that `old` holds, which this one replaces: users may have changed.
+    fn take_over(&mut self, old: &mut dyn PacketInbound) {
+        let _ = old;
+    }
 
     /// The client has been silent for a while: what can be derived again may be given up.
     fn rest(&mut self, client: &Client) {

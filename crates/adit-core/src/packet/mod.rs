@@ -31,7 +31,7 @@ mod table;
 mod tests;
 
 pub(crate) use drops::{DropReason, Tally};
-pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING};
+pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING, Renewal};
 pub(crate) use exchange::{Exchange, Moved};
 pub(crate) use frames::Frames;
 pub(crate) use inbound::{Arrival, Client, Destination, Opened, PacketInbound, Peer, bare_room};

@@ -25,11 +25,6 @@ const LIFE: Tick = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Via(pub(crate) u32);
 
-impl Via {
-    /// The outbound that is taken where no rule says otherwise.
-    pub(crate) const DEFAULT: Self = Self(0);
-}
-
 /// What tells one flow of a listener from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowKey {
@@ -71,8 +66,11 @@ pub(crate) enum Decision {
 
 /// Decides.
 pub(crate) trait Routes {
-    /// Whether there is nothing to decide: every client's datagrams take [`Via::DEFAULT`].
-    fn is_fixed(&self) -> bool;
+    /// A number that changes when decisions or outbounds may have changed.
+    fn changes(&self) -> u32;
+
+    /// The outbound of all datagrams, where there is nothing to decide.
+    fn fixed(&self) -> Option<Via>;
 
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
@@ -100,6 +98,11 @@ struct Remembered {
 }
 
 impl Decisions {
+    /// Forgets all decisions.
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+    }
+
     /// The decision for `client` and `target`, if it is remembered.
     pub(super) fn find(&mut self, client: &Client, target: &Target, now: Tick) -> Option<Decision> {
         let slot = self.slot(client, target);

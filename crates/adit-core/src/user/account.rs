@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Day, UserLimits};
@@ -16,6 +16,8 @@ use crate::metrics::{Counter, Traffic};
 const BURST_NS: u64 = 100_000_000;
 /// And this much in any case, in bytes: a read that brings less is not worth its call.
 const MIN_BURST: u64 = 16 * 1024;
+/// Stands for no quota.
+const NO_QUOTA: u64 = u64::MAX;
 const NANOS: u64 = 1_000_000_000;
 
 /// A direction, seen from the user.
@@ -38,6 +40,8 @@ pub(crate) enum Limit {
     Connections,
     /// As many source addresses as may be are in use.
     Addresses,
+    /// The user is no longer one of the configuration.
+    Removed,
 }
 
 impl fmt::Display for Limit {
@@ -47,6 +51,7 @@ impl fmt::Display for Limit {
             Self::Expired => "account expired",
             Self::Connections => "too many connections",
             Self::Addresses => "too many source addresses",
+            Self::Removed => "user removed",
         })
     }
 }
@@ -67,7 +72,14 @@ pub(crate) struct Record {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) name: Box<str>,
-    pub(crate) limits: UserLimits,
+    limits: RwLock<UserLimits>,
+    /// Of the limits, those that every read asks for: bytes, [`NO_QUOTA`] for none.
+    quota: AtomicU64,
+    /// Bytes a second, 0 for none.
+    rate: AtomicU64,
+    is_limited: AtomicBool,
+    /// The user is no longer one of the configuration.
+    is_removed: AtomicBool,
     /// Payload bytes, since there is an account.
     pub(crate) traffic: Traffic,
     /// Requests served, since there is an account.
@@ -110,7 +122,11 @@ impl Account {
     pub(crate) fn new(name: &str, limits: UserLimits, record: Record, now: Instant, unix_s: u64) -> Self {
         let account = Self {
             name: name.into(),
-            limits,
+            limits: RwLock::default(),
+            quota: AtomicU64::new(NO_QUOTA),
+            rate: AtomicU64::new(0),
+            is_limited: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
             traffic: Traffic::default(),
             requests: Counter::default(),
             open: AtomicU32::new(0),
@@ -127,15 +143,49 @@ impl Account {
         account.traffic.up.add(record.up);
         account.traffic.down.add(record.down);
         account.requests.add(record.requests);
-        let total = record.up.saturating_add(record.down);
-        account.spent.store(signed(total.saturating_sub(record.base)), Ordering::Relaxed);
-        account.tick(unix_s);
+        account.set_limits(limits, unix_s);
         account
     }
 
     /// The same, which rings `alarm` once when the quota is used up.
     pub(super) fn with_alarm(self, alarm: Arc<Alarm>) -> Self {
         Self { is_told: AtomicBool::new(self.over().is_some()), alarm: Some(alarm), ..self }
+    }
+
+    /// The limits at this time.
+    pub(crate) fn limits(&self) -> UserLimits {
+        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other limits from now on, for open connections too. Bytes that have been used stay used.
+    pub(crate) fn set_limits(&self, limits: UserLimits, unix_s: u64) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        self.quota.store(limits.quota.unwrap_or(NO_QUOTA), Ordering::Relaxed);
+        self.rate.store(limits.rate.unwrap_or(0), Ordering::Relaxed);
+        let is_limited = limits.quota.is_some() || limits.rate.is_some() || limits.expires.is_some();
+        self.is_limited.store(is_limited, Ordering::Relaxed);
+        self.spent.store(signed(self.used()), Ordering::Relaxed);
+        self.tick(unix_s);
+        self.is_told.store(self.over().is_some(), Ordering::Relaxed);
+    }
+
+    /// The user is no longer one of the configuration: its connections end within a second.
+    pub(crate) fn remove(&self) {
+        self.is_removed.store(true, Ordering::Relaxed);
+        self.is_limited.store(true, Ordering::Relaxed);
+    }
+
+    /// The user is one of the configuration again.
+    pub(crate) fn restore(&self) {
+        self.is_removed.store(false, Ordering::Relaxed);
+    }
+
+    fn quota(&self) -> Option<u64> {
+        Some(self.quota.load(Ordering::Relaxed)).filter(|quota| *quota != NO_QUOTA)
+    }
+
+    fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != 0)
     }
 
     /// What is to outlive the process.
@@ -162,9 +212,9 @@ impl Account {
 
     /// A second has passed: begins a period when it is time, and ends the service.
     pub(crate) fn tick(&self, unix_s: u64) {
-        let expired = self.limits.expires.is_some_and(|expiry| unix_s >= expiry.unix_s());
+        let expired = self.limits().expires.is_some_and(|expiry| unix_s >= expiry.unix_s());
         self.expired.store(expired, Ordering::Relaxed);
-        let Some(first) = self.limits.reset_day else { return };
+        let Some(first) = self.limits().reset_day else { return };
         let period = Day::of(unix_s).period(first).into();
         let before = self.period.fetch_max(period, Ordering::Relaxed);
         // An account that had no periods goes on with what it has; a clock that is set back gives nothing away.
@@ -177,11 +227,14 @@ impl Account {
 
     /// Whether the user is to be cut off, whatever it does.
     pub(crate) fn over(&self) -> Option<Limit> {
+        if self.is_removed.load(Ordering::Relaxed) {
+            return Some(Limit::Removed);
+        }
         if self.expired.load(Ordering::Relaxed) {
             return Some(Limit::Expired);
         }
         let spent = self.spent.load(Ordering::Relaxed);
-        let is_spent = self.limits.quota.is_some_and(|quota| spent >= signed(quota));
+        let is_spent = self.quota().is_some_and(|quota| spent >= signed(quota));
         is_spent.then_some(Limit::Quota)
     }
 
@@ -193,11 +246,11 @@ impl Account {
         if let Some(limit) = self.over() {
             return Err(limit);
         }
-        let most = self.limits.connections.unwrap_or(u32::MAX);
+        let most = self.limits().connections.unwrap_or(u32::MAX);
         let grow =
             |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
-        let Some(most) = self.limits.addresses else { return Ok(()) };
+        let Some(most) = self.limits().addresses else { return Ok(()) };
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         if sources.len() >= most as usize && !sources.contains_key(&source) {
             self.open.fetch_sub(connections, Ordering::Relaxed);
@@ -210,7 +263,7 @@ impl Account {
     /// What has begun by [`Account::enter`] is over.
     pub(super) fn leave(&self, source: IpAddr, connections: u32) {
         self.open.fetch_sub(connections, Ordering::Relaxed);
-        if self.limits.addresses.is_none() {
+        if self.limits().addresses.is_none() {
             return;
         }
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,22 +277,25 @@ impl Account {
 
     /// Whether a read has to ask.
     pub(crate) fn is_limited(&self) -> bool {
-        self.limits.quota.is_some() || self.limits.rate.is_some() || self.limits.expires.is_some()
+        self.is_limited.load(Ordering::Relaxed)
     }
 
     /// Reserves up to `wanted` bytes (at least 1); [`Account::settle`] comes next.
     pub(crate) fn grant(&self, way: Way, wanted: usize, now: Instant) -> Grant {
+        if self.is_removed.load(Ordering::Relaxed) {
+            return Grant::Over(Limit::Removed);
+        }
         if self.expired.load(Ordering::Relaxed) {
             return Grant::Over(Limit::Expired);
         }
         let mut granted = wanted;
-        if let Some(quota) = self.limits.quota {
+        if let Some(quota) = self.quota() {
             match self.reserve(quota, wanted) {
                 0 => return Grant::Over(Limit::Quota),
                 reserved => granted = reserved,
             }
         }
-        let Some(rate) = self.limits.rate else { return Grant::Bytes(granted) };
+        let Some(rate) = self.rate() else { return Grant::Bytes(granted) };
         match self.earn(way, rate, granted, now) {
             Ok(earned) => {
                 self.give_back(granted - earned);
@@ -255,7 +311,7 @@ impl Account {
     /// Of what was granted, `moved` bytes have been used; more than that if they came with bytes of before.
     pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
         self.count(way, moved as u64);
-        if let Some(quota) = self.limits.quota {
+        if let Some(quota) = self.quota() {
             let change =
                 i64::try_from(moved).unwrap_or(i64::MAX) - i64::try_from(granted).unwrap_or(i64::MAX);
             let before = self.spent.fetch_add(change, Ordering::Relaxed);
@@ -263,7 +319,7 @@ impl Account {
                 self.tell(quota);
             }
         }
-        let Some(rate) = self.limits.rate else { return };
+        let Some(rate) = self.rate() else { return };
         let earned_at = &self.earned_at[way as usize];
         if moved > granted {
             earned_at.fetch_add(nanos(moved - granted, rate), Ordering::Relaxed);
@@ -292,7 +348,7 @@ impl Account {
     }
 
     fn give_back(&self, bytes: usize) {
-        if self.limits.quota.is_some() {
+        if self.quota().is_some() {
             self.spent.fetch_sub(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
         }
     }

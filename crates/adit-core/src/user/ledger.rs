@@ -141,15 +141,15 @@ impl Ledger {
         for user in users {
             let fingerprint = book.image.salt.fingerprint(user.key.expose());
             let key = UserKey { inbound: inbound.into(), user: user.name.clone(), fingerprint };
-            let live = book.live.get(&key);
-            if let Some(account) = live.filter(|account| account.limits == user.limits) {
+            if let Some(account) = book.live.get(&key) {
+                if account.limits() != user.limits {
+                    account.set_limits(user.limits, unix_s);
+                }
+                account.restore();
                 accounts.push(account.clone());
                 continue;
             }
-            let record = match live {
-                Some(account) => account.record(),
-                None => book.find(&key),
-            };
+            let record = book.find(&key);
             let account = Account::new(&user.name, user.limits, record, now, unix_s);
             let account = Arc::new(account.with_alarm(self.alarm.clone()));
             book.live.insert(key, account.clone());

@@ -205,7 +205,7 @@ fn accounts_go_on_where_they_were() {
     assert!(Arc::ptr_eq(&again[0], &accounts[1]), "connections of before count for the same account");
     let limits = UserLimits { connections: Some(1), ..UserLimits::default() };
     let again = ledger.accounts("in", &[User { limits, ..user("bob", "bob") }]).unwrap();
-    assert_eq!((again[0].record(), again[0].limits), (accounts[1].record(), limits));
+    assert_eq!((again[0].record(), again[0].limits()), (accounts[1].record(), limits));
     again[0].settle(Way::Down, 0, 7);
     again[0].requests.add(1);
     ledger.flush();

@@ -263,7 +263,7 @@ impl Connection<'_> {
             }
             Host::Name(name) => local.is_loopback() && name.eq_ignore_ascii_case("localhost"),
         };
-        let is_elsewhere = self.client.inbound.origin.outbound.is_tunnel() && local.is_loopback();
+        let is_elsewhere = self.client.inbound.origin.live.leaf().outbound.is_tunnel() && local.is_loopback();
         target.port == self.local.port() && is_local && !is_elsewhere
     }
 

@@ -4,6 +4,7 @@
 //! A session is kept while a flow holds it. One that has no flow yet waits in a place of its own, where the next new
 //! session takes its turn: a client whose datagrams go nowhere costs no memory.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(super) struct SessionPackets {
 
 struct Entry {
     session: Box<Session>,
+    /// Whose it is, where there are users.
+    account: Option<Arc<Account>>,
     /// Where its client is.
     peer: Peer,
     /// Flows that hold it.
@@ -108,7 +111,8 @@ impl PacketInbound for SessionPackets {
         }
         let mut session = Box::new(self.packets.new_session(&header, &mut OsRng));
         let packet = session.open(&header, datagram, arrival.unix_s)?;
-        self.new = Some((id, Entry { session, peer: arrival.peer, held: 0 }));
+        let account = session.user().and_then(|user| self.accounts.get(user.0)).cloned();
+        self.new = Some((id, Entry { session, account, peer: arrival.peer, held: 0 }));
         Ok(Some(Opened::new(Client::Session(id), Destination::Own(packet.target), packet.payload)))
     }
 
@@ -133,11 +137,19 @@ impl PacketInbound for SessionPackets {
             Some(slot) => self.slots.get(slot)?.as_ref(),
             None => self.new.as_ref().filter(|(new, _)| new == id).map(|(_, entry)| entry),
         };
-        self.accounts.get(entry?.session.user()?.0)
+        entry?.account.as_ref()
     }
 
     fn peer(&mut self, client: &Client) -> Option<Peer> {
         self.find(client).map(|entry| entry.peer)
+    }
+
+    fn take_over(&mut self, old: &mut dyn PacketInbound) {
+        let Some(old) = (old as &mut dyn Any).downcast_mut::<Self>() else { return };
+        self.index = std::mem::take(&mut old.index);
+        self.slots = std::mem::take(&mut old.slots);
+        self.free = std::mem::take(&mut old.free);
+        self.last = old.last.take();
     }
 
     fn room(&mut self, client: &Client, source: &Target) -> Room {

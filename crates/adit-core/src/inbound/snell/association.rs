@@ -37,6 +37,8 @@ pub(super) struct Association {
     metrics: Arc<InboundMetrics>,
     pool: Pool,
     routes: Rc<dyn Routes>,
+    /// The changes of the routes that `last` knows of.
+    changes: u32,
     peer: SocketAddr,
     marks: Marks,
     /// Ticks of silence after which it ends.
@@ -85,6 +87,7 @@ impl Association {
         metrics.datagrams.flows.add(1);
         metrics.datagrams.begun.add(1);
         Self {
+            changes: routes.changes(),
             name,
             metrics,
             pool,
@@ -303,8 +306,11 @@ impl Association {
 
     /// The way to `target`.
     fn decide(&mut self, target: &Target, waker: &Waker) -> Decision {
-        if self.routes.is_fixed() {
-            return Decision::Through(Via::DEFAULT);
+        if std::mem::replace(&mut self.changes, self.routes.changes()) != self.routes.changes() {
+            self.last = None;
+        }
+        if let Some(via) = self.routes.fixed() {
+            return Decision::Through(via);
         }
         if let Some((last, decision)) = &self.last
             && last == target

@@ -13,12 +13,12 @@ use crate::relay::Endpoint;
 /// Whether one more association may begin here.
 pub(super) fn has_place(inbound: &Inbound) -> bool {
     let open = usize::try_from(inbound.metrics.datagrams.flows.value()).unwrap_or(0);
-    inbound.datagrams.as_ref().is_some_and(|datagrams| open < datagrams.udp.flows)
+    inbound.datagrams().is_some_and(|datagrams| open < datagrams.udp.flows)
 }
 
 /// Passes datagrams on until the client ends the stream, or nothing has moved for long.
 pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr, entry: &Entry) {
-    let Some(datagrams) = inbound.datagrams.clone() else { return };
+    let Some(datagrams) = inbound.datagrams() else { return };
     inbound.metrics.requests.add(1);
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());

@@ -18,7 +18,6 @@ mod track;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 
 use super::{Around, Connector};
-use crate::dispatch::{self, Destination, Future, OpenError, Opened, Outbound};
+use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
@@ -49,25 +48,11 @@ const MAX_TRIES: usize = 3;
 /// An application that gives up sooner without an answer says nothing about the server.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// A way out as a core has it.
-#[derive(Clone)]
-pub(crate) struct Leaf {
-    /// For streams.
-    pub(crate) outbound: Rc<dyn Outbound>,
-    /// For datagrams, if it carries them.
-    pub(crate) packets: Option<Rc<dyn PacketOutbound>>,
-    /// The group itself, for one.
-    pub(crate) group: Option<Rc<Group>>,
-}
-
-/// The ways out of a configuration that are no groups, on one core.
-pub(crate) type Leaves = Rc<BTreeMap<Tag, Leaf>>;
-
 /// A group on one core.
 pub(crate) struct Group {
     shared: Arc<GroupShared>,
     /// The ways out of the configuration.
-    leaves: Leaves,
+    leaves: Rc<Outbounds>,
     udp: Udp,
     pool: Pool,
     view: RefCell<View>,
@@ -95,7 +80,7 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Leaves, udp: &Udp, pool: &Pool) -> Self {
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<Outbounds>, udp: &Udp, pool: &Pool) -> Self {
         let roster = shared.state().roster.clone();
         let here = view_of(&roster, &[], &leaves, &shared, (udp, pool));
         let (udp, pool) = (udp.clone(), pool.clone());
@@ -170,7 +155,7 @@ impl Group {
 fn view_of(
     roster: &Roster,
     old: &[Rc<Here>],
-    leaves: &Leaves,
+    leaves: &Outbounds,
     shared: &Arc<GroupShared>,
     (udp, pool): (&Udp, &Pool),
 ) -> Rc<[Rc<Here>]> {
@@ -179,7 +164,7 @@ fn view_of(
             return same.clone();
         }
         let leaf = match &member.shared {
-            None => leaves[&member.outbound.name].clone(),
+            None => leaves.find(&member.outbound.name),
             Some(shared) => {
                 let model = &member.outbound;
                 let connector = Connector::new(model, member.metrics.clone(), (None, None));
@@ -283,6 +268,11 @@ impl Outbound for Group {
         if let Some(member) = opened.member.take() {
             member.release(opened, outcome, pool);
         }
+    }
+
+    /// The members are compared once requests come, for streams: datagrams may never come.
+    fn begin_use(&self) {
+        self.shared.start(Transport::Tcp, rt::now());
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

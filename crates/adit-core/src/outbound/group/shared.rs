@@ -13,7 +13,7 @@ use adit_net::rt;
 use super::lane::{Change, Lane, Report};
 use super::track::Failure;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::{Shared, packets};
+use crate::outbound::Shared;
 
 /// A member that has given no sign of life for so long is checked when it is to be used.
 const STALE: Duration = Duration::from_secs(2);
@@ -66,8 +66,8 @@ impl Member {
     fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Shared>) -> Self {
         let [tcp, udp] = weights;
         let weights = [
-            if carries_streams(outbound) { tcp } else { 0 },
-            if packets::carries(outbound) { udp } else { 0 },
+            if outbound.carries_streams() { tcp } else { 0 },
+            if outbound.sends_datagrams() { udp } else { 0 },
         ];
         Self {
             outbound: outbound.clone(),
@@ -80,12 +80,17 @@ impl Member {
     }
 }
 
-fn carries_streams(outbound: &model::Outbound) -> bool {
-    match &outbound.protocol {
-        model::OutboundProtocol::Direct | model::OutboundProtocol::Snell(_) => true,
-        model::OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
-        model::OutboundProtocol::Reject | model::OutboundProtocol::Group(_) => false,
-    }
+/// The members that the configuration names; `old` ones that are the same stay.
+fn fixed_members(group: &model::Group, config: &Config, old: &[Arc<Member>]) -> Vec<Arc<Member>> {
+    let member = |member: &model::Member| {
+        let outbound = config.outbound(&member.outbound)?;
+        let fresh = Member::new(outbound, [member.tcp_weight, member.udp_weight], None);
+        let is_same = |old: &&Arc<Member>| {
+            old.shared.is_none() && old.outbound == fresh.outbound && old.weights == fresh.weights
+        };
+        Some(old.iter().find(is_same).cloned().unwrap_or_else(|| Arc::new(fresh)))
+    };
+    group.members.iter().filter_map(member).collect()
 }
 
 /// The members at one time, and the choice among them.
@@ -143,12 +148,7 @@ pub(super) struct Due {
 impl GroupShared {
     /// The group `name` of outbounds of `config`, as of `now`.
     pub(crate) fn new(name: &Tag, group: &model::Group, config: &Config, now: Instant) -> Self {
-        let members = group.members.iter().filter_map(|member| {
-            let outbound = config.outbound(&member.outbound)?;
-            let weights = [member.tcp_weight, member.udp_weight];
-            Some(Arc::new(Member::new(outbound, weights, None)))
-        });
-        let members: Vec<_> = members.collect();
+        let members = fixed_members(group, config, &[]);
         let lanes = Transport::ALL.map(|transport| {
             let weights = members.iter().map(|member| member.weights[transport as usize]);
             Lane::new(weights, &group.check, now)
@@ -308,6 +308,19 @@ impl GroupShared {
                 }
             });
         }
+        self.change(&old, members, now);
+        Ok(())
+    }
+
+    /// Other members of the configuration; those that were added stay, and one that is as it was keeps what is known of it.
+    pub(crate) fn replace_fixed(&self, group: &model::Group, config: &Config, now: Instant) {
+        let old = self.state().roster.clone();
+        let mut members = fixed_members(group, config, &old.members);
+        members.extend(old.members.iter().filter(|member| member.shared.is_some()).cloned());
+        self.change(&old, members, now);
+    }
+
+    fn change(&self, old: &Roster, members: Vec<Arc<Member>>, now: Instant) {
         let roster = Arc::new(Roster::new(old.generation + 1, members));
         let mut state = self.state();
         state.roster = roster.clone();
@@ -318,13 +331,12 @@ impl GroupShared {
                 .map(|member| (member.weights[transport as usize], old.place(member)))
                 .collect();
             if let Some(change) = state.lanes[transport as usize].replace(&places, now) {
-                self.log(&old, &roster, transport, &change);
+                self.log(old, &roster, transport, &change);
             }
         }
         state.publish();
         state.wake();
         self.generation.store(roster.generation, Ordering::Release);
-        Ok(())
     }
 
     /// Ready when there is something to look at before its time.

@@ -18,8 +18,8 @@ use adit_proto::wire::{Host, Target, WireError};
 use self::answers::FreshAnswer;
 use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
-use super::{Around, Connector, Factory, Leaf};
-use crate::dispatch::{Destination, Future, OpenError, Opened, Outbound};
+use super::{Around, Connector, Factory};
+use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::metrics::OutboundMetrics;
 use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
@@ -159,7 +159,7 @@ impl Factory for Arc<ShadowsocksShared> {
         });
         let (shared, loopback) = (self.clone(), Dialer::new(&self.loopback));
         let outbound = Rc::new(ShadowsocksOutbound { connector, shared, loopback });
-        Leaf { outbound, packets, group: None }
+        Leaf { outbound, packets }
     }
 }
 

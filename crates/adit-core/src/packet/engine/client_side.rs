@@ -62,7 +62,7 @@ impl Engine {
 
     /// Opens a client's datagram and passes it on.
     fn take_from_client(&mut self, datagram: &Datagram, scratch: &mut Scratch) -> Result<(), DropReason> {
-        if !self.is_fixed && !self.routes.accepts(datagram.from.ip().to_canonical()) {
+        if self.fixed.is_none() && !self.routes.accepts(datagram.from.ip().to_canonical()) {
             return Err(DropReason::Rule);
         }
         let peer = Self::peer_of(datagram);
@@ -105,8 +105,8 @@ impl Engine {
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
-        let (via, at) = if self.is_fixed {
-            (Via::DEFAULT, None)
+        let (via, at) = if let Some(via) = self.fixed {
+            (via, None)
         } else {
             match self.decide(&client, peer, &target) {
                 Decision::Through(via) => (via, None),

@@ -5,6 +5,7 @@ mod streams;
 mod target_side;
 mod undecided;
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::hash::RandomState;
 use std::io;
@@ -66,6 +67,33 @@ pub(crate) struct Listener {
     pub(crate) inbound: Box<dyn PacketInbound>,
     /// Which way datagrams take.
     pub(crate) routes: Rc<dyn Routes>,
+    /// By which it is told of other users.
+    pub(crate) renewal: Rc<Renewal>,
+}
+
+/// Tells a listener that its clients speak something else from now on: the same protocol with other users.
+#[derive(Default)]
+pub(crate) struct Renewal {
+    next: RefCell<Option<Box<dyn PacketInbound>>>,
+    engine: RefCell<Option<Waker>>,
+}
+
+impl Renewal {
+    /// New clients are those of `inbound`, which takes over the others.
+    pub(crate) fn renew(&self, inbound: Box<dyn PacketInbound>) {
+        self.next.replace(Some(inbound));
+        if let Some(engine) = self.engine.borrow_mut().take() {
+            engine.wake();
+        }
+    }
+
+    fn take(&self, cx: &Context<'_>) -> Option<Box<dyn PacketInbound>> {
+        let mut engine = self.engine.borrow_mut();
+        if !engine.as_ref().is_some_and(|engine| engine.will_wake(cx.waker())) {
+            *engine = Some(cx.waker().clone());
+        }
+        self.next.borrow_mut().take()
+    }
 }
 
 /// A listening socket on one core, with its flows.
@@ -79,7 +107,10 @@ pub(crate) struct Engine {
     is_connected: bool,
     together: usize,
     routes: Rc<dyn Routes>,
-    is_fixed: bool,
+    /// The outbound of all datagrams, where nothing is to be decided, as of so many changes.
+    fixed: Option<Via>,
+    changes: u32,
+    renewal: Rc<Renewal>,
     decisions: Decisions,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
@@ -154,7 +185,7 @@ impl Engine {
     /// # Errors
     /// What the system reports.
     pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
-        let Listener { name, metrics, socket, inbound, routes } = listener;
+        let Listener { name, metrics, socket, inbound, routes, renewal } = listener;
         let listener = Socket::from_std(socket)?;
         if listener.local_addr()?.ip().is_unspecified() {
             listener.report_destination()?;
@@ -171,7 +202,9 @@ impl Engine {
             is_connected: inbound.is_connected(),
             together: inbound.together(),
             inbound,
-            is_fixed: routes.is_fixed(),
+            fixed: routes.fixed(),
+            changes: routes.changes(),
+            renewal,
             routes,
             decisions: Decisions::default(),
             undecided: Undecided::new(ready.decision_waker()),
@@ -222,6 +255,7 @@ impl Engine {
         let scratch = self.scratch.clone();
         let scratch = &mut *scratch.borrow_mut();
         (self.at, self.unix_s) = (rt::now(), rt::unix_time());
+        self.follow_changes(cx);
         let mut more = self.take_moved(cx, scratch);
         if self.ready.take_decided() {
             self.decide_again(scratch);
@@ -244,6 +278,20 @@ impl Engine {
             return if self.gather.begin_wait(cx) { Poll::Pending } else { Poll::Ready(Ok(())) };
         }
         if self.ready.is_waiting() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Other users, rules or outbounds hold from now on. Flows that there are go on.
+    fn follow_changes(&mut self, cx: &Context<'_>) {
+        if let Some(mut inbound) = self.renewal.take(cx) {
+            inbound.take_over(&mut *self.inbound);
+            self.inbound = inbound;
+        }
+        let changes = self.routes.changes();
+        if std::mem::replace(&mut self.changes, changes) != changes {
+            self.fixed = self.routes.fixed();
+            self.decisions.clear();
+            self.lanes = None;
+        }
     }
 
     /// A second has passed.

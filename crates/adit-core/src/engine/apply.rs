@@ -1,0 +1,359 @@
+//! From one configuration to the next.
+//!
+//! ```text
+//!   check and prepare (nothing has changed yet): outbounds built, sockets bound, keys derived, plugins started
+//!   ──→ inbounds that need an address of their own predecessor: that is closed, and opened again if the new one fails
+//!   ──→ one order per core: outbounds put, inbounds closed, updated and opened
+//!   ──→ groups get their members ──→ a second order: outbounds removed
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use adit_config::model::{self, Config, OutboundProtocol, Tag};
+use adit_net::rt;
+
+use super::held::{Held, HeldOutbound, Prepared, takes};
+use super::order::{Order, Update};
+use super::{Engine, StartError, State};
+use crate::inbound;
+use crate::outbound;
+use crate::status::View;
+use crate::user::Account;
+
+/// The differences that [`Running::apply`](super::Running::apply) has made, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Inbounds that are new, or were closed and opened anew.
+    pub opened: Vec<Tag>,
+    /// Inbounds that kept their sockets and connections, with other users, limits or another outbound.
+    pub updated: Vec<Tag>,
+    /// Inbounds that are gone, or were closed and opened anew.
+    pub closed: Vec<Tag>,
+    /// Outbounds that are new or are built anew; what is open over the one before goes on until it ends.
+    pub outbounds_put: Vec<Tag>,
+    /// Outbounds that are gone; what is open over them goes on until it ends.
+    pub outbounds_removed: Vec<Tag>,
+    /// Groups that have other members.
+    pub groups_changed: Vec<Tag>,
+    /// Settings that stay as they were until the process starts again.
+    pub needs_restart: Vec<&'static str>,
+    /// Options that the system does not give, and methods that should not be used.
+    pub warnings: Vec<String>,
+}
+
+/// The fate of an inbound of the new configuration.
+enum Fate {
+    Keep,
+    Update,
+    Open,
+}
+
+/// All that is prepared before anything changes.
+#[derive(Default)]
+struct Draft {
+    changes: Changes,
+    outbounds: BTreeMap<Tag, HeldOutbound>,
+    inbounds: Vec<Prepared>,
+    updates: Vec<(Tag, Arc<model::Inbound>)>,
+    /// Inbounds of the new configuration that need an address of an inbound that is open.
+    overlapping: Vec<Arc<model::Inbound>>,
+}
+
+impl Engine {
+    /// Has everything run as `wanted` says; what is the same in both is not touched.
+    ///
+    /// # Errors
+    /// When a part cannot be had; everything is as it was then.
+    pub(super) fn apply(&self, wanted: &Config) -> Result<Changes, StartError> {
+        let mut state = self.state();
+        let state = &mut *state;
+        if self.is_ending() {
+            return Err(StartError::Ending);
+        }
+        let mut draft = Draft::default();
+        let config = Arc::new(effective(&state.config, wanted, &mut draft.changes.needs_restart));
+        draft.changes.warnings.extend(state.open_ledger(&config)?);
+        self.prepare_outbounds(state, &config, &mut draft)?;
+        self.prepare_inbounds(state, &config, &mut draft)?;
+        let gone = self.make_room(state, &config, &mut draft)?;
+        let renewed = renew(state, &draft.updates)?;
+        self.commit(state, config, draft, (gone, renewed))
+    }
+
+    fn prepare_outbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
+        for model in &config.outbounds {
+            let old = state.outbounds.get(&model.name);
+            if old.is_some_and(|old| is_same_outbound(&old.model, model)) {
+                continue;
+            }
+            let metrics = old.map(|old| old.metrics.clone());
+            let held = HeldOutbound::new(self, model, config, metrics)?;
+            draft.changes.warnings.extend(outbound::warnings(model));
+            draft.changes.outbounds_put.push(model.name.clone());
+            draft.outbounds.insert(model.name.clone(), held);
+        }
+        Ok(())
+    }
+
+    fn prepare_inbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
+        let taken: BTreeSet<SocketAddr> =
+            state.inbounds.values().flat_map(|held| held.model.listen.iter().copied()).collect();
+        for model in &config.inbounds {
+            let takes = takes(model, config);
+            let takes = takes.map_err(|source| StartError::Build { name: model.name.clone(), source })?;
+            match fate(state.inbounds.get(&model.name), model, takes) {
+                Fate::Keep => {}
+                Fate::Update => {
+                    draft.changes.updated.push(model.name.clone());
+                    draft.updates.push((model.name.clone(), Arc::new(model.clone())));
+                }
+                Fate::Open => {
+                    draft.changes.opened.push(model.name.clone());
+                    let overlaps = model.listen.iter().any(|addr| addr.port() != 0 && taken.contains(addr));
+                    let has_unix = |held: &Held| {
+                        model.socket.unix.is_some() && held.model.socket.unix == model.socket.unix
+                    };
+                    if overlaps || state.inbounds.values().any(has_unix) {
+                        draft.overlapping.push(Arc::new(model.clone()));
+                    } else {
+                        draft.inbounds.push(self.prepare(state, model.clone().into(), config)?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds an inbound, counting in the place of the one of its name.
+    fn prepare(
+        &self,
+        state: &State,
+        model: Arc<model::Inbound>,
+        config: &Config,
+    ) -> Result<Prepared, StartError> {
+        let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
+        Prepared::new(self, model, config, &state.ledger(), metrics)
+    }
+
+    /// Closes the inbounds that are gone or opened anew, where a new one needs an address of theirs, and binds that.
+    /// Gives the names of all that are to be closed.
+    ///
+    /// # Errors
+    /// When an address cannot be had; those that were closed are open again then, without the connections they had.
+    fn make_room(
+        &self,
+        state: &mut State,
+        config: &Config,
+        draft: &mut Draft,
+    ) -> Result<Vec<Tag>, StartError> {
+        let opened: BTreeSet<&Tag> = draft.changes.opened.iter().collect();
+        let is_gone = |name: &&Tag| opened.contains(name) || config.inbound(name).is_none();
+        let gone: Vec<Tag> = state.inbounds.keys().filter(is_gone).cloned().collect();
+        draft.changes.closed.clone_from(&gone);
+        if draft.overlapping.is_empty() {
+            return Ok(gone);
+        }
+        let before = state.config.clone();
+        let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
+        let metrics: BTreeMap<Tag, _> =
+            closed.iter().map(|held| (held.model.name.clone(), held.metrics.clone())).collect();
+        let models: Vec<Arc<model::Inbound>> = closed.iter().map(|held| held.model.clone()).collect();
+        closed.into_iter().for_each(|held| held.close(self));
+        let open = |model: Arc<model::Inbound>, config: &Config, state: &State| {
+            let metrics = metrics.get(&model.name).cloned();
+            Prepared::new(self, model, config, &state.ledger(), metrics)
+        };
+        for model in std::mem::take(&mut draft.overlapping) {
+            match open(model, config, state) {
+                Ok(prepared) => draft.inbounds.push(prepared),
+                Err(error) => {
+                    draft.inbounds.clear();
+                    let mut orders = self.orders();
+                    for model in models {
+                        match open(model.clone(), &before, state) {
+                            Ok(prepared) => {
+                                let held = prepared.open(&mut orders);
+                                state.inbounds.insert(held.model.name.clone(), held);
+                            }
+                            Err(error) => {
+                                tracing::error!(inbound = &*model.name, %error, "inbound could not be opened again");
+                            }
+                        }
+                    }
+                    self.send(orders);
+                    self.show(state);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Nothing can fail from here on but the process itself.
+    fn commit(
+        &self,
+        state: &mut State,
+        config: Arc<Config>,
+        draft: Draft,
+        (gone, renewed): (Vec<Tag>, Vec<(Tag, inbound::Shared)>),
+    ) -> Result<Changes, StartError> {
+        let Draft { mut changes, outbounds, inbounds, updates, .. } = draft;
+        let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
+        let mut removed: Vec<Arc<Account>> =
+            closed.iter().flat_map(|held| held.shared.users().to_vec()).collect();
+        let mut orders = self.orders();
+        for order in &mut orders {
+            order.config = Some(config.clone());
+        }
+        let (groups, others): (Vec<_>, Vec<_>) =
+            outbounds.into_iter().partition(|(_, held)| held.shared.group().is_some());
+        for (name, held) in others.into_iter().chain(groups) {
+            held.put(&mut orders);
+            if let Some(old) = state.outbounds.insert(name, held) {
+                state.retired.push(old.plugins);
+            }
+        }
+        for prepared in inbounds {
+            changes.warnings.extend(prepared.warnings.iter().cloned());
+            let held = prepared.open(&mut orders);
+            state.inbounds.insert(held.model.name.clone(), held);
+        }
+        for ((name, model), (_, shared)) in updates.into_iter().zip(renewed) {
+            let Some(held) = state.inbounds.get_mut(&name) else { continue };
+            removed.extend(held.shared.users().iter().cloned());
+            for order in &mut orders {
+                let (model, shared) = (model.clone(), shared.clone());
+                order.update.push(Update { id: held.id, model, shared });
+            }
+            (held.model, held.shared) = (model, shared);
+        }
+        if !self.send_and_wait(orders) {
+            return Err(StartError::Ending);
+        }
+        closed.into_iter().for_each(|held| held.close(self));
+        for account in removed {
+            let stays = |held: &Held| held.shared.users().iter().any(|other| Arc::ptr_eq(other, &account));
+            if !state.inbounds.values().any(stays) {
+                account.remove();
+            }
+        }
+        self.follow_groups(state, &config, &mut changes);
+        self.remove_outbounds(state, &config, &mut changes);
+        state.config = config;
+        self.show(state);
+        Ok(changes)
+    }
+
+    /// Groups that are not built anew get the members that there are.
+    fn follow_groups(&self, state: &State, config: &Config, changes: &mut Changes) {
+        for model in &config.outbounds {
+            let (OutboundProtocol::Group(group), Some(held)) =
+                (&model.protocol, state.outbounds.get(&model.name))
+            else {
+                continue;
+            };
+            let is_changed = |member: &model::Member| changes.outbounds_put.contains(&member.outbound);
+            let is_new = changes.outbounds_put.contains(&model.name);
+            let has_others = state.config.outbound(&model.name) != Some(model);
+            if !is_new
+                && (has_others || group.members.iter().any(is_changed))
+                && let Some(shared) = held.shared.group()
+            {
+                shared.replace_fixed(group, config, rt::now());
+                changes.groups_changed.push(model.name.clone());
+            }
+        }
+    }
+
+    fn remove_outbounds(&self, state: &mut State, config: &Config, changes: &mut Changes) {
+        let is_gone = |name: &&Tag| config.outbound(name).is_none();
+        let gone: Vec<Tag> = state.outbounds.keys().filter(is_gone).cloned().collect();
+        for name in &gone {
+            state.retired.extend(state.outbounds.remove(name).map(|held| held.plugins));
+        }
+        if !gone.is_empty() {
+            self.tell(|_| Order { remove: gone.clone(), ..Order::default() });
+        }
+        changes.outbounds_removed = gone;
+    }
+
+    /// Lets status see what runs.
+    fn show(&self, state: &State) {
+        let inbounds = state.config.inbounds.iter().filter_map(|model| state.inbounds.get(&model.name));
+        let outbounds = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
+        let groups = outbounds.clone().filter_map(|held| held.shared.group()).cloned().collect();
+        let view = View {
+            inbounds: inbounds.map(Held::view).collect(),
+            outbounds: outbounds.map(HeldOutbound::view).collect(),
+            groups,
+            memory: None,
+        };
+        let has_carrier = view.inbounds.iter().any(|inbound| inbound.carrier.is_some())
+            || view.outbounds.iter().any(|outbound| outbound.carrier.is_some());
+        self.directory.set(View { memory: has_carrier.then(|| self.memory.clone()), ..view });
+    }
+}
+
+/// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
+fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static str>) -> Config {
+    let mut config = wanted.clone();
+    if current.outbounds.is_empty() {
+        return config;
+    }
+    let mut fix = |name: &'static str, is_same: bool| {
+        if !is_same {
+            needs_restart.push(name);
+        }
+    };
+    fix("log", current.log == wanted.log);
+    fix("admin.socket", current.admin == wanted.admin);
+    fix("state", current.state == wanted.state);
+    fix("cores", current.cores == wanted.cores);
+    fix("udp", current.udp == wanted.udp);
+    let guard = |config: &Config| {
+        let limits = &config.limits;
+        (limits.unauthenticated, limits.unauthenticated_per_source, limits.carrier_memory)
+    };
+    fix("limits", guard(current) == guard(wanted));
+    config.log.clone_from(&current.log);
+    config.admin.clone_from(&current.admin);
+    config.state.clone_from(&current.state);
+    config.cores = current.cores;
+    config.udp.clone_from(&current.udp);
+    (config.limits.unauthenticated, config.limits.unauthenticated_per_source, config.limits.carrier_memory) =
+        guard(current);
+    config
+}
+
+/// Whether an outbound goes on as it is; a group's members are another matter.
+fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
+    match (&old.protocol, &new.protocol) {
+        (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
+        _ => old == new,
+    }
+}
+
+fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fate {
+    match old {
+        Some(old) if old.takes == takes && *old.model == *new => Fate::Keep,
+        Some(old) if old.takes == takes && old.model.differs_in_users_alone(new) => Fate::Update,
+        _ => Fate::Open,
+    }
+}
+
+/// The shared parts of inbounds with other users, in the order of `updates`.
+fn renew(
+    state: &State,
+    updates: &[(Tag, Arc<model::Inbound>)],
+) -> Result<Vec<(Tag, inbound::Shared)>, StartError> {
+    let ledger = state.ledger();
+    let renew = |(name, model): &(Tag, Arc<model::Inbound>)| {
+        let held = &state.inbounds[name];
+        let shared = held.shared.renewed(model, &ledger);
+        let shared = shared.map_err(|source| StartError::Build { name: name.clone(), source })?;
+        Ok((name.clone(), shared))
+    };
+    updates.iter().map(renew).collect()
+}

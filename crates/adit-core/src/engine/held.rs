@@ -1,0 +1,213 @@
+//! What the engine holds of each inbound and outbound, over all cores.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use adit_config::model::{self, Config};
+use adit_net::pace::Pacer;
+use adit_net::plugin::Plugins;
+use adit_net::udp::check_raw;
+
+use super::order::{Opening, Order, Put};
+use super::sockets::{self, Sockets};
+use super::{Engine, StartError};
+use crate::carrier;
+use crate::inbound;
+use crate::metrics::{InboundMetrics, OutboundMetrics};
+use crate::outbound;
+use crate::status::{InboundView, OutboundView, inbound_name, outbound_name};
+use crate::user::Ledger;
+
+/// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
+const CLOSED: Duration = Duration::from_secs(5);
+
+/// An inbound, from when its sockets are bound until they are free again.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) id: u64,
+    pub(super) model: Arc<model::Inbound>,
+    /// Whether it listens for datagrams.
+    pub(super) takes: bool,
+    pub(super) shared: inbound::Shared,
+    pub(super) addresses: Vec<SocketAddr>,
+    /// One for each core.
+    pub(super) metrics: Arc<[Arc<InboundMetrics>]>,
+    pub(super) pacer: Option<Arc<Pacer>>,
+    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    plugins: Option<Plugins>,
+    /// Hung up once no socket is left.
+    closed: mpsc::Receiver<()>,
+}
+
+/// An inbound that is ready to be served, and each core's sockets.
+pub(super) struct Prepared {
+    pub(super) held: Held,
+    pub(super) sockets: Vec<Sockets>,
+    pub(super) alive: mpsc::Sender<()>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Prepared {
+    /// Binds what `model` listens on, counting in the place of one of its name if there was one.
+    ///
+    /// # Errors
+    /// When an address cannot be had or a part cannot be built.
+    pub(super) fn new(
+        engine: &Engine,
+        model: Arc<model::Inbound>,
+        config: &Config,
+        ledger: &Arc<Ledger>,
+        metrics: Option<Arc<[Arc<InboundMetrics>]>>,
+    ) -> Result<Self, StartError> {
+        let build = |source| StartError::Build { name: model.name.clone(), source };
+        let takes = takes(&model, config).map_err(build)?;
+        let mut plugins = Plugins::new(config.plugin_user.as_deref());
+        let cores = engine.cores();
+        let listening = sockets::listen(&model, takes, cores, &mut plugins)?;
+        let shared = inbound::Shared::new(&model, ledger).map_err(build)?;
+        let carrier = model.socket.carrier.as_deref();
+        let carrier = carrier.map(|carrier| Arc::new(carrier::Shared::new(&model.name, carrier)));
+        let mut warnings = listening.warnings;
+        warnings.extend(inbound::warnings(&model));
+        let (alive, closed) = mpsc::channel();
+        let held = Held {
+            id: engine.next_id(),
+            takes,
+            shared,
+            addresses: listening.addresses,
+            metrics: metrics.unwrap_or_else(|| (0..cores).map(|_| Arc::default()).collect()),
+            pacer: model.socket.pace.map(|pace| Arc::new(Pacer::new(pace))),
+            carrier,
+            plugins: Some(plugins),
+            closed,
+            model,
+        };
+        Ok(Self { held, sockets: listening.sockets, alive, warnings })
+    }
+
+    /// Adds the inbound to what each core is told.
+    pub(super) fn open(self, orders: &mut [Order]) -> Held {
+        let Self { held, sockets, alive, .. } = self;
+        for ((order, sockets), metrics) in orders.iter_mut().zip(sockets).zip(held.metrics.iter()) {
+            order.open.push(Opening {
+                id: held.id,
+                model: held.model.clone(),
+                shared: held.shared.clone(),
+                sockets,
+                pacer: held.pacer.clone(),
+                carrier: held.carrier.clone(),
+                metrics: metrics.clone(),
+                alive: alive.clone(),
+            });
+        }
+        held
+    }
+}
+
+/// Whether `model` listens for datagrams: where its outbound carries them.
+///
+/// # Errors
+/// When it is of no use without them.
+pub(super) fn takes(model: &model::Inbound, config: &Config) -> std::io::Result<bool> {
+    let carries = config.carries_datagrams(&model.outbound);
+    if model.needs_datagrams() && !carries {
+        let kind = std::io::ErrorKind::Unsupported;
+        return Err(std::io::Error::new(kind, "its outbound carries no datagrams"));
+    }
+    Ok(carries && model.takes_datagrams())
+}
+
+impl Held {
+    /// Ends its connections and listeners. Its addresses are free afterwards.
+    pub(super) fn close(mut self, engine: &Engine) {
+        // A plugin listens in the inbound's place.
+        drop(self.plugins.take());
+        engine.tell(|_| Order { close: vec![self.id], ..Order::default() });
+        if self.closed.recv_timeout(CLOSED) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!(addresses = ?self.addresses, "a closed inbound still holds its sockets");
+        }
+    }
+
+    /// Plugins that end from now on are not started again.
+    pub(super) fn drain(&self) {
+        self.plugins.iter().for_each(Plugins::drain);
+    }
+
+    pub(super) fn view(&self) -> InboundView {
+        InboundView {
+            name: self.model.name.clone(),
+            protocol: inbound_name(&self.model.protocol),
+            listen: self.addresses.clone(),
+            outbound: self.model.outbound.clone(),
+            metrics: self.metrics.clone(),
+            users: self.shared.users(),
+            carrier: self.carrier.as_ref().map(|carrier| carrier.metrics.clone()),
+        }
+    }
+}
+
+/// An outbound.
+#[derive(Debug)]
+pub(super) struct HeldOutbound {
+    pub(super) model: Arc<model::Outbound>,
+    pub(super) shared: Arc<outbound::Shared>,
+    /// One for each core.
+    pub(super) metrics: Arc<[Arc<OutboundMetrics>]>,
+    carrier: Option<Arc<carrier::Shared>>,
+    pacer: Option<Arc<Pacer>>,
+    pub(super) plugins: Plugins,
+}
+
+impl HeldOutbound {
+    /// Builds what all cores share of `model`, counting in the place of one of its name if there was one.
+    ///
+    /// # Errors
+    /// When a part cannot be built.
+    pub(super) fn new(
+        engine: &Engine,
+        model: &model::Outbound,
+        config: &Config,
+        metrics: Option<Arc<[Arc<OutboundMetrics>]>>,
+    ) -> Result<Self, StartError> {
+        let build = |source| StartError::Build { name: model.name.clone(), source };
+        let mut plugins = Plugins::new(config.plugin_user.as_deref());
+        let shared = outbound::Shared::new(model, config, &mut plugins).map_err(build)?;
+        let carrier = model.dial.carrier.as_ref();
+        if carrier.is_some_and(|carrier| carrier.kcp.raw_tcp) {
+            // Sessions are made when they are needed; that they cannot be is better said now.
+            check_raw().map_err(build)?;
+        }
+        let cores = engine.cores();
+        Ok(Self {
+            model: Arc::new(model.clone()),
+            shared: Arc::new(shared),
+            metrics: metrics.unwrap_or_else(|| (0..cores).map(|_| Arc::default()).collect()),
+            carrier: carrier.map(|carrier| Arc::new(carrier::Shared::new(&model.name, &carrier.kcp))),
+            pacer: model.dial.pace.map(|pace| Arc::new(Pacer::new(pace))),
+            plugins,
+        })
+    }
+
+    /// Adds the outbound to what each core is told.
+    pub(super) fn put(&self, orders: &mut [Order]) {
+        for (order, metrics) in orders.iter_mut().zip(self.metrics.iter()) {
+            order.put.push(Put {
+                model: self.model.clone(),
+                shared: self.shared.clone(),
+                metrics: metrics.clone(),
+                carrier: self.carrier.clone(),
+                pacer: self.pacer.clone(),
+            });
+        }
+    }
+
+    pub(super) fn view(&self) -> OutboundView {
+        OutboundView {
+            name: self.model.name.clone(),
+            protocol: outbound_name(&self.model.protocol),
+            metrics: self.metrics.clone(),
+            carrier: self.carrier.as_ref().map(|carrier| carrier.metrics.clone()),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! From a configuration to running event loops, from one configuration to the next, and back to rest.
+//!
+//! There is one lifecycle: a start is a change from nothing. The engine holds what all cores share, by name, and tells each
+//! core what to do by [`order::Order`]s; a core ([`site`]) holds its own part, by name too.
+
+mod apply;
+mod held;
+mod order;
+mod ports;
+mod site;
+mod sockets;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use adit_config::model::{self, Config, Tag};
+use adit_net::listen::ListenError;
+use adit_net::plugin::Plugins;
+use adit_net::rt::{self, Cores, OrderSender, Signal, Signals, Stop, Stopper};
+use thiserror::Error;
+
+use self::held::{Held, HeldOutbound};
+use self::order::Order;
+use self::site::Plan;
+use crate::carrier;
+use crate::status::{Directory, Status};
+use crate::user::{Ledger, StateError, Unusable};
+
+pub use self::apply::Changes;
+pub use self::ports::{Meter, Port, Ports};
+
+/// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
+/// group.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
+/// Cores follow an order within this time; a core that is stuck has worse troubles.
+const FOLLOWED: Duration = Duration::from_secs(5);
+
+/// Why a configuration cannot run.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("inbound {name}")]
+    Listen {
+        /// The inbound.
+        name: Tag,
+        /// What the system said.
+        source: ListenError,
+    },
+    /// A unix socket cannot be listened on.
+    #[error("inbound {name}: cannot listen on {path}")]
+    Unix {
+        /// The inbound.
+        name: Tag,
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A part of the configuration cannot be built.
+    #[error("{name}")]
+    Build {
+        /// The inbound or outbound.
+        name: Tag,
+        /// Why.
+        source: io::Error,
+    },
+    /// The control socket cannot be made.
+    #[error("control socket {path}")]
+    Admin {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The counters of users cannot be read.
+    #[error("state file {path}")]
+    State {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StateError,
+    },
+    /// The process ends already.
+    #[error("the process is ending")]
+    Ending,
+    /// An event loop cannot be made.
+    #[error("event loop")]
+    Core(#[source] io::Error),
+}
+
+/// Why a configuration cannot take the place of the one that runs.
+pub type ApplyError = StartError;
+
+/// A configuration that runs, until it is told otherwise.
+#[derive(Debug)]
+pub struct Running {
+    cores: Cores,
+    stopper: Stopper,
+    engine: Arc<Engine>,
+    warnings: Vec<String>,
+}
+
+/// Asks for the state of what runs.
+#[derive(Debug, Clone)]
+pub struct Observer(Arc<Directory>);
+
+impl Observer {
+    /// The present state.
+    pub fn status(&self) -> Status {
+        self.0.status(rt::now())
+    }
+}
+
+/// What all cores share. Any thread may hold it; one at a time changes something.
+#[derive(Debug)]
+struct Engine {
+    cores: Vec<OrderSender<Order>>,
+    state: Mutex<State>,
+    directory: Arc<Directory>,
+    memory: Arc<carrier::Memory>,
+    next: AtomicU64,
+    stop: Stop,
+}
+
+/// What runs.
+#[derive(Debug)]
+struct State {
+    config: Arc<Config>,
+    inbounds: BTreeMap<Tag, Held>,
+    outbounds: BTreeMap<Tag, HeldOutbound>,
+    /// Made for the first users.
+    ledger: Option<Arc<Ledger>>,
+    /// The plugins of outbounds that are gone: connections may use them until they end.
+    retired: Vec<Plugins>,
+}
+
+impl State {
+    /// The accounts of users.
+    fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone().unwrap_or_default()
+    }
+
+    /// Opens the accounts for the users of `config`, over the state file if there is one; a warning if that is damaged or
+    /// cannot be used.
+    fn open_ledger(&mut self, config: &Config) -> Result<Option<String>, StartError> {
+        let has_users = config.inbounds.iter().any(|inbound| !inbound.protocol.users().is_empty());
+        if self.ledger.is_some() || !has_users {
+            return Ok(None);
+        }
+        let (ledger, warning) = Ledger::start(Some(&config.state))
+            .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
+        self.ledger = Some(ledger);
+        Ok(warning)
+    }
+}
+
+impl Engine {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.stop.is_draining()
+    }
+
+    /// An empty order for each core.
+    fn orders(&self) -> Vec<Order> {
+        self.cores.iter().map(|_| Order::default()).collect()
+    }
+
+    /// Sends each core its order; false if one of them has ended.
+    fn send(&self, orders: Vec<Order>) -> bool {
+        let mut is_sent = true;
+        for (core, order) in self.cores.iter().zip(orders) {
+            is_sent &= core.send(order);
+        }
+        is_sent
+    }
+
+    fn tell(&self, order: impl FnMut(usize) -> Order) {
+        self.send((0..self.cores()).map(order).collect());
+    }
+
+    /// The same, and waits until all cores have followed.
+    fn send_and_wait(&self, mut orders: Vec<Order>) -> bool {
+        let (done, followed) = mpsc::channel();
+        for order in &mut orders {
+            order.done = Some(done.clone());
+        }
+        drop(done);
+        let is_sent = self.send(orders);
+        if followed.recv_timeout(FOLLOWED) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("an event loop has not followed the change of the configuration in time");
+        }
+        is_sent
+    }
+}
+
+/// Opens all listeners and starts the event loops. When it returns, connections are accepted.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub fn start(config: &Config) -> Result<Running, StartError> {
+    let count = config.cores.unwrap_or_else(|| {
+        std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
+    });
+    let count = count.max(1);
+    let (stopper, stop) = Stopper::new();
+    let memory = Arc::new(carrier::Memory::new(config.limits.carrier_memory));
+    let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
+    let mut cores = Cores::default();
+    let mut senders = Vec::new();
+    for index in 0..count {
+        let (sender, orders) = rt::orders();
+        senders.push(sender);
+        let (config, memory, stop) = (settings.clone(), memory.clone(), stop.clone());
+        let plan = Plan { config, orders, memory, index, count };
+        cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
+    }
+    let state = State {
+        config: settings,
+        inbounds: BTreeMap::new(),
+        outbounds: BTreeMap::new(),
+        ledger: None,
+        retired: Vec::new(),
+    };
+    let directory = Arc::new(Directory::new(count, rt::now()));
+    let engine = Engine {
+        cores: senders,
+        state: Mutex::new(state),
+        directory,
+        memory,
+        next: AtomicU64::new(0),
+        stop: stop.clone(),
+    };
+    let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
+    let started = running.engine.apply(config).and_then(|changes| {
+        running.warnings = changes.warnings;
+        let Some(path) = &config.admin else { return Ok(()) };
+        crate::admin::start(&mut running.cores, path, running.engine.directory.clone(), stop)
+            .map_err(|source| StartError::Admin { path: path.clone(), source })
+    });
+    match started {
+        Ok(()) => Ok(running),
+        Err(error) => {
+            running.end();
+            Err(error)
+        }
+    }
+}
+
+/// A group that grows, from wherever its members are found.
+#[derive(Debug, Clone)]
+pub struct GroupHandle {
+    engine: Arc<Engine>,
+    name: Tag,
+}
+
+impl GroupHandle {
+    /// Puts `members` in the place of those that were added before; those of the configuration stay. Each comes with
+    /// its weights for streams and for datagrams, in percent. Connections over members that go are not cut, and a
+    /// member that was there before, unchanged, keeps what is known of it. Names are taken at their word.
+    ///
+    /// # Errors
+    /// When one of them cannot be built, or the group is gone; nothing has changed then.
+    pub fn replace(&self, members: Vec<(model::Outbound, [u8; 2])>) -> io::Result<()> {
+        let held = self.engine.state().outbounds.get(&self.name).map(|held| held.shared.clone());
+        let shared = held.ok_or(io::ErrorKind::NotFound)?;
+        shared.group().ok_or(io::ErrorKind::NotFound)?.replace(members, rt::now())
+    }
+}
+
+impl Running {
+    /// Has everything run as `config` says. What is the same as before keeps its listeners, connections and counters:
+    ///
+    /// - an inbound with another address or protocol is closed, with its connections, and opened anew; one with other
+    ///   users, limits or another outbound keeps its sockets and connections, except those of users that are gone;
+    /// - new requests use an outbound as it is now; connections over one that was changed or removed go on until they
+    ///   end, whatever requests come later on the same client connection;
+    /// - settings of the process that cannot change are named in [`Changes::needs_restart`].
+    ///
+    /// It blocks until all event loops have followed, and as long as plugins take to start.
+    ///
+    /// # Errors
+    /// When a part cannot be had: everything is as it was then. One thing cannot be undone: where a new inbound takes an
+    /// address of one that goes, the latter is closed first; if the new one fails, it is opened again, without the
+    /// connections that it had.
+    pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
+        self.engine.apply(config)
+    }
+
+    /// The group of this name.
+    pub fn group(&self, name: &str) -> Option<GroupHandle> {
+        let state = self.engine.state();
+        let (name, held) = state.outbounds.get_key_value(name)?;
+        held.shared.group()?;
+        Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
+    }
+
+    /// Options that the system does not give, and methods that should not be used; to be shown once.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The addresses that are listened on, with the names of their inbounds.
+    pub fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
+        self.engine.directory.addresses()
+    }
+
+    /// Opens more ports while this runs.
+    pub fn ports(&self) -> Ports {
+        Ports(self.engine.clone())
+    }
+
+    /// Measures the traffic of the configuration's own ports.
+    pub fn meter(&self) -> Meter {
+        Meter(self.engine.directory.clone())
+    }
+
+    /// Somebody who may ask for the state from another thread, for as long as the process lives.
+    pub fn observer(&self) -> Observer {
+        Observer(self.engine.directory.clone())
+    }
+
+    /// The present state.
+    pub fn status(&self) -> Status {
+        self.engine.directory.status(rt::now())
+    }
+
+    /// Stops accepting, lets connections finish for at most the configured time, and returns when all is over.
+    pub fn drain(self) {
+        drain(&self.engine, &self.stopper);
+        finish(self.cores, &self.engine);
+    }
+
+    /// Ends everything at once.
+    pub fn end(self) {
+        self.stopper.end();
+        finish(self.cores, &self.engine);
+    }
+
+    /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
+    /// signals are heard.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken over; everything has ended then.
+    pub fn run_until_signal(self, ready: impl FnOnce()) -> io::Result<()> {
+        let Self { cores, stopper, engine, .. } = self;
+        let wait = async {
+            let mut signals = Signals::new()?;
+            ready();
+            while signals.next().await != Signal::Stop {
+                tracing::info!("reload is not in this build: the configuration stays as it is");
+            }
+            let limit = engine.state().config.limits.drain;
+            tracing::info!(?limit, "stopping: no new connections, open ones may finish");
+            drain(&engine, &stopper);
+            let first = rt::now();
+            let second = async {
+                while signals.next().await != Signal::Stop || rt::now() < first + SAME_SIGNAL {}
+                tracing::info!("second signal: ending at once");
+                stopper.end();
+            };
+            // A core ends by itself when its last connection has or the time is over.
+            let over = async {
+                while cores.is_running() {
+                    rt::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            rt::race(second, over).await;
+            Ok(())
+        };
+        let result = Cores::block_on(wait).and_then(|result| result);
+        stopper.end();
+        finish(cores, &engine);
+        result
+    }
+}
+
+/// Accepts nothing more; plugins that end are not started again.
+fn drain(engine: &Engine, stopper: &Stopper) {
+    let state = engine.state();
+    state.inbounds.values().for_each(Held::drain);
+    state.outbounds.values().for_each(|held| held.plugins.drain());
+    state.retired.iter().for_each(Plugins::drain);
+    stopper.drain();
+}
+
+/// Waits for the cores, writes the counters of users, and ends the plugins, which connections use until the last.
+fn finish(cores: Cores, engine: &Engine) {
+    cores.join();
+    let mut state = engine.state();
+    state.ledger().flush();
+    state.inbounds.clear();
+    state.outbounds.clear();
+    state.retired.clear();
+}

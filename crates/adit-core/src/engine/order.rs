@@ -1,0 +1,66 @@
+//! What the engine tells a core. A core follows all parts of one [`Order`] before it looks at its sockets again.
+
+use std::sync::{Arc, mpsc};
+
+use adit_config::model::{self, Config, Tag};
+use adit_net::pace::Pacer;
+
+use super::sockets::Sockets;
+use crate::carrier;
+use crate::inbound;
+use crate::metrics::{InboundMetrics, OutboundMetrics};
+use crate::outbound;
+
+/// A change of what a core runs.
+#[derive(Default)]
+pub(super) struct Order {
+    /// The configuration from now on, if it is another one.
+    pub(super) config: Option<Arc<Config>>,
+    /// Outbounds that are new or replace one of that name; groups behind all others.
+    pub(super) put: Vec<Put>,
+    /// Outbounds that requests take no longer.
+    pub(super) remove: Vec<Tag>,
+    /// Inbounds to be served.
+    pub(super) open: Vec<Opening>,
+    /// Inbounds that keep their sockets and connections, and differ in something else.
+    pub(super) update: Vec<Update>,
+    /// Inbounds to be served no more; their connections end.
+    pub(super) close: Vec<u64>,
+    /// Dropped when all of it has been done.
+    pub(super) done: Option<mpsc::Sender<()>>,
+}
+
+/// One core's part of an outbound.
+pub(super) struct Put {
+    pub(super) model: Arc<model::Outbound>,
+    pub(super) shared: Arc<outbound::Shared>,
+    pub(super) metrics: Arc<OutboundMetrics>,
+    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    pub(super) pacer: Option<Arc<Pacer>>,
+}
+
+/// One core's part of a new inbound.
+pub(super) struct Opening {
+    pub(super) id: u64,
+    pub(super) model: Arc<model::Inbound>,
+    pub(super) shared: inbound::Shared,
+    pub(super) sockets: Sockets,
+    pub(super) pacer: Option<Arc<Pacer>>,
+    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    pub(super) metrics: Arc<InboundMetrics>,
+    /// Lives as long as a socket does.
+    pub(super) alive: mpsc::Sender<()>,
+}
+
+/// One core's part of an inbound that is changed in place.
+pub(super) struct Update {
+    pub(super) id: u64,
+    pub(super) model: Arc<model::Inbound>,
+    pub(super) shared: inbound::Shared,
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Order").field("close", &self.close).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! Inbounds that come and go by themselves, beside those of the configuration.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use adit_config::model;
+
+use super::held::{Held, Prepared};
+use super::{Engine, StartError};
+use crate::metrics::InboundMetrics;
+use crate::status::Directory;
+
+/// Opens ports; any thread may hold one.
+#[derive(Debug, Clone)]
+pub struct Ports(pub(super) Arc<Engine>);
+
+/// A port that is open until it is dropped.
+#[derive(Debug)]
+pub struct Port {
+    engine: Arc<Engine>,
+    addresses: Vec<SocketAddr>,
+    warnings: Vec<String>,
+    metrics: Arc<[Arc<InboundMetrics>]>,
+    held: Option<Held>,
+}
+
+/// The traffic of the configuration's own inbounds.
+#[derive(Debug, Clone)]
+pub struct Meter(pub(super) Arc<Directory>);
+
+impl Meter {
+    /// Port and payload bytes, both ways together, of every inbound.
+    pub fn bytes(&self) -> Vec<(u16, u64)> {
+        self.0.bytes()
+    }
+}
+
+impl Ports {
+    /// Opens a port. When this returns, connections are accepted.
+    ///
+    /// # Errors
+    /// [`StartError`], also once the process is to end.
+    pub fn open(&self, inbound: model::Inbound) -> Result<Port, StartError> {
+        let engine = &self.0;
+        let state = engine.state();
+        if engine.is_ending() {
+            return Err(StartError::Ending);
+        }
+        if state.config.outbound(&inbound.outbound).is_none() {
+            let source = std::io::Error::new(std::io::ErrorKind::NotFound, "its outbound does not exist");
+            return Err(StartError::Build { name: inbound.name, source });
+        }
+        let ledger = state.ledger();
+        let prepared = Prepared::new(engine, Arc::new(inbound), &state.config, &ledger, None)?;
+        let (warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses.clone());
+        let mut orders = engine.orders();
+        let held = prepared.open(&mut orders);
+        let is_open = engine.send(orders);
+        let metrics = held.metrics.clone();
+        let port = Port { engine: engine.clone(), addresses, warnings, metrics, held: Some(held) };
+        if is_open { Ok(port) } else { Err(StartError::Ending) }
+    }
+}
+
+impl Port {
+    /// The addresses that are listened on.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Options that the system does not give.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Payload bytes since it was opened, both ways together.
+    pub fn bytes(&self) -> u64 {
+        self.metrics.iter().map(|core| core.traffic.up.value() + core.traffic.down.value()).sum()
+    }
+}
+
+/// Ends the connections of the port. Its address is free again afterwards.
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.close(&self.engine);
+        }
+    }
+}

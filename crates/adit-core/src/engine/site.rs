@@ -1,0 +1,369 @@
+//! One core: its inbounds and outbounds, by name, and how it follows orders.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use adit_config::model::{self, Config, Tag};
+use adit_net::accept::Acceptor;
+use adit_net::pace::Pacer;
+use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
+
+use super::order::{Opening, Order, Put, Update};
+use super::sockets::Sockets;
+use crate::access::{Access, DirectRoute};
+use crate::carrier;
+use crate::conns::{Conns, TICK};
+use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
+use crate::guard::Guard;
+use crate::inbound::{self, Inbound, Slot, Surroundings};
+use crate::metrics::InboundMetrics;
+use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets};
+use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+
+/// While draining, a connection that has not authenticated is waited for this long: it is no download.
+const UNAUTHENTICATED: Duration = Duration::from_secs(1);
+/// Time for the last connections to be reset when the process ends.
+const CUT: Duration = Duration::from_millis(100);
+
+/// What a core thread is built from; it crosses threads once.
+pub(super) struct Plan {
+    pub(super) config: Arc<Config>,
+    pub(super) orders: Orders<Order>,
+    pub(super) memory: Arc<carrier::Memory>,
+    /// The number of this core, of so many.
+    pub(super) index: usize,
+    pub(super) count: usize,
+}
+
+/// What one core runs.
+struct Site {
+    index: usize,
+    count: usize,
+    config: RefCell<Arc<Config>>,
+    pool: Pool,
+    guard: Rc<Guard>,
+    active: Rc<Cell<usize>>,
+    carrier: carrier::Context,
+    scratch: SharedScratch,
+    outbounds: Rc<Outbounds>,
+    direct: RefCell<Option<DirectRoute>>,
+    udp: Rc<model::Udp>,
+    /// By the numbers that the engine gives.
+    inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
+    /// What compares the members of each group, on the first core; it ends when dropped.
+    probers: RefCell<BTreeMap<Tag, Stopper>>,
+}
+
+/// An inbound on one core.
+struct OpenInbound {
+    model: Arc<model::Inbound>,
+    slot: Slot,
+    live: Rc<Live>,
+    core: Rc<CoreContext>,
+    metrics: Arc<InboundMetrics>,
+    pacer: Option<Arc<Pacer>>,
+    /// Of each of its sockets for datagrams, with what the cores of its address share.
+    renewals: Vec<(Rc<Renewal>, Arc<Exchange>)>,
+    /// Ends its listeners.
+    stopper: Stopper,
+}
+
+/// Runs a core until `stop`.
+pub(super) async fn run(plan: Plan, stop: Stop) {
+    let Plan { config, orders, memory, index, count } = plan;
+    let per_core = |limit: usize| limit.div_ceil(count);
+    let limits = &config.limits;
+    let guard =
+        Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
+    let active = Rc::new(Cell::new(0));
+    let site = Rc::new(Site {
+        index,
+        count,
+        pool: Pool::new(),
+        guard: Rc::new(guard),
+        carrier: carrier::Context::new(active.clone(), memory),
+        active,
+        scratch: SharedScratch::default(),
+        outbounds: Rc::new(Outbounds::new(outbound::nowhere())),
+        direct: RefCell::default(),
+        udp: Rc::new(config.udp.clone()),
+        inbounds: RefCell::default(),
+        probers: RefCell::default(),
+        config: RefCell::new(config),
+    });
+    rt::spawn_local(site.clone().follow(orders, stop.clone()));
+    rt::spawn_local(keep_house(site.clone()));
+    Box::pin(wait_for_end(&site, stop)).await;
+}
+
+impl Site {
+    /// Follows orders until the process drains; from then on nothing is opened.
+    async fn follow(self: Rc<Self>, mut orders: Orders<Order>, mut stop: Stop) {
+        let follow = async {
+            while let Some(order) = orders.next().await {
+                self.obey(order);
+            }
+        };
+        rt::race(stop.draining(), follow).await;
+        self.inbounds.borrow().values().for_each(|inbound| inbound.stopper.drain());
+        // Inbounds may still be closed while connections finish, each at a time of its own.
+        while let Some(order) = orders.next().await {
+            order.close.into_iter().for_each(|id| self.close(id));
+        }
+    }
+
+    fn obey(&self, order: Order) {
+        let Order { config, put, remove, open, update, close, done } = order;
+        let is_other = config.is_some();
+        if let Some(config) = config {
+            self.direct.replace(DirectRoute::new(&config));
+            self.config.replace(config);
+        }
+        put.into_iter().for_each(|put| self.put(put));
+        close.into_iter().for_each(|id| self.close(id));
+        let mut renewed = Vec::new();
+        for update in update {
+            renewed.extend(self.update(update));
+        }
+        open.into_iter().for_each(|opening| self.open(opening));
+        for (id, inbound) in &mut *self.inbounds.borrow_mut() {
+            self.refresh(inbound, is_other, renewed.contains(id));
+        }
+        for name in remove {
+            self.outbounds.remove(&name);
+            self.probers.borrow_mut().remove(&name);
+        }
+        drop(done);
+    }
+
+    fn put(&self, put: Put) {
+        let Put { model, shared, metrics, carrier, pacer } = put;
+        let config = self.config.borrow().clone();
+        let name = model.name.clone();
+        let around = Around { model: &model, udp: &config.udp, pool: &self.pool };
+        let leaf = match &*shared {
+            outbound::Shared::Group(shared) => {
+                let members = self.outbounds.clone();
+                let group = Rc::new(Group::new(shared.clone(), members, &config.udp, &self.pool));
+                self.compare(&name, &group);
+                let packets = config
+                    .carries_datagrams(&name)
+                    .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
+                Leaf { outbound: group, packets }
+            }
+            outbound::Shared::Outbound(factory) => {
+                let client = |shared| {
+                    let carrier = model.dial.carrier.as_ref()?;
+                    let egress = model.dial.egress.clone();
+                    Some(carrier::Client::new(shared, carrier, egress, self.count, self.carrier.clone()))
+                };
+                self.probers.borrow_mut().remove(&name);
+                let beneath = (carrier.and_then(client), pacer);
+                factory.on_core(Connector::new(&model, metrics, beneath), &around)
+            }
+        };
+        self.outbounds.put(name, leaf);
+    }
+
+    /// Compares the members of a group, on one core for all.
+    fn compare(&self, name: &Tag, group: &Rc<Group>) {
+        if self.index != 0 {
+            return;
+        }
+        // It was read before, when the group was made.
+        let Ok(check) = Check::new(group.shared().check()) else { return };
+        let (stopper, mut stop) = Stopper::new();
+        let (group, pool) = (group.clone(), self.pool.clone());
+        rt::spawn_local(async move {
+            rt::race(stop.draining(), Box::pin(outbound::check_members(group, check, pool))).await;
+        });
+        self.probers.borrow_mut().insert(name.clone(), stopper);
+    }
+
+    fn open(&self, opening: Opening) {
+        let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
+        let core = Rc::new(CoreContext {
+            pool: self.pool.clone(),
+            conns: Rc::new(Conns::default()),
+            log_destinations: self.config.borrow().log.destinations,
+        });
+        let live = Rc::new(Live::new(self.outbounds.clone(), model.outbound.clone(), self.access(&model)));
+        let around = self.around(&live, &core, &metrics, pacer.clone());
+        let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
+        let (stopper, stop) = Stopper::new();
+        for link in sockets.take_links() {
+            let Some(shared) = carrier.clone() else { continue };
+            let (slot, context, stop, alive) =
+                (slot.clone(), self.carrier.clone(), stop.clone(), alive.clone());
+            match link {
+                Ok(link) => rt::spawn_local(async move {
+                    inbound::accept_carried(slot, shared, context, link, stop).await;
+                    drop(alive);
+                }),
+                Err(error) => tracing::error!(inbound = &*model.name, %error, "listener lost"),
+            }
+        }
+        let renewals = self.serve(&slot, sockets, &stop, &alive);
+        live.leaf().outbound.begin_use();
+        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, stopper };
+        self.inbounds.borrow_mut().insert(id, inbound);
+    }
+
+    fn access(&self, model: &model::Inbound) -> Option<Rc<Access>> {
+        Access::new(&self.config.borrow(), model, self.direct.borrow().as_ref())
+    }
+
+    fn around(
+        &self,
+        live: &Rc<Live>,
+        core: &Rc<CoreContext>,
+        metrics: &Arc<InboundMetrics>,
+        pacer: Option<Arc<Pacer>>,
+    ) -> Surroundings {
+        Surroundings {
+            metrics: metrics.clone(),
+            live: live.clone(),
+            core: core.clone(),
+            guard: self.guard.clone(),
+            active: self.active.clone(),
+            udp: self.udp.clone(),
+            scratch: self.scratch.clone(),
+            pacer,
+        }
+    }
+
+    /// Runs an inbound on its sockets until `stop`; `alive` is dropped with the last of them.
+    fn serve(
+        &self,
+        slot: &Slot,
+        sockets: Sockets,
+        stop: &Stop,
+        alive: &mpsc::Sender<()>,
+    ) -> Vec<(Rc<Renewal>, Arc<Exchange>)> {
+        let tcp = sockets.listeners.into_iter().map(Acceptor::from_std);
+        let unix = sockets.unix.into_iter().map(Acceptor::from_local);
+        for acceptor in tcp.chain(unix) {
+            let (slot, stop, alive) = (slot.clone(), stop.clone(), alive.clone());
+            match acceptor {
+                Ok(acceptor) => rt::spawn_local(async move {
+                    inbound::accept(slot, acceptor, stop).await;
+                    drop(alive);
+                }),
+                Err(error) => tracing::error!(inbound = &*slot.borrow().name, %error, "listener lost"),
+            }
+        }
+        let mut renewals = Vec::new();
+        for (socket, exchange) in sockets.datagrams {
+            let inbound = slot.borrow().clone();
+            let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
+            let renewal = Rc::new(Renewal::default());
+            renewals.push((renewal.clone(), exchange));
+            let listener = inbound.packet_listener(packets, socket, renewal);
+            let (stop, alive) = (stop.clone(), alive.clone());
+            rt::spawn_local(async move {
+                Box::pin(inbound.run_datagrams(listener, stop)).await;
+                drop(alive);
+            });
+        }
+        renewals
+    }
+
+    /// New connections meet the inbound as it is in `update`. Gives its number back if it is open.
+    fn update(&self, update: Update) -> Option<u64> {
+        let Update { id, model, shared } = update;
+        let mut inbounds = self.inbounds.borrow_mut();
+        let inbound = inbounds.get_mut(&id)?;
+        let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
+        inbound.slot.replace(Rc::new(Inbound::new(&model, &shared, around)));
+        inbound.live.set_outbound(&model.outbound);
+        inbound.model = model;
+        Some(id)
+    }
+
+    /// Has an inbound see the changes around it: with another configuration its rules; if it `is_renewed` itself, its
+    /// users that send datagrams.
+    fn refresh(&self, inbound: &mut OpenInbound, is_other: bool, is_renewed: bool) {
+        if is_other {
+            inbound.live.set_access(self.access(&inbound.model));
+        }
+        inbound.live.leaf().outbound.begin_use();
+        if !is_renewed {
+            return;
+        }
+        let current = inbound.slot.borrow().clone();
+        for (renewal, exchange) in &inbound.renewals {
+            if let Some(packets) = current.packets((exchange.clone(), self.index)) {
+                renewal.renew(packets);
+            }
+        }
+    }
+
+    fn close(&self, id: u64) {
+        let Some(inbound) = self.inbounds.borrow_mut().remove(&id) else { return };
+        inbound.core.conns.cut();
+        inbound.stopper.end();
+    }
+
+    /// Every table of connections.
+    fn each_table(&self, mut action: impl FnMut(&Conns)) {
+        self.inbounds.borrow().values().for_each(|inbound| action(&inbound.core.conns));
+    }
+}
+
+/// Returns when the core is to end: after draining, or at once when told so.
+async fn wait_for_end(site: &Site, stop: Stop) {
+    let Site { guard, active, .. } = site;
+    let (mut draining, mut ending) = (stop.clone(), stop);
+    draining.draining().await;
+    let limit = site.config.borrow().limits.drain;
+    site.each_table(Conns::end_resting);
+    let unauthenticated = async {
+        rt::sleep(limit.min(UNAUTHENTICATED)).await;
+        guard.dismiss();
+        std::future::pending().await
+    };
+    let drained = Box::pin(async {
+        rt::timeout(limit, rt::race(finished(active), unauthenticated)).await.ok();
+    });
+    rt::race(ending.ending(), drained).await;
+    if active.get() > 0 {
+        tracing::info!(connections = active.get(), "ending connections that are still open");
+        // Closing without a word would pass off what has come so far as the whole.
+        site.each_table(Conns::cut);
+        rt::timeout(CUT, finished(active)).await.ok();
+    }
+}
+
+/// Returns when no connection is left.
+async fn finished(active: &Cell<usize>) {
+    while active.get() > 0 {
+        rt::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The core's second hand: idle connections, reports, freed memory.
+async fn keep_house(site: Rc<Site>) {
+    loop {
+        rt::sleep(TICK).await;
+        let idle = site.config.borrow().limits.idle;
+        let mut is_worth_trimming = false;
+        site.each_table(|conns| {
+            conns.sweep(idle);
+            is_worth_trimming |= conns.take_worth_trimming();
+        });
+        site.pool.trim();
+        for (source, count) in site.guard.take_report(rt::now()) {
+            tracing::info!(
+                %source,
+                count,
+                "authentication failed: wrong key, another protocol or version, or a probe"
+            );
+        }
+        if is_worth_trimming {
+            adit_net::trim_heap();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The listening sockets of an inbound.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use adit_config::model;
+use adit_net::listen::{self, ListenOptions};
+use adit_net::options::Warning;
+use adit_net::plugin::{Plugins, Role};
+use adit_net::udp::{RawListener, RawSocket, Socket, listen_raw};
+
+use super::StartError;
+use crate::carrier;
+use crate::packet::Exchange;
+
+/// The sockets of one inbound on one core.
+#[derive(Default)]
+pub(super) struct Sockets {
+    pub(super) listeners: Vec<std::net::TcpListener>,
+    pub(super) unix: Vec<listen::LocalListener>,
+    /// With what the cores of one address share.
+    pub(super) datagrams: Vec<(std::net::UdpSocket, Arc<Exchange>)>,
+    /// For the sessions of carriers.
+    carriers: Vec<std::net::UdpSocket>,
+    raw: Vec<RawListener>,
+}
+
+impl Sockets {
+    /// What sessions of carriers come by, on the current event loop.
+    pub(super) fn take_links(&mut self) -> impl Iterator<Item = io::Result<carrier::Link>> + use<> {
+        let udp = std::mem::take(&mut self.carriers).into_iter();
+        let udp = udp.map(|socket| Socket::from_std(socket).map(carrier::Link::Udp));
+        let raw = std::mem::take(&mut self.raw).into_iter();
+        udp.chain(raw.map(|listener| RawSocket::from_listener(listener).map(carrier::Link::Tcp)))
+    }
+}
+
+/// What an inbound listens with.
+pub(super) struct Listening {
+    /// One for each core.
+    pub(super) sockets: Vec<Sockets>,
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Listens for `inbound` on so many cores; for datagrams if it `takes` any.
+///
+/// # Errors
+/// When one of its addresses cannot be had, or its plugin does not start.
+pub(super) fn listen(
+    inbound: &model::Inbound,
+    takes: bool,
+    cores: usize,
+    plugins: &mut Plugins,
+) -> Result<Listening, StartError> {
+    let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
+    let (mut addresses, mut warnings) = (Vec::new(), Vec::new());
+    for addr in &inbound.listen {
+        if !inbound.transports().tcp() && !inbound.takes_datagrams() {
+            continue;
+        }
+        let (addr, found) = open(inbound, *addr, takes, &mut sockets, plugins)?;
+        addresses.push(addr);
+        warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
+    }
+    open_unix(inbound, &mut sockets)?;
+    Ok(Listening { sockets, addresses, warnings })
+}
+
+/// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
+fn open(
+    inbound: &model::Inbound,
+    mut addr: SocketAddr,
+    takes: bool,
+    cores: &mut [Sockets],
+    plugins: &mut Plugins,
+) -> Result<(SocketAddr, Vec<String>), StartError> {
+    let options = ListenOptions {
+        v6_only: listen::needs_v6_only(addr, &inbound.listen),
+        ..ListenOptions::from(&inbound.socket)
+    };
+    let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
+    let mut warnings = Vec::new();
+    if let Some(carrier) = &inbound.socket.carrier {
+        let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.carriers.push(socket);
+        }
+        if carrier.raw_tcp {
+            let raw = listen_raw(made.addr, &options, cores.len()).map_err(failed)?;
+            for (core, listeners) in cores.iter_mut().zip(raw) {
+                core.raw.extend(listeners);
+            }
+        }
+        return Ok((made.addr, made.warnings.iter().map(ToString::to_string).collect()));
+    }
+    let has_streams = inbound.transports().tcp();
+    let mut behind = Behind::default();
+    if let Some(plugin) = inbound.plugin() {
+        (addr, behind) = open_behind(inbound, plugin, addr, cores.len(), plugins)?;
+    } else if has_streams
+        && takes
+        && addr.port() == 0
+        // What cannot be had is reported by who needs it below.
+        && let Ok((streams, datagrams)) = listen::listen_both(addr, &options, cores.len())
+    {
+        addr = streams.addr;
+        behind = Behind { streams: Some(streams), datagrams: Some(datagrams) };
+    }
+    if has_streams {
+        let made = match behind.streams.take() {
+            Some(made) => made,
+            None => listen::listen_many(addr, &options, cores.len())
+                .inspect(|made| addr = made.addr)
+                .map_err(failed)?,
+        };
+        warnings.extend(made.warnings.iter().map(ToString::to_string));
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.listeners.push(socket);
+        }
+    }
+    if takes {
+        let own = behind.datagrams.take().map(Ok);
+        let own = own.unwrap_or_else(|| {
+            listen::listen_datagrams(addr, &options, cores.len()).inspect(|made| addr = made.addr)
+        });
+        let made = match own {
+            Ok(made) => made,
+            // The rest works without them.
+            Err(error) if !inbound.needs_datagrams() => {
+                warnings.push(format!("no datagrams: {error}: {}", error.source));
+                return Ok((addr, warnings));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let shown = made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6);
+        warnings.extend(shown.map(|warning| warning.to_string()));
+        let exchange = Arc::new(Exchange::new(cores.len()));
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.datagrams.push((socket, exchange.clone()));
+        }
+    }
+    Ok((addr, warnings))
+}
+
+/// Listens on the unix socket of `inbound`, if it has one.
+fn open_unix(inbound: &model::Inbound, cores: &mut [Sockets]) -> Result<(), StartError> {
+    let Some(path) = &inbound.socket.unix else { return Ok(()) };
+    let made = listen::listen_unix(path, cores.len());
+    let made =
+        made.map_err(|source| StartError::Unix { name: inbound.name.clone(), path: path.clone(), source })?;
+    for (core, socket) in cores.iter_mut().zip(made) {
+        core.unix.push(socket);
+    }
+    Ok(())
+}
+
+/// Sockets on loopback for what a plugin brings.
+#[derive(Default)]
+struct Behind {
+    streams: Option<listen::Listeners>,
+    datagrams: Option<listen::DatagramSockets>,
+}
+
+/// Listens on loopback for what `plugin` carries, and has it listen on `addr`; returns where that is.
+fn open_behind(
+    inbound: &model::Inbound,
+    plugin: model::Plugin,
+    addr: SocketAddr,
+    count: usize,
+    plugins: &mut Plugins,
+) -> Result<(SocketAddr, Behind), StartError> {
+    let fail = |source| StartError::Build { name: inbound.name.clone(), source };
+    let public = if addr.port() == 0 { listen::free_port(addr.ip(), 0).map_err(fail)? } else { addr };
+    let (streams, datagrams) = listen::listen_behind(plugin.transports, count)
+        .map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
+    let local = streams.as_ref().map(|made| made.addr).or_else(|| datagrams.as_ref().map(|made| made.addr));
+    let role = Role::Server { public, local: local.expect("a plugin carries something") };
+    plugins.start(&inbound.name, &plugin, role).map_err(fail)?;
+    Ok((public, Behind { streams, datagrams }))
+}

@@ -1,0 +1,354 @@
+//! A configuration takes the place of another one while connections and flows are open: those that it does not concern
+//! do not notice.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "these tests are the world outside")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_config::dialect::native;
+use adit_config::dialect::shadowsocks::{Family, acl};
+use adit_config::model::Config;
+use adit_config::model::acl::AccessList;
+use adit_core::{Running, start};
+use adit_testkit::unused_addr;
+
+const METHOD: &str = "2022-blake3-aes-128-gcm";
+const MAIN: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
+const ANN: &str = "AQAAAAAAAAAAAAAAAAAAAA==";
+const BOB: &str = "AgAAAAAAAAAAAAAAAAAAAA==";
+const TIME: Duration = Duration::from_secs(20);
+
+/// What a configuration has beside what is held.
+#[derive(Clone)]
+struct Extra {
+    /// Where the inbound that comes and goes listens, if it is there.
+    guest: Option<SocketAddr>,
+    /// Timeout in seconds of the outbound that comes and goes, if it is there.
+    spare: Option<u32>,
+    /// Bob is a user.
+    bob: bool,
+    /// Ann's rate in MB/s.
+    rate: u32,
+    /// What the tunnel through a group may choose from.
+    members: &'static str,
+    /// The guest may not reach this.
+    blocked: Option<&'static str>,
+}
+
+/// Addresses and the echo behind them.
+struct Place {
+    held: SocketAddr,
+    chain: SocketAddr,
+    grouped: SocketAddr,
+    server: SocketAddr,
+    bobs: SocketAddr,
+    echo: SocketAddr,
+}
+
+impl Place {
+    fn new() -> Self {
+        let [held, chain, grouped, server, bobs] = [(); 5].map(|()| unused_addr());
+        Self { held, chain, grouped, server, bobs, echo: echo() }
+    }
+
+    fn config(&self, extra: &Extra) -> Config {
+        let Self { held, chain, grouped, server, bobs, echo } = self;
+        let tunnel = |name: &str, at: &SocketAddr, outbound: &str| {
+            format!(
+                "[[inbound]]\nname = \"{name}\"\nprotocol = \"tunnel\"\nlisten = \"{at}\"\ntarget = \"{echo}\"\n\
+                 mode = \"tcp-and-udp\"\noutbound = \"{outbound}\"\n"
+            )
+        };
+        let client = |name: &str, key: &str| {
+            format!(
+                "[[outbound]]\nname = \"{name}\"\nprotocol = \"shadowsocks\"\nserver = \"{server}\"\n\
+                 method = \"{METHOD}\"\npassword = \"{MAIN}:{key}\"\nmode = \"tcp-and-udp\"\n"
+            )
+        };
+        let mut text = format!(
+            "cores = 2\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n{}",
+            tunnel("held", held, "direct")
+        );
+        text += &tunnel("chain", chain, "ann");
+        text += &tunnel("grouped", grouped, "group");
+        text += &tunnel("bobs", bobs, "bob");
+        if let Some(at) = &extra.guest {
+            let outbound = if extra.spare.is_some() { "spare" } else { "direct" };
+            text += &tunnel("guest", at, outbound);
+        }
+        let bob =
+            if extra.bob { format!(", {{ name = \"bob\", password = \"{BOB}\" }}") } else { String::new() };
+        text += &format!(
+            "[[inbound]]\nname = \"server\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\nmethod = \"{METHOD}\"\n\
+             password = \"{MAIN}\"\nmode = \"tcp-and-udp\"\noutbound = \"direct\"\n\
+             users = [{{ name = \"ann\", password = \"{ANN}\", rate = \"{}MB\" }}{bob}]\n",
+            extra.rate
+        );
+        text += "[[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n";
+        text += &client("ann", ANN);
+        text += &client("bob", BOB);
+        text += &format!(
+            "[[outbound]]\nname = \"group\"\nprotocol = \"group\"\nmembers = [{}]\n\
+                 check-url = \"http://127.0.0.1:1/\"\ncheck-dns = \"127.0.0.1:1\"\n",
+            extra.members
+        );
+        if let Some(timeout) = extra.spare {
+            text +=
+                &format!("[[outbound]]\nname = \"spare\"\nprotocol = \"direct\"\ntimeout = \"{timeout}s\"\n");
+        }
+        let mut config =
+            native::parse("apply.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config;
+        if let Some(blocked) = extra.blocked {
+            let rules = format!("[proxy_all]\n[bypass_list]\n{blocked}\n");
+            let list = AccessList::new(acl::parse(Family::Rust, "rules", &rules).unwrap().0);
+            config.acl_of.insert("guest".into(), list);
+        }
+        config
+    }
+}
+
+impl Extra {
+    fn none() -> Self {
+        let members = "{ name = \"direct\" }";
+        Self { guest: None, spare: None, bob: true, rate: 500, members, blocked: None }
+    }
+}
+
+/// Sends every stream's bytes and every datagram back.
+fn echo() -> SocketAddr {
+    let at = unused_addr();
+    let listener = TcpListener::bind(at).unwrap();
+    let socket = UdpSocket::bind(at).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let serve = move || {
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    if stream.write_all(&bytes[..len]).is_err() {
+                        return;
+                    }
+                }
+            };
+            thread::Builder::new().stack_size(64 * 1024).spawn(serve).unwrap();
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&bytes[..len], from).unwrap();
+        }
+    });
+    at
+}
+
+/// What is open while configurations change.
+struct Held {
+    streams: Vec<TcpStream>,
+    flows: Vec<UdpSocket>,
+    turn: u32,
+}
+
+impl Held {
+    fn open(at: &[SocketAddr], streams: usize, flows: usize) -> Self {
+        let stream = |i: usize| {
+            let stream = TcpStream::connect(at[i % at.len()]).unwrap();
+            stream.set_read_timeout(Some(TIME)).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        };
+        let flow = |i: usize| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(at[i % at.len()]).unwrap();
+            socket.set_read_timeout(Some(TIME)).unwrap();
+            socket
+        };
+        let mut held = Self {
+            streams: (0..streams).map(stream).collect(),
+            flows: (0..flows).map(flow).collect(),
+            turn: 0,
+        };
+        held.exchange("at first");
+        held
+    }
+
+    /// Every stream and every flow carries a message there and back; nothing is lost.
+    fn exchange(&mut self, after: &str) {
+        self.send();
+        self.receive(after);
+    }
+
+    fn message(&self, i: usize) -> [u8; 8] {
+        let (turn, i) = (self.turn, u32::try_from(i).unwrap());
+        (u64::from(turn) << 32 | u64::from(i)).to_be_bytes()
+    }
+
+    fn send(&mut self) {
+        self.turn += 1;
+        for (i, mut stream) in self.streams.iter().enumerate() {
+            stream.write_all(&self.message(i)).unwrap();
+        }
+        for (i, flow) in self.flows.iter().enumerate() {
+            assert_eq!(flow.send(&self.message(i)).unwrap(), 8);
+        }
+    }
+
+    fn receive(&self, after: &str) {
+        let mut bytes = [0; 8];
+        for (i, mut stream) in self.streams.iter().enumerate() {
+            stream.read_exact(&mut bytes).unwrap_or_else(|error| panic!("stream {i} {after}: {error}"));
+            assert_eq!(bytes, self.message(i), "stream {i} {after}");
+        }
+        for (i, flow) in self.flows.iter().enumerate() {
+            let len = flow.recv(&mut bytes).unwrap_or_else(|error| panic!("flow {i} {after}: {error}"));
+            assert_eq!((len, bytes), (8, self.message(i)), "flow {i} {after}");
+        }
+    }
+
+    /// Changes the configuration while messages are under way.
+    fn through(&mut self, running: &Running, config: &Config, what: &str) -> adit_core::Changes {
+        self.send();
+        let changes = running.apply(config).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.receive(what);
+        self.exchange(what);
+        changes
+    }
+}
+
+fn works(at: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(at) else { return false };
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    let mut answer = [0; 5];
+    stream.write_all(b"hello").is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *b"hello"
+}
+
+fn names(tags: &[adit_config::model::Tag]) -> Vec<&str> {
+    tags.iter().map(|tag| &**tag).collect()
+}
+
+fn each_kind_of_change(streams: usize, flows: usize, times: usize) {
+    let place = Place::new();
+    let none = Extra::none();
+    let running = start(&place.config(&none)).unwrap();
+    let mut held = Held::open(&[place.held, place.chain, place.grouped], streams, flows);
+    let guests = [unused_addr(), unused_addr()];
+    let mut bob = TcpStream::connect(place.bobs).unwrap();
+    for round in 0..times {
+        let [one, two] = guests;
+        let mut step = |extra: &Extra, what: &str| held.through(&running, &place.config(extra), what);
+        let with = Extra { guest: Some(one), ..none.clone() };
+        assert_eq!(names(&step(&with, "inbound added").opened), ["guest"]);
+        assert!(works(one), "round {round}");
+        let moved = Extra { guest: Some(two), ..none.clone() };
+        let changes = step(&moved, "inbound moved");
+        assert_eq!((names(&changes.opened), names(&changes.closed)), (vec!["guest"], vec!["guest"]));
+        assert!(works(two) && TcpStream::connect(one).is_err(), "round {round}");
+        let spare = Extra { spare: Some(5), ..moved.clone() };
+        let changes = step(&spare, "outbound added");
+        assert_eq!((names(&changes.outbounds_put), names(&changes.updated)), (vec!["spare"], vec!["guest"]));
+        assert!(works(two));
+        assert_eq!(
+            names(&step(&Extra { spare: Some(6), ..spare.clone() }, "outbound changed").outbounds_put),
+            ["spare"]
+        );
+        assert!(works(two));
+        assert_eq!(names(&step(&moved, "outbound removed").outbounds_removed), ["spare"]);
+        assert!(works(two));
+        let blocked = Extra { blocked: Some("10.0.0.0/8"), ..moved.clone() };
+        assert!(step(&blocked, "access rule added").opened.is_empty());
+        assert!(works(two));
+        assert_eq!(names(&step(&none, "inbound removed").closed), ["guest"]);
+        assert!(TcpStream::connect(two).is_err());
+        bob.write_all(b"bob").unwrap();
+        bob.read_exact(&mut [0; 3]).unwrap();
+        let changes = step(&Extra { bob: false, ..none.clone() }, "user removed");
+        assert_eq!((names(&changes.updated), changes.opened), (vec!["server"], vec![]));
+        bob.set_read_timeout(Some(TIME)).unwrap();
+        assert!(!matches!(bob.read(&mut [0; 3]), Ok(1..)), "the connection of a removed user has ended");
+        assert!(!works(place.bobs));
+        assert_eq!(names(&step(&none, "user added").updated), ["server"]);
+        bob = TcpStream::connect(place.bobs).unwrap();
+        bob.set_read_timeout(Some(TIME)).unwrap();
+        assert_eq!(names(&step(&Extra { rate: 600, ..none.clone() }, "limits changed").updated), ["server"]);
+        let members = "{ name = \"direct\" }, { name = \"ann\" }";
+        assert_eq!(
+            names(&step(&Extra { members, ..none.clone() }, "group changed").groups_changed),
+            ["group"]
+        );
+        step(&none, "group changed back");
+        assert_eq!(running.apply(&place.config(&none)).unwrap(), adit_core::Changes::default());
+    }
+    counters_add_up(&running, &held);
+    running.end();
+}
+
+fn counters_add_up(running: &Running, held: &Held) {
+    let expected = u64::from(held.turn) * 8;
+    let until = Instant::now() + TIME;
+    loop {
+        let status = running.status();
+        let of = |name: &str| status.inbounds.iter().find(|inbound| inbound.name == name).unwrap();
+        let ways = ["held", "chain", "grouped"];
+        let (mut up, mut down, mut datagrams) = (0, 0, 0);
+        for inbound in ways.map(of) {
+            up += inbound.up_bytes;
+            down += inbound.down_bytes;
+            datagrams += inbound.datagrams.as_ref().map_or(0, |datagrams| datagrams.up + datagrams.down);
+            assert_eq!(inbound.datagrams.as_ref().map_or(0, |datagrams| datagrams.dropped.len()), 0);
+        }
+        let streams = held.streams.len() as u64 * expected;
+        let flows = held.flows.len() as u64 * u64::from(held.turn) * 2;
+        let open: i64 = ways.map(of).iter().map(|inbound| inbound.open).sum();
+        let ann = of("server").users.iter().find(|user| user.name == "ann").unwrap();
+        let is_right =
+            open == held.streams.len() as i64 && datagrams >= flows && up >= streams && down >= streams;
+        if is_right && ann.up_bytes == ann.down_bytes {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "{open} open, {up} up, {down} down, {streams}; {datagrams} of {flows}; {ann:?}"
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn changes_touch_their_own_connections_alone() {
+    each_kind_of_change(60, 20, 2);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_thousand_streams_and_two_hundred_flows_live_through_twenty_changes_of_each_kind() {
+    each_kind_of_change(1000, 200, 20);
+}
+
+#[test]
+fn what_cannot_be_had_changes_nothing() {
+    let place = Place::new();
+    let none = Extra::none();
+    let running = start(&place.config(&none)).unwrap();
+    let mut held = Held::open(&[place.held, place.chain], 10, 5);
+    let before = running.status();
+    let taken = unused_addr();
+    let holder = TcpListener::bind(taken).unwrap();
+    held.send();
+    let error = running
+        .apply(&place.config(&Extra { guest: Some(taken), spare: Some(1), ..none.clone() }))
+        .unwrap_err();
+    held.receive("after an error");
+    assert_eq!(error.to_string(), "inbound guest");
+    let after = running.status();
+    assert_eq!(after.inbounds.len(), before.inbounds.len());
+    assert_eq!(after.outbounds.len(), before.outbounds.len());
+    drop(holder);
+    let other = Config { cores: Some(7), ..place.config(&none) };
+    assert_eq!(running.apply(&other).unwrap().needs_restart, ["cores"]);
+    held.exchange("after a setting that needs a restart");
+    running.end();
+}
