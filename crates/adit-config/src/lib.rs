@@ -10,4 +10,5 @@
 pub mod diagnostic;
 pub mod dialect;
 pub mod model;
+pub mod set;
 pub mod source;

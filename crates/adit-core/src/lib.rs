@@ -25,6 +25,7 @@ mod ports;
 mod record;
 mod relay;
 mod rng;
+pub mod route;
 mod run;
 mod salts;
 mod session;

@@ -5,8 +5,10 @@ pub mod acl;
 mod group;
 mod kcp;
 mod pace;
+pub mod rule;
 mod shadowsocks;
 mod snell;
+mod tag;
 mod tcp;
 mod url;
 mod users;
@@ -29,6 +31,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
 pub use self::url::{HttpUrl, HttpsUrl, UrlError, fuzz_http_url};
 pub use self::users::{Day, DayError, SnellKeys, User, UserLimits, Users, UsersError};
@@ -59,6 +62,12 @@ pub struct Config {
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. An inbound names one by its index.
     pub outbounds: Vec<Outbound>,
+    /// Which requests take another outbound than that of their inbound, in order.
+    pub rules: Vec<rule::Rule>,
+    /// Lists that rules refer to; never two with one name.
+    pub sets: Vec<rule::Set>,
+    /// Which addresses belong to which country, if a rule asks.
+    pub geoip: Option<rule::GeoFile>,
 }
 
 impl Config {
