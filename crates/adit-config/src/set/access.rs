@@ -15,7 +15,7 @@
 //! replaced lets the other end look it up.
 
 use crate::model::acl::{Acl, List};
-use crate::model::rule::{AddressRange, Manner, Matcher, Place, Resolve, Rule, Verdict};
+use crate::model::rule::{AddressRange, Cidr, Manner, Matcher, Place, Resolve, Rule, Verdict};
 use crate::model::{Config, InboundProtocol, Tag};
 use crate::set::{Entries, Scope, Sets};
 
@@ -83,7 +83,10 @@ pub fn list_rules(
             let [no, yes] = [("bypass", &list.bypass), ("proxy", &list.proxy)].map(|part| maker.part(part));
             if list.bypass_all {
                 let inside = yes.sources.unwrap_or(Matcher::Or(Vec::new()));
-                maker.rule([Some(Matcher::Not(Box::new(inside)))], &refuse);
+                // A client without an address, behind a unix socket, is not judged by it.
+                let everywhere = ["0.0.0.0/0", "::/0"].into_iter().filter_map(Cidr::parse).collect();
+                let outside = Matcher::Not(Box::new(inside));
+                maker.rule([Some(Matcher::Source(everywhere)), Some(outside)], &refuse);
             } else {
                 maker.rule([no.sources], &refuse);
             }

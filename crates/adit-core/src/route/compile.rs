@@ -286,8 +286,6 @@ impl<'a> Compiler<'a> {
     /// The atoms of which one must hold for the node to be true.
     fn guard(&self, node: Node) -> Guard {
         match node {
-            Node::Const(true) => None,
-            Node::Const(false) => Some(Vec::new()),
             Node::Atom(table, atom) => Some(vec![(table, atom)]),
             Node::Address(atom, _) => Some(vec![(Table::Address, atom)]),
             Node::And(first, count) => {
@@ -317,12 +315,9 @@ impl<'a> Compiler<'a> {
                 self.children(first, count).iter().any(|node| self.asks(*node))
             }
             Node::Not(child) => self.asks(self.nodes[child as usize]),
-            Node::Const(_)
-            | Node::Atom(..)
-            | Node::Network(_)
-            | Node::Inbound(..)
-            | Node::User(..)
-            | Node::Protocol(..) => false,
+            Node::Atom(..) | Node::Network(_) | Node::Inbound(..) | Node::User(..) | Node::Protocol(..) => {
+                false
+            }
         }
     }
 

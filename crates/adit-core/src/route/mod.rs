@@ -31,9 +31,9 @@ use std::net::{IpAddr, SocketAddr};
 use adit_config::model::Config;
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict};
 use adit_config::set::{Sets, access};
-use adit_proto::wire::Target;
+pub use adit_proto::wire::Target;
 
-pub use self::compile::CompileError;
+pub use self::compile::{CompileError, CompileProblem};
 pub use self::explain::{Explanation, Step, fuzz_route};
 use self::lists::Lists;
 use self::names::Names;
@@ -83,7 +83,6 @@ struct Compiled {
 /// A part of a rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Node {
-    Const(bool),
     /// An atom holds.
     Atom(Table, u32),
     /// An atom of [`Table::Address`] holds.
@@ -213,7 +212,6 @@ impl Router {
     /// What a client's address alone says of a rule.
     fn of_client(&self, node: Node, inbound: Option<u32>, sources: &[u32]) -> Truth {
         match node {
-            Node::Const(yes) => yes.into(),
             Node::Atom(Table::Source, atom) => sources.contains(&atom).into(),
             Node::Inbound(first, count) => self.lists(first, count, inbound).into(),
             Node::And(first, count) => Truth::all(

@@ -127,7 +127,6 @@ impl<'r, 'q> Walk<'r, 'q> {
     pub(super) fn truth(&self, node: Node) -> Truth {
         let router = self.router;
         match node {
-            Node::Const(yes) => yes.into(),
             Node::Atom(table, atom) => self.atoms(table).contains(&atom).into(),
             Node::Address(atom, resolve) => match (self.asked, resolve) {
                 (true, _) => self.atoms(Table::Address).contains(&atom).into(),
