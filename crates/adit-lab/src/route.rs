@@ -131,8 +131,12 @@ fn nested(random: &mut Random, n: u32) -> String {
     let (name, port) = (name(random), 1024 + random.below(60_000));
     let ip = address(random);
     match n % 3 {
-        0 => format!("and = [{{ domain-suffix = \"{name}\" }}, {{ or = [{{ port = {port} }}, {{ network = \"udp\" }}] }}]"),
-        1 => format!("or = [{{ domain = \"{name}\" }}, {{ ip-cidr = \"{ip}/24\", resolve = false }}, {{ port = {port} }}]"),
+        0 => format!(
+            "and = [{{ domain-suffix = \"{name}\" }}, {{ or = [{{ port = {port} }}, {{ network = \"udp\" }}] }}]"
+        ),
+        1 => format!(
+            "or = [{{ domain = \"{name}\" }}, {{ ip-cidr = \"{ip}/24\", resolve = false }}, {{ port = {port} }}]"
+        ),
         _ => format!("not = {{ network = \"tcp\" }}\nsource = \"10.{}.0.0/16\"", random.below(256)),
     }
 }

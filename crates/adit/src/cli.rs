@@ -266,7 +266,9 @@ pub(crate) struct ConvertArgs {
 /// An address, with or without a port.
 fn client(text: &str) -> Result<SocketAddr, &'static str> {
     let alone = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
-    alone.or_else(|_| text.parse()).map_err(|_| "an address such as 192.0.2.1, 192.0.2.1:50000 or 2001:db8::1")
+    alone
+        .or_else(|_| text.parse())
+        .map_err(|_| "an address such as 192.0.2.1, 192.0.2.1:50000 or 2001:db8::1")
 }
 
 fn level(text: &str) -> Result<Level, &'static str> {

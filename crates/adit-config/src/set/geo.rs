@@ -98,8 +98,7 @@ mod tests {
     #[test]
     fn countries_of_a_database() {
         let found = read(DATABASE.to_vec(), &wanted(&["de", "xx", "cn", "us"])).unwrap();
-        let v4: Vec<_> =
-            found.iter().map(|(code, entries)| (code.to_string(), entries.v4.clone())).collect();
+        let v4: Vec<_> = found.iter().map(|(code, entries)| (code.to_string(), entries.v4.clone())).collect();
         let net = |text: &str| match Cidr::parse(text).unwrap().range() {
             AddressRange::V4(first, last) => (first, last),
             AddressRange::V6(..) => panic!("{text}"),

@@ -159,7 +159,8 @@ fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String
 /// Whether an outbound carries such traffic.
 fn carries(config: &Config, outbound: &Outbound, network: Network) -> bool {
     match (&outbound.protocol, network) {
-        (OutboundProtocol::Direct | OutboundProtocol::Reject, _) | (OutboundProtocol::Snell(_), Network::Tcp) => true,
+        (OutboundProtocol::Direct | OutboundProtocol::Reject, _)
+        | (OutboundProtocol::Snell(_), Network::Tcp) => true,
         (OutboundProtocol::Snell(client), Network::Udp) => client.udp,
         (OutboundProtocol::Shadowsocks(client), Network::Tcp) => client.transports.tcp(),
         (OutboundProtocol::Shadowsocks(client), Network::Udp) => client.transports.udp(),
