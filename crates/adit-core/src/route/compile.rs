@@ -102,11 +102,14 @@ impl<'a> Compiler<'a> {
     /// Numbers the inbounds, users and protocols that rules name, in sorted order.
     fn collect_words(&mut self, rules: &[Rule]) {
         for rule in rules {
-            rule.matcher.visit(&mut |matcher| match matcher {
-                Matcher::Inbound(names) => self.inbounds.extend(names.iter().map(|name| (**name).into())),
-                Matcher::User(names) => self.users.extend_from_slice(names),
-                Matcher::Protocol(names) => self.protocols.extend_from_slice(names),
-                _ => {}
+            rule.matcher.visit(&mut |matcher| {
+                if let Matcher::Inbound(names) = matcher {
+                    self.inbounds.extend(names.iter().map(|name| (**name).into()));
+                } else if let Matcher::User(names) = matcher {
+                    self.users.extend_from_slice(names);
+                } else if let Matcher::Protocol(names) = matcher {
+                    self.protocols.extend_from_slice(names);
+                }
             });
         }
         for words in [&mut self.inbounds, &mut self.users, &mut self.protocols] {

@@ -58,27 +58,26 @@ impl Router {
 
     /// Why a matcher, which became `node`, is false.
     fn why(&self, walk: &Walk<'_, '_>, matcher: &Matcher, node: Node) -> String {
-        match matcher {
-            Matcher::And(all) => {
-                let nodes = self.parts(node, all.len());
-                let failed = all.iter().zip(nodes).find(|(_, node)| walk.truth(*node) == Truth::No);
-                failed.map_or_else(String::new, |(matcher, node)| self.why(walk, matcher, node))
-            }
-            Matcher::Or(all) => {
-                /// Alternatives that are told; more do not help.
-                const TOLD: usize = 3;
-                let nodes = self.parts(node, all.len());
-                let each =
-                    all.iter().zip(nodes).take(TOLD).map(|(matcher, node)| self.why(walk, matcher, node));
-                let mut text = each.collect::<Vec<_>>().join("; ");
-                if all.len() > TOLD {
-                    text.push_str(&format!("; and {} more", all.len() - TOLD));
-                }
-                format!("none of: {text}")
-            }
-            Matcher::Not(one) => format!("not: {} matches", one.key()),
-            leaf => compared(walk, leaf),
+        if let Matcher::And(all) = matcher {
+            let nodes = self.parts(node, all.len());
+            let failed = all.iter().zip(nodes).find(|(_, node)| walk.truth(*node) == Truth::No);
+            return failed.map_or_else(String::new, |(matcher, node)| self.why(walk, matcher, node));
         }
+        if let Matcher::Or(all) = matcher {
+            /// Alternatives that are told; more do not help.
+            const TOLD: usize = 3;
+            let nodes = self.parts(node, all.len());
+            let each = all.iter().zip(nodes).take(TOLD).map(|(matcher, node)| self.why(walk, matcher, node));
+            let mut text = each.collect::<Vec<_>>().join("; ");
+            if all.len() > TOLD {
+                text.push_str(&format!("; and {} more", all.len() - TOLD));
+            }
+            return format!("none of: {text}");
+        }
+        if let Matcher::Not(one) = matcher {
+            return format!("not: {} matches", one.key());
+        }
+        compared(walk, matcher)
     }
 
     /// The nodes of `count` matchers; one that was alone has no node above it.
@@ -87,7 +86,16 @@ impl Router {
             Node::And(first, nodes) | Node::Or(first, nodes) if count != 1 => {
                 self.children(first, nodes).to_vec()
             }
-            one => vec![one],
+            Node::And(..)
+            | Node::Or(..)
+            | Node::Atom(..)
+            | Node::Address(..)
+            | Node::Unresolved
+            | Node::Network(_)
+            | Node::Inbound(..)
+            | Node::User(..)
+            | Node::Protocol(..)
+            | Node::Not(_) => vec![node],
         }
     }
 }

@@ -57,8 +57,11 @@ macro_rules! number {
 }
 number!(u16 u32 u128);
 
+/// An atom with the first and last number of a range.
+type Range<T> = (u32, T, T);
+
 /// Ranges with their atoms, on the way to a table.
-pub(super) struct Builder<T>(Vec<(u32, T, T)>);
+pub(super) struct Builder<T>(Vec<Range<T>>);
 
 impl<T> Default for Builder<T> {
     fn default() -> Self {
@@ -98,9 +101,9 @@ impl<T: Number> Builder<T> {
 }
 
 /// The same ranges, ascending by atom, those of one atom apart from each other.
-fn merge<T: Number>(mut all: Vec<(u32, T, T)>) -> Vec<(u32, T, T)> {
+fn merge<T: Number>(mut all: Vec<Range<T>>) -> Vec<Range<T>> {
     all.sort_unstable();
-    let mut merged: Vec<(u32, T, T)> = Vec::with_capacity(all.len());
+    let mut merged: Vec<Range<T>> = Vec::with_capacity(all.len());
     for (atom, first, last) in all {
         match merged.last_mut() {
             Some(before) if before.0 == atom && before.2.next().is_none_or(|end| first <= end) => {
@@ -113,14 +116,14 @@ fn merge<T: Number>(mut all: Vec<(u32, T, T)>) -> Vec<(u32, T, T)> {
 }
 
 /// Keeps the atoms apart that fill too many pieces.
-fn divide<T: Number>(merged: &[(u32, T, T)], points: &[T]) -> (Vec<(u32, T, T)>, Box<[Wide<T>]>) {
+fn divide<T: Number>(merged: &[Range<T>], points: &[T]) -> (Vec<Range<T>>, Box<[Wide<T>]>) {
     // Lists of ranges that do not overlap need one pair per range; this leaves room for four such layers.
     let room = 4 * points.len() + 65_536;
-    let pieces = |(_, first, last): &(u32, T, T)| {
+    let pieces = |(_, first, last): &Range<T>| {
         points.partition_point(|p| p <= last) - points.partition_point(|p| p < first)
     };
     let atoms = merged.chunk_by(|a, b| a.0 == b.0);
-    let mut sized: Vec<(usize, &[(u32, T, T)])> =
+    let mut sized: Vec<(usize, &[Range<T>])> =
         atoms.map(|ranges| (ranges.iter().map(pieces).sum(), ranges)).collect();
     sized.sort_by_key(|(pieces, _)| *pieces);
     let (mut narrow, mut wide, mut used) = (Vec::new(), Vec::new(), 0_usize);

@@ -305,16 +305,23 @@ fn unknown(report: &mut Report<'_>, at: &Span, path: String, what: &str, wanted:
 /// access lists, has no lines.
 pub(super) fn lines(rule: &Rule) -> Option<Vec<(&'static str, String)>> {
     let quoted = value::quote;
-    let mut lines = match &rule.matcher {
-        Matcher::And(all) if is_table(all) => table(all)?,
-        one => table(std::slice::from_ref(one))?,
-    };
+    let mut lines = table(in_one_table(&rule.matcher))?;
     lines.push(match &rule.verdict {
         Verdict::Outbound(tag) => ("outbound", quoted(tag)),
         Verdict::Reject(manner) => ("reject", quoted(manner.name())),
         Verdict::Default => return None,
     });
     Some(lines)
+}
+
+/// The keys of the table that says the same as a matcher.
+fn in_one_table(matcher: &Matcher) -> &[Matcher] {
+    if let Matcher::And(all) = matcher
+        && is_table(all)
+    {
+        return all;
+    }
+    std::slice::from_ref(matcher)
 }
 
 /// Whether matchers can stand in one table: each key once, and one answer for all about looking names up.
@@ -328,10 +335,10 @@ fn is_table(all: &[Matcher]) -> bool {
 }
 
 fn resolve_of(matcher: &Matcher) -> Option<Resolve> {
-    match matcher {
-        Matcher::IpCidr(_, resolve) | Matcher::GeoIp(_, resolve) | Matcher::Set(_, resolve) => Some(*resolve),
-        _ => None,
+    if let Matcher::IpCidr(_, resolve) | Matcher::GeoIp(_, resolve) | Matcher::Set(_, resolve) = matcher {
+        return Some(*resolve);
     }
+    None
 }
 
 fn table(all: &[Matcher]) -> Option<Vec<(&'static str, String)>> {
@@ -346,10 +353,7 @@ fn table(all: &[Matcher]) -> Option<Vec<(&'static str, String)>> {
 }
 
 fn inline(matcher: &Matcher) -> Option<String> {
-    let lines = match matcher {
-        Matcher::And(all) if is_table(all) => table(all)?,
-        one => table(std::slice::from_ref(one))?,
-    };
+    let lines = table(in_one_table(matcher))?;
     let keys: Vec<String> = lines.iter().map(|(key, value)| format!("{key} = {value}")).collect();
     Some(format!("{{ {} }}", keys.join(", ")))
 }
