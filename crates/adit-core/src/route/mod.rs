@@ -202,11 +202,28 @@ impl Router {
         for (n, rule) in self.rules.iter().enumerate() {
             match (self.of_client(rule.root, inbound, &sources), &rule.verdict) {
                 (Truth::No, _) => {}
-                (Truth::Yes, Verdict::Reject(_)) => return Some(n),
+                (Truth::Yes, Verdict::Reject(_)) if self.names_clients(rule.root) => return Some(n),
                 (Truth::Yes | Truth::Unknown, _) => return None,
             }
         }
         None
+    }
+
+    /// Whether a rule is about addresses of clients; one that is not refuses requests, not clients.
+    fn names_clients(&self, node: Node) -> bool {
+        match node {
+            Node::And(first, count) | Node::Or(first, count) => {
+                self.children(first, count).iter().any(|node| self.names_clients(*node))
+            }
+            Node::Not(child) => self.names_clients(self.nodes[child as usize]),
+            Node::Atom(table, _) => table == Table::Source,
+            Node::Address(..)
+            | Node::Unresolved
+            | Node::Network(_)
+            | Node::Inbound(..)
+            | Node::User(..)
+            | Node::Protocol(..) => false,
+        }
     }
 
     /// What a client's address alone says of a rule.
