@@ -7,11 +7,11 @@
 //! | | unlisted targets are allowed | unlisted targets are not |
 //! |---|---|---|
 //! | clients | refused: sources in `no` | refused: sources outside `yes` |
-//! | names | in `yes`: allowed; in `no`: not | the same |
+//! | names, of clients | in `yes`: allowed; in `no`: not | the same |
 //! | addresses as given | in `no`: not | in `no`: not |
 //! | addresses of names | one in `no`: not | one in `yes`: allowed |
 //!
-//! shadowsocks-libev asks for names in `no` first. A name without an address is allowed where the program that is
+//! shadowsocks-libev, and every server, ask for names in `no` first. A name without an address is allowed where the program that is
 //! replaced lets the other end look it up.
 
 use crate::model::acl::{Acl, List};
@@ -93,6 +93,7 @@ pub fn list_rules(
             let [no, yes] = [("block", &list.block), ("allow", &list.allow)].map(|part| maker.part(part));
             // A name that cannot be looked up is dialled, for the error to be reported as always.
             let asks = yes.addresses.is_some();
+            maker.rule([no.names.clone()], &refuse);
             maker.targets(!list.block_all, &no, &yes, &refuse, asks);
         }
     }
