@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod admin;
 mod carrier;
 mod conns;
@@ -22,6 +21,7 @@ mod packet;
 mod record;
 mod relay;
 mod rng;
+pub mod route;
 mod salts;
 mod snell;
 mod status;

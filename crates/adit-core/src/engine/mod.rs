@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{self, Config, Tag};
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
@@ -28,6 +29,7 @@ use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
 use crate::carrier;
+use crate::route::CompileError;
 use crate::status::{Directory, Status};
 use crate::user::{Ledger, StateError, Unusable};
 
@@ -85,6 +87,12 @@ pub enum StartError {
         /// What is wrong with it.
         source: StateError,
     },
+    /// Files of sets or countries cannot be read.
+    #[error("sets of rules")]
+    Sets(#[source] Diagnostics),
+    /// Rules cannot be followed.
+    #[error("rules")]
+    Rules(#[source] CompileError),
     /// The process ends already.
     #[error("the process is ending")]
     Ending,

@@ -22,7 +22,6 @@ use crate::dispatch::Leaf;
 use crate::notice;
 
 pub(crate) use connector::Connector;
-pub(crate) use direct::Direct;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
@@ -90,6 +89,11 @@ impl Shared {
             Self::Group(_) => reject::leaf(connector.name),
         }
     }
+}
+
+/// The direct outbound on one core.
+pub(crate) fn direct(connector: Connector, around: &Around<'_>) -> Leaf {
+    direct::DirectFactory.on_core(connector, around)
 }
 
 /// An outbound that refuses all requests, in the place of one that is not there.
