@@ -82,11 +82,11 @@ impl Place {
             text += &tunnel("guest", at, outbound);
         }
         let bob =
-            if extra.bob { format!(", {{ name = \"bob\", password = \"{BOB}\" }}") } else { String::new() };
+            if extra.bob { format!("{{ name = \"bob\", password = \"{BOB}\" }}, ") } else { String::new() };
         text += &format!(
             "[[inbound]]\nname = \"server\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\nmethod = \"{METHOD}\"\n\
              password = \"{MAIN}\"\nmode = \"tcp-and-udp\"\noutbound = \"direct\"\n\
-             users = [{{ name = \"ann\", password = \"{ANN}\", connections = {} }}{bob}]\n",
+             users = [{bob}{{ name = \"ann\", password = \"{ANN}\", connections = {} }}]\n",
             extra.connections
         );
         text += "[[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n";
