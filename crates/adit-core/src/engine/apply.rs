@@ -18,10 +18,10 @@ use adit_net::rt;
 use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
+use crate::api::status::View;
 use crate::inbound;
 use crate::outbound;
 use crate::route::Router;
-use crate::status::View;
 use crate::user::Account;
 
 /// The differences that [`Running::apply`](super::Running::apply) has made, by name.

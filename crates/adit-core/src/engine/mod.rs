@@ -28,9 +28,9 @@ use thiserror::Error;
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
+use crate::api::status::{Directory, Status};
 use crate::carrier;
 use crate::route::CompileError;
-use crate::status::{Directory, Status};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
@@ -258,7 +258,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = changes.warnings;
         let Some(path) = &config.admin else { return Ok(()) };
-        crate::admin::start(&mut running.cores, path, running.engine.directory.clone(), stop)
+        crate::api::unix::start(&mut running.cores, path, running.engine.directory.clone(), stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })
     });
     match started {
