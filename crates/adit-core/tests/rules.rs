@@ -1,0 +1,211 @@
+//! Rules decide the way of real requests, by streams and by datagrams, and a change of rules holds for the next one.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "these tests are the world outside")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use adit_config::dialect::native;
+use adit_config::model::Config;
+use adit_core::{Running, start};
+use adit_testkit::unused_addr;
+
+const TIME: Duration = Duration::from_secs(20);
+/// No answer within this time is silence.
+const SILENCE: Duration = Duration::from_millis(700);
+/// Replies of RFC 1928, section 6.
+const SUCCEEDED: u8 = 0;
+const NOT_ALLOWED: u8 = 2;
+
+/// Says its own number to each stream and datagram.
+fn target(number: u8) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let socket = UdpSocket::bind(addr).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            stream.unwrap().write_all(&[number]).ok();
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&[number], from).unwrap();
+        }
+    });
+    addr
+}
+
+/// A SOCKS port whose requests go nowhere by default, with a direct outbound for rules.
+fn config(listen: SocketAddr, rules: &str) -> Config {
+    let text = format!(
+        "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\
+         [[inbound]]\nname = \"socks\"\nprotocol = \"socks\"\nlisten = \"{listen}\"\noutbound = \"nowhere\"\n\
+         [[outbound]]\nname = \"nowhere\"\nprotocol = \"reject\"\n\
+         [[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n{rules}"
+    );
+    native::parse("rules.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config
+}
+
+/// The reply to CONNECT, and the target's number; an error where the port resets or says nothing.
+fn connect(socks: SocketAddr, host: &str, port: u16) -> std::io::Result<(u8, Option<u8>)> {
+    let mut stream = TcpStream::connect(socks)?;
+    stream.set_read_timeout(Some(TIME))?;
+    let mut request = vec![5, 1, 0, 5, 1, 0];
+    match host.parse() {
+        Ok(std::net::IpAddr::V4(ip)) => {
+            request.push(1);
+            request.extend(ip.octets());
+        }
+        Ok(std::net::IpAddr::V6(_)) => unreachable!("not in these tests"),
+        Err(_) => {
+            request.extend([3, u8::try_from(host.len()).unwrap()]);
+            request.extend(host.as_bytes());
+        }
+    }
+    request.extend(port.to_be_bytes());
+    stream.write_all(&request)?;
+    let mut greeting = [0; 2];
+    stream.read_exact(&mut greeting)?;
+    stream.set_read_timeout(Some(SILENCE * 4))?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply)?;
+    let mut number = [0; 1];
+    let has_number = reply[1] == SUCCEEDED && stream.read_exact(&mut number).is_ok();
+    Ok((reply[1], has_number.then_some(number[0])))
+}
+
+/// An association, and the address for its datagrams.
+fn associate(socks: SocketAddr) -> (TcpStream, UdpSocket) {
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    stream.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut reply = [0; 12];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[3], SUCCEEDED);
+    let port = u16::from_be_bytes([reply[10], reply[11]]);
+    let socket = UdpSocket::bind((stream.local_addr().unwrap().ip(), 0)).unwrap();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    socket.connect((socks.ip(), port)).unwrap();
+    (stream, socket)
+}
+
+/// The number that comes back from `to`, if anything does.
+fn ask(socket: &UdpSocket, to: SocketAddr) -> Option<u8> {
+    let SocketAddr::V4(to) = to else { unreachable!("not in these tests") };
+    let mut datagram = vec![0, 0, 0, 1];
+    datagram.extend(to.ip().octets());
+    datagram.extend(to.port().to_be_bytes());
+    datagram.push(b'?');
+    socket.send(&datagram).unwrap();
+    let mut answer = [0; 64];
+    match socket.recv(&mut answer) {
+        Ok(len) => Some(answer[len - 1]),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn run(config: &Config) -> Running {
+    start(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn rules_decide_for_streams_and_each_manner_of_refusal_is_its_own() {
+    let (allowed, reset, silent, refused) = (target(1), target(2), target(3), target(4));
+    let socks = unused_addr();
+    let rules = format!(
+        "[[rule]]\nport = [{}]\nreject = \"reset\"\n\
+         [[rule]]\nport = [{}]\nreject = \"drop\"\n\
+         [[rule]]\nport = [{}]\nreject = \"protocol\"\n\
+         [[rule]]\ndomain = [\"localhost\"]\noutbound = \"home\"\n\
+         [[rule]]\nip-cidr = [\"127.0.0.0/8\"]\nport = [{}]\noutbound = \"home\"\n",
+        reset.port(),
+        silent.port(),
+        refused.port(),
+        allowed.port()
+    );
+    let running = run(&config(socks, &rules));
+    assert_eq!(connect(socks, "127.0.0.1", allowed.port()).unwrap(), (SUCCEEDED, Some(1)));
+    assert_eq!(connect(socks, "localhost", allowed.port()).unwrap(), (SUCCEEDED, Some(1)));
+    assert_eq!(connect(socks, "127.0.0.1", refused.port()).unwrap(), (NOT_ALLOWED, None));
+    let error = connect(socks, "127.0.0.1", reset.port()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof), "{error}");
+    let error = connect(socks, "127.0.0.1", silent.port()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    // No rule: the inbound's outbound refuses.
+    assert_eq!(connect(socks, "127.0.0.1", unused_addr().port()).unwrap(), (NOT_ALLOWED, None));
+    let status = running.status();
+    assert_eq!(status.inbounds[0].refused.get("rule"), Some(&2), "{:?}", status.inbounds[0].refused);
+    running.end();
+}
+
+#[test]
+fn datagrams_of_one_association_take_the_ways_of_their_targets() {
+    let (allowed, refused) = (target(5), target(6));
+    let socks = unused_addr();
+    let rule =
+        |port: u16, verdict: &str| format!("[[rule]]\nnetwork = \"udp\"\nport = [{port}]\n{verdict}\n");
+    let rules = rule(allowed.port(), "outbound = \"home\"") + &rule(refused.port(), "reject = \"protocol\"");
+    // Associations need an outbound that carries datagrams.
+    let with_default = |rules: &str| {
+        let mut config = config(socks, rules);
+        config.inbounds[0].outbound = "home".into();
+        config
+    };
+    let running = run(&with_default(&rules));
+    let (_control, socket) = associate(socks);
+    assert_eq!(ask(&socket, allowed), Some(5));
+    assert_eq!(ask(&socket, refused), None);
+    assert_eq!(ask(&socket, allowed), Some(5));
+    // The same association, once the rules have changed places.
+    let rules = rule(refused.port(), "outbound = \"home\"") + &rule(allowed.port(), "reject = \"protocol\"");
+    running.apply(&with_default(&rules)).unwrap();
+    assert_eq!(ask(&socket, refused), Some(6));
+    assert_eq!(ask(&socket, allowed), None);
+    running.end();
+}
+
+#[test]
+fn a_change_of_rules_holds_for_the_next_request_and_cuts_no_stream() {
+    let (echo, socks) = (TcpListener::bind("127.0.0.1:0").unwrap(), unused_addr());
+    let at = echo.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in echo.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut bytes = [0; 16];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    stream.write_all(&bytes[..len]).unwrap();
+                }
+            });
+        }
+    });
+    let allow = format!("[[rule]]\nport = [{}]\noutbound = \"home\"\n", at.port());
+    let running = run(&config(socks, &allow));
+    let mut held = TcpStream::connect(socks).unwrap();
+    held.set_read_timeout(Some(TIME)).unwrap();
+    let port = at.port().to_be_bytes();
+    held.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, port[0], port[1]]).unwrap();
+    let mut reply = [0; 12];
+    held.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[3], SUCCEEDED);
+    let mut says = |text: &[u8; 4]| {
+        held.write_all(text).unwrap();
+        let mut back = [0; 4];
+        held.read_exact(&mut back).unwrap();
+        assert_eq!(&back, text);
+    };
+    says(b"one.");
+    running.apply(&config(socks, "")).unwrap();
+    says(b"two.");
+    assert_eq!(connect(socks, "127.0.0.1", at.port()).unwrap(), (NOT_ALLOWED, None));
+    running.apply(&config(socks, &allow)).unwrap();
+    assert_eq!(connect(socks, "127.0.0.1", at.port()).unwrap().0, SUCCEEDED);
+    says(b"last");
+    running.end();
+}
