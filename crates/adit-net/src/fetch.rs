@@ -213,7 +213,7 @@ mod tests {
         let at = server(answers.iter().map(ToString::to_string).collect());
         let url = HttpUrl::parse(&format!("http://{at}/list?token=hunter2")).unwrap();
         let fetched = Cores::block_on(async {
-            fetch(&Dialer::new(&Dial::default()), &url, 100, Duration::from_secs(20)).await
+            fetch(&Dialer::by_system(&Dial::default()), &url, 100, Duration::from_secs(20)).await
         });
         let fetched = fetched.unwrap().map(|bytes| String::from_utf8(bytes).unwrap());
         fetched.map_err(|error| {
@@ -270,7 +270,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = HttpUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let fetched = Cores::block_on(async {
-            fetch(&Dialer::new(&Dial::default()), &url, 100, Duration::from_millis(50)).await
+            fetch(&Dialer::by_system(&Dial::default()), &url, 100, Duration::from_millis(50)).await
         });
         assert!(matches!(fetched.unwrap(), Err(FetchError::Timeout { .. })));
     }
