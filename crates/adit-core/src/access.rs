@@ -13,6 +13,7 @@ use adit_config::model::{Config, Dial, Inbound, InboundProtocol, Outbound as Mod
 use adit_proto::wire::{Host, Target};
 
 use crate::datagram::Far;
+use crate::dns::Dns;
 use crate::metrics::OutboundMetrics;
 use crate::outbound::{self, OpenError, Opened, Outbound};
 
@@ -65,7 +66,7 @@ pub(crate) enum Side {
 
 impl Past {
     /// The way past the tunnels of `config`, with the socket options of the first; `None` without rules.
-    pub(crate) fn new(config: &Config) -> Option<Self> {
+    pub(crate) fn new(config: &Config, dns: &Rc<Dns>) -> Option<Self> {
         if config.acl.is_none() && config.acl_of.is_empty() {
             return None;
         }
@@ -73,8 +74,9 @@ impl Past {
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
-        let direct = Outbound::new(&model, &outbound::Shared::None, Arc::new(OutboundMetrics::default()));
-        Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp)?) })
+        let metrics = Arc::new(OutboundMetrics::default());
+        let direct = Outbound::new(&model, &outbound::Shared::None, metrics, dns);
+        Some(Self { direct: Rc::new(direct), far: Rc::new(Far::new(&model, &config.udp, dns)?) })
     }
 }
 

@@ -12,6 +12,7 @@ mod conns;
 mod datagram;
 mod discard;
 mod disguise;
+mod dns;
 mod flow;
 mod guard;
 mod inbound;
@@ -34,6 +35,7 @@ mod users;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
+pub use dns::{fuzz_dns_reply, resolver};
 pub use ports::{Meter, Port, Ports};
 pub use run::{GroupHandle, Observer, Running, StartError, start};
 pub use status::{

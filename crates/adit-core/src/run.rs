@@ -15,6 +15,7 @@ use adit_net::pace::Pacer;
 use adit_net::plugin::{Plugins, Role};
 use adit_net::rt::{self, Cores, Orders, Pool, Signal, Signals, Stop, Stopper};
 use adit_net::store::StoreError;
+use adit_net::tls::Roots;
 use adit_net::udp::{RawListener, RawSocket, Socket, check_raw, listen_raw};
 use thiserror::Error;
 
@@ -22,10 +23,11 @@ use crate::access::Past;
 use crate::carrier::{Carriers, kcp};
 use crate::conns::{Conns, TICK};
 use crate::datagram::{Exchange, Far, SharedScratch};
+use crate::dns::{self, Dns};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound};
 use crate::metrics::CoreMetrics;
-use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Transport};
+use crate::outbound::{self, Check, Group, GroupShared, Leaf, Outbound, Through, Transport};
 use crate::ports::{Meter, Order, Ports, Site};
 use crate::session::CoreContext;
 use crate::status::{Directory, Status};
@@ -119,6 +121,7 @@ struct Plan {
     config: Arc<Config>,
     inbound_shared: Arc<[inbound::Shared]>,
     outbound_shared: Arc<[outbound::Shared]>,
+    dns: Arc<dns::Shared>,
     sockets: Sockets,
     carriers: Arc<Carriers>,
     pacers: Arc<Pacers>,
@@ -137,6 +140,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
     let count = count.max(1);
+    check_dns(config)?;
     let build = |name: &Arc<str>| {
         let name = name.clone();
         move |source| StartError::Build { name, source }
@@ -152,6 +156,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         .collect();
     let inbound_shared: Arc<[inbound::Shared]> = inbound_shared?.into();
     let outbound_shared: Arc<[outbound::Shared]> = outbound_shared?.into();
+    let dns = Arc::new(dns::Shared::new(&config.dns));
     let carriers = Arc::new(Carriers::new(config));
     let pacers = Arc::new(Pacers::new(config));
     let mut warnings: Vec<String> = damage.into_iter().collect();
@@ -200,6 +205,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             config: config.clone(),
             inbound_shared: inbound_shared.clone(),
             outbound_shared: outbound_shared.clone(),
+            dns: dns.clone(),
             sockets,
             carriers: carriers.clone(),
             pacers: pacers.clone(),
@@ -218,6 +224,19 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     }
     let drain = config.limits.drain;
     Ok(Running { cores, stopper, directory, ports, warnings, ledger, drain, plugins })
+}
+
+/// Refuses name servers behind an outbound that could only be reached with their help.
+fn check_dns(config: &Config) -> Result<(), StartError> {
+    let Some(found) = config.dns.find_loop(&config.outbounds) else { return Ok(()) };
+    let model::DnsLoop { outbound, host, upstream, through } = found;
+    let source = io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "its server {host} is looked up by the name server {upstream}, which is reached through {through}"
+        ),
+    );
+    Err(StartError::Build { name: outbound, source })
 }
 
 /// The accounts of users, over the state file if there are any, with what is to be said about it.
@@ -526,6 +545,7 @@ async fn run_core(plan: Plan, stop: Stop) {
         config,
         inbound_shared,
         outbound_shared,
+        dns,
         mut sockets,
         carriers,
         pacers,
@@ -546,11 +566,13 @@ async fn run_core(plan: Plan, stop: Stop) {
     let beneath = |at: usize, outbound: &model::Outbound| {
         (carriers.client(at, outbound, count, &carrier_context), pacers.outbounds[at].clone())
     };
-    let ways = ways_out(&config, &outbound_shared, &metrics, &core.pool, beneath);
+    let dns = Dns::new(dns, Roots::public());
+    let ways = ways_out(&config, &outbound_shared, &metrics, (&core.pool, &dns), beneath);
+    dns.set_streams(Rc::new(Through::new(&ways, core.pool.clone())));
     if index == 0 {
         check_groups(&config, &ways, &core.pool);
     }
-    let past = Past::new(&config);
+    let past = Past::new(&config, &dns);
     let scratch = SharedScratch::default();
     let open = RefCell::default();
     let site = Rc::new(Site { config, index, core, guard, active, ways, past, scratch, open });
@@ -574,6 +596,7 @@ async fn run_core(plan: Plan, stop: Stop) {
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
     Box::pin(wait_for_end(&site, stop)).await;
+    dns.clear_streams();
 }
 
 /// Begins to compare the members of the groups that are used, for streams: datagrams may never come.
@@ -594,26 +617,26 @@ fn ways_out(
     config: &Config,
     shared: &[outbound::Shared],
     metrics: &CoreMetrics,
-    pool: &Pool,
+    (pool, dns): (&Pool, &Rc<Dns>),
     beneath: impl Fn(usize, &model::Outbound) -> (Option<kcp::Client>, Option<Arc<Pacer>>),
 ) -> Vec<Leaf> {
     let leaves = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     let leaves: Rc<[Leaf]> = leaves
         .map(|(at, ((outbound, shared), metrics))| {
             let (carrier, pacer) = beneath(at, outbound);
-            let running = Outbound::new(outbound, shared, metrics.clone());
+            let running = Outbound::new(outbound, shared, metrics.clone(), dns);
             let running = Rc::new(running.with_carrier(carrier).with_pacer(pacer));
-            let far = Far::running(outbound, &config.udp, &running, pool).map(Rc::new);
+            let far = Far::running(outbound, &config.udp, &running, pool, dns).map(Rc::new);
             Leaf { outbound: running, far }
         })
         .collect();
     let all = config.outbounds.iter().zip(shared).zip(&metrics.outbounds).enumerate();
     all.map(|(index, ((outbound, shared), metrics))| {
         let outbound::Shared::Group(shared) = shared else { return leaves[index].clone() };
-        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp));
+        let group = Rc::new(Group::new(shared.clone(), leaves.clone(), &config.udp, dns));
         let far = Far::carries_any(&config.outbounds, index)
-            .then(|| Rc::new(Far::group(group.clone(), &config.udp)));
-        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone())), far }
+            .then(|| Rc::new(Far::group(group.clone(), &config.udp, dns)));
+        Leaf { outbound: Rc::new(Outbound::group(outbound, group, metrics.clone(), dns)), far }
     })
     .collect()
 }

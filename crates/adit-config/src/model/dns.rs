@@ -142,7 +142,9 @@ impl Dns {
                 continue;
             }
             for (host, upstream, through) in self.needs(at, outbounds) {
-                let Some(next) = outbounds.iter().position(|outbound| outbound.name == through) else { continue };
+                let Some(next) = outbounds.iter().position(|outbound| outbound.name == through) else {
+                    continue;
+                };
                 if next == start {
                     let (outbound, upstream) = (outbounds[start].name.clone(), upstream.name.clone());
                     return Some(DnsLoop { outbound, host, upstream, through: outbounds[at].name.clone() });
@@ -154,7 +156,9 @@ impl Dns {
                 if at == start {
                     continue;
                 }
-                waiting.extend(group.members.iter().map(|member| member.outbound).filter(|at| *at < outbounds.len()));
+                waiting.extend(
+                    group.members.iter().map(|member| member.outbound).filter(|at| *at < outbounds.len()),
+                );
             }
         }
         None
@@ -219,7 +223,8 @@ mod tests {
     #[test]
     fn the_most_specific_policy_wins() {
         let policy = ["example.com", "a.example.com", "=b.example.com", "example.com"];
-        let policy = policy.map(|domain| DnsPolicy { domain: domain.into(), upstreams: vec![upstream("u", None)] });
+        let policy =
+            policy.map(|domain| DnsPolicy { domain: domain.into(), upstreams: vec![upstream("u", None)] });
         let dns = Dns { policy: policy.into(), ..Dns::default() };
         for (name, list) in [
             ("example.com", 1),

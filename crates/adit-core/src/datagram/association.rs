@@ -20,10 +20,9 @@ use adit_proto::snell::udp;
 use adit_proto::wire::{Host, Opened, Target, WireError};
 
 use super::drops::{Drop, Tally};
-use super::far::{Codec, Far, FarFlow};
+use super::far::{Codec, Far, FarFlow, Known};
 use super::frames::Frames;
 use super::marks::Marks;
-use super::names::Known;
 use super::relay::{BATCHES, MAX_WAITING};
 use super::{Scratch, SharedScratch};
 use crate::access::Access;

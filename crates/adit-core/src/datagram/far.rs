@@ -1,29 +1,41 @@
 //! The side of the targets.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::{self, ClientCover, Egress, OutboundProtocol, Quic, ShadowsocksClient, Udp};
 use adit_net::plugin::PluginPort;
-use adit_net::resolve::Resolver;
-use adit_net::rt::Pool;
+use adit_net::resolve::is_allowed;
+use adit_net::rt::{self, Pool};
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
 use adit_proto::snell::udp::is_quic_initial;
-use adit_proto::wire::Target;
+use adit_proto::wire::{Host, Target};
 
 use super::link::Link;
-use super::names::{Known, Names};
 use super::quic::{QuicFlow, QuicWay};
+use crate::dns::{Dns, Found, Scope};
 use crate::flow::Tick;
 use crate::outbound::{Group, Here, Outbound};
 use crate::rng::OsRng;
 
+/// What is known of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Its address.
+    Addr(SocketAddr),
+    /// It is being asked for.
+    Pending,
+    /// It has none, or none of an allowed family.
+    Nothing,
+}
+
 /// How the datagrams of one outbound leave, on one core.
 pub(crate) struct Far {
-    names: Names,
+    names: Scope,
     egress: Egress,
     udp: Udp,
     kind: Kind,
@@ -110,8 +122,8 @@ impl Far {
     }
 
     /// The way out over a group.
-    pub(crate) fn group(group: Rc<Group>, udp: &Udp) -> Self {
-        let names = Names::new(Resolver::new(&[]), model::Family::Any);
+    pub(crate) fn group(group: Rc<Group>, udp: &Udp, dns: &Rc<Dns>) -> Self {
+        let names = dns.scope(&model::Dial::default());
         Self { names, egress: Egress::default(), udp: udp.clone(), kind: Kind::Group(group) }
     }
 
@@ -131,16 +143,19 @@ impl Far {
         udp: &Udp,
         running: &Rc<Outbound>,
         pool: &Pool,
+        dns: &Rc<Dns>,
     ) -> Option<Self> {
         if let (OutboundProtocol::Shadowsocks(client), Some(port)) =
             (&outbound.protocol, running.datagram_plugin())
         {
             let (server, key) = (Server::Plugin(port.clone()), Arc::new(client.key.derive()));
-            let far = Self::with(outbound, udp, Kind::Shadowsocks { server, key });
+            let far = Self::with(outbound, udp, dns, Kind::Shadowsocks { server, key });
             // The plugin is on this machine, whatever the way to the server.
             return Some(Self { egress: Egress::default(), ..far });
         }
-        let OutboundProtocol::Snell(client) = &outbound.protocol else { return Self::new(outbound, udp) };
+        let OutboundProtocol::Snell(client) = &outbound.protocol else {
+            return Self::new(outbound, udp, dns);
+        };
         if !Self::is_there(outbound) {
             return None;
         }
@@ -153,7 +168,7 @@ impl Far {
             Quic::Off => QuicMode::Stream,
         };
         let (server, way) = (client.server.clone(), running.clone());
-        Some(Self::with(outbound, udp, Kind::Snell { server, outbound: way, pool: pool.clone(), quic }))
+        Some(Self::with(outbound, udp, dns, Kind::Snell { server, outbound: way, pool: pool.clone(), quic }))
     }
 
     /// A socket of its own for datagrams to `target`; `None` where they go over a stream.
@@ -166,7 +181,7 @@ impl Far {
     }
 
     /// The way out over an `outbound` that needs nothing but sockets.
-    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Option<Self> {
+    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp, dns: &Rc<Dns>) -> Option<Self> {
         let kind = match &outbound.protocol {
             OutboundProtocol::Direct => Kind::Direct,
             OutboundProtocol::Shadowsocks(client) if client.transports.udp() && !is_by_plugin(client) => {
@@ -178,11 +193,11 @@ impl Far {
             | OutboundProtocol::Shadowsocks(_)
             | OutboundProtocol::Group(_) => return None,
         };
-        Some(Self::with(outbound, udp, kind))
+        Some(Self::with(outbound, udp, dns, kind))
     }
 
-    fn with(outbound: &model::Outbound, udp: &Udp, kind: Kind) -> Self {
-        let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
+    fn with(outbound: &model::Outbound, udp: &Udp, dns: &Rc<Dns>, kind: Kind) -> Self {
+        let names = dns.scope(&outbound.dial);
         Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone(), kind }
     }
 
@@ -197,13 +212,27 @@ impl Far {
     }
 
     /// Where a datagram for `target` has to be sent.
-    pub(crate) fn find(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Known {
+    pub(crate) fn find(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Known {
         match &self.kind {
-            Kind::Direct | Kind::Group(_) => self.names.find(target, waker, now),
+            Kind::Direct | Kind::Group(_) => self.find_target(target, waker),
             Kind::Shadowsocks { server: Server::Plugin(port), .. } => Known::Addr(port.addr()),
             Kind::Shadowsocks { server: Server::At(server), .. } | Kind::Snell { server, .. } => {
-                self.names.find(server, waker, now)
+                self.find_target(server, waker)
             }
+        }
+    }
+
+    /// The address of `target`; `waker` is woken once it is known if it is not.
+    fn find_target(&self, target: &Target, waker: Option<&Waker>) -> Known {
+        let found = match &target.host {
+            Host::Ip(ip) if is_allowed(*ip, self.names.family()) => Found::Address(*ip),
+            Host::Ip(_) => Found::Nothing,
+            Host::Name(name) => self.names.find(name, waker, rt::now()),
+        };
+        match found {
+            Found::Address(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
+            Found::Pending => Known::Pending,
+            Found::Nothing => Known::Nothing,
         }
     }
 

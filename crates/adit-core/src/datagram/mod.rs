@@ -17,7 +17,6 @@ mod frames;
 mod gather;
 mod link;
 mod marks;
-mod names;
 mod near;
 mod quic;
 mod ready;
@@ -35,9 +34,8 @@ use adit_proto::wire::Room;
 
 pub(crate) use association::Association;
 pub(crate) use exchange::Exchange;
-pub(crate) use far::Far;
+pub(crate) use far::{Far, Known};
 use gather::Gather;
-pub(crate) use names::Known;
 pub(crate) use near::Near;
 pub(crate) use relay::{Ends, QuicPort, Relay};
 

@@ -19,10 +19,9 @@ use adit_proto::wire::Target;
 
 use super::drops::{Drop, Tally};
 use super::exchange::{Exchange, Moved};
-use super::far::{Codec, Far, FarFlow, Way, set_options};
+use super::far::{Codec, Far, FarFlow, Known, Way, set_options};
 use super::gather::{Pulse, Turn};
 use super::marks::Marks;
-use super::names::Known;
 use super::near::{Key, Near, Opened, next_together};
 use super::ready::Ready;
 use super::{Payload, Scratch, SharedScratch};

@@ -3,6 +3,7 @@
 mod group;
 mod shadowsocks;
 mod snell;
+mod through;
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,7 @@ use adit_proto::snell::DirectionKey;
 use adit_proto::wire::{Failure as WireFailure, Target, WireError};
 
 use crate::carrier::kcp;
+use crate::dns::Dns;
 use crate::layer::Stack;
 use crate::metrics::OutboundMetrics;
 use crate::notice;
@@ -32,6 +34,7 @@ pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupShared, Health, Here, Leaf, Passage, Report, Transport};
 pub(crate) use shadowsocks::ShadowsocksShared;
 pub(crate) use snell::{SnellOutbound, SnellShared};
+pub(crate) use through::Through;
 
 /// A stream that is being dialled, and what is spoken on it.
 pub(crate) type DatagramStream = (Pin<Box<dyn Future<Output = Result<Stream, DialError>>>>, Box<Stack>);
@@ -225,7 +228,7 @@ fn end_of_cut(far: &Endpoint, outcome: &Outcome) {
 /// What is to be said once about `outbound`: what the system does not give, and what should not be used.
 pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     let mut warnings: Vec<String> =
-        Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
+        Dialer::by_system(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     warnings.extend(outbound.dial.pace.as_ref().and_then(check_pace).map(|warning| warning.to_string()));
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));
@@ -235,7 +238,12 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
 
 impl Outbound {
     /// Builds the outbound for one core.
-    pub(crate) fn new(outbound: &model::Outbound, shared: &Shared, metrics: Arc<OutboundMetrics>) -> Self {
+    pub(crate) fn new(
+        outbound: &model::Outbound,
+        shared: &Shared,
+        metrics: Arc<OutboundMetrics>,
+        dns: &Rc<Dns>,
+    ) -> Self {
         let kind = match (&outbound.protocol, shared) {
             (model::OutboundProtocol::Direct, _) => Kind::Direct,
             (model::OutboundProtocol::Snell(snell), Shared::Snell(shared)) => Kind::Snell(Rc::new(
@@ -253,8 +261,11 @@ impl Outbound {
                 _,
             ) => Kind::Reject,
         };
-        let loopback = Dialer::new(&model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() });
-        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
+        let names = dns.scope(&outbound.dial);
+        let here = model::Dial { timeout: outbound.dial.timeout, ..model::Dial::default() };
+        let loopback = Dialer::new(&here, Rc::new(names.clone()));
+        let dial = model::Dial { family: names.family(), ..outbound.dial.clone() };
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&dial, Rc::new(names.clone())));
         let unix = outbound.dial.unix.clone();
         Self { name, kind, dialer, loopback, carrier: None, unix, pacer: None, metrics }
     }
@@ -276,8 +287,13 @@ impl Outbound {
     }
 
     /// The outbound for a group on one core.
-    pub(crate) fn group(outbound: &model::Outbound, group: Rc<Group>, metrics: Arc<OutboundMetrics>) -> Self {
-        Self { kind: Kind::Group(group), ..Self::new(outbound, &Shared::None, metrics) }
+    pub(crate) fn group(
+        outbound: &model::Outbound,
+        group: Rc<Group>,
+        metrics: Arc<OutboundMetrics>,
+        dns: &Rc<Dns>,
+    ) -> Self {
+        Self { kind: Kind::Group(group), ..Self::new(outbound, &Shared::None, metrics, dns) }
     }
 
     /// The group, if it is one.

@@ -121,7 +121,7 @@ impl Follower {
         let text = match &self.place {
             Place::File(path) => read(path)?,
             Place::Url(url) => {
-                let dialer = Dialer::new(&self.online.dial);
+                let dialer = Dialer::new(&self.online.dial, adit_core::resolver(&self.online.dial.dns));
                 utf8(fetch(&dialer, url, source::MAX_LEN, LIMIT).await?)?
             }
             Place::Secure(url) => utf8(fetch_https(url, source::MAX_LEN, LIMIT).await?)?,

@@ -27,6 +27,7 @@ use adit_proto::wire::Target;
 
 use super::{OpenError, Opened, Outbound};
 use crate::datagram::Far;
+use crate::dns::Dns;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
 
@@ -60,6 +61,7 @@ pub(crate) struct Group {
     /// The ways out of the configuration, by their numbers.
     leaves: Rc<[Leaf]>,
     udp: Udp,
+    dns: Rc<Dns>,
     view: RefCell<View>,
 }
 
@@ -85,10 +87,10 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration, by their numbers.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp) -> Self {
+    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<[Leaf]>, udp: &Udp, dns: &Rc<Dns>) -> Self {
         let roster = shared.state().roster.clone();
-        let here = view_of(&roster, &[], &leaves, &shared, udp);
-        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone() }
+        let here = view_of(&roster, &[], &leaves, &shared, (udp, dns));
+        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp: udp.clone(), dns: dns.clone() }
     }
 
     /// What all cores share of it.
@@ -99,7 +101,7 @@ impl Group {
     fn view(&self) -> View {
         let mut view = self.view.borrow_mut();
         if let Some(roster) = self.shared.newer_than(view.roster.generation) {
-            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, &self.udp);
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, (&self.udp, &self.dns));
             *view = View { roster, here };
         }
         view.clone()
@@ -161,7 +163,7 @@ fn view_of(
     old: &[Rc<Here>],
     leaves: &[Leaf],
     shared: &Arc<GroupShared>,
-    udp: &Udp,
+    (udp, dns): (&Udp, &Rc<Dns>),
 ) -> Rc<[Rc<Here>]> {
     let here = |member: &Arc<Member>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
@@ -170,8 +172,8 @@ fn view_of(
         let leaf = match (member.index, &member.shared) {
             (Some(index), _) => leaves[index].clone(),
             (None, Some(shared)) => Leaf {
-                outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone())),
-                far: Far::new(&member.outbound, udp).map(Rc::new),
+                outbound: Rc::new(Outbound::new(&member.outbound, shared, member.metrics.clone(), dns)),
+                far: Far::new(&member.outbound, udp, dns).map(Rc::new),
             },
             (None, None) => unreachable!("a member that is added brings what cores share"),
         };
