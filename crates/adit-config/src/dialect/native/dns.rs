@@ -404,3 +404,6 @@ fn upstream_lines(server: &Upstream, is_default: bool) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests;
