@@ -127,12 +127,11 @@ async fn ask_once(
 ) -> Result<Reply, ResolveError> {
     match &upstream.transport {
         DnsTransport::Udp if upstream.through.is_none() => {
-            for addr in addresses(dns, upstream).await? {
-                match ask_udp(addr, name, kind, edns).await? {
-                    Reply::Truncated | Reply::Foreign => {}
-                    reply @ (Reply::Answer(_) | Reply::Failed(_)) => return Ok(reply),
-                }
-                break;
+            let addrs = addresses(dns, upstream).await?;
+            let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
+            match ask_udp(*addr, name, kind, edns).await? {
+                Reply::Truncated | Reply::Foreign => {}
+                reply @ (Reply::Answer(_) | Reply::Failed(_)) => return Ok(reply),
             }
             ask_stream(dns, upstream, name, kind, edns).await
         }

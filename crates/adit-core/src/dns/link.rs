@@ -262,7 +262,11 @@ impl HttpsLink {
                 Some(client) => (client, true),
                 None => (self.connect(connect()).await?, false),
             };
-            match client.post(to, MEDIA_TYPE, message.to_vec(), MAX_MESSAGE).await {
+            let mut posting = Posting { link: self, client: &client, is_done: false };
+            let posted = client.post(to, MEDIA_TYPE, message.to_vec(), MAX_MESSAGE).await;
+            posting.is_done = true;
+            drop(posting);
+            match posted {
                 Ok(reply) => return Ok(reply),
                 Err(HttpsError::Http(error)) if is_old => {
                     tracing::debug!(%error, "kept connection to a name server");
@@ -322,6 +326,21 @@ impl HttpsLink {
         if is_kept {
             let client = self.client.borrow_mut().take();
             drop(client);
+        }
+    }
+}
+
+/// A request under way. Once it is given up, the connection, which may be dead, takes no further one.
+struct Posting<'a> {
+    link: &'a HttpsLink,
+    client: &'a Rc<HttpsClient>,
+    is_done: bool,
+}
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.link.forget(self.client);
         }
     }
 }

@@ -130,10 +130,19 @@ fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
     }
     let bootstrap: Vec<SocketAddr> = bootstrap.into_iter().map(|server| server.value).collect();
     let bootstrap = if matches!(target.host, Host::Ip(_)) { Vec::new() } else { bootstrap };
-    let short = || text.chars().take(MAX_NAME).collect::<String>().into();
+    // A path may hold a token, which messages should not show.
+    let short = || match &transport {
+        DnsTransport::Https { authority, .. } => cut(&format!("https://{authority}")),
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => cut(&text),
+    };
     let name = given.map_or_else(short, |name| name.value);
     let behind = through.as_ref().map(|through| Arc::from(&*through.value));
     Some((Upstream { name, transport, server: target, bootstrap, through: behind }, through, is_default))
+}
+
+/// The text as a name.
+fn cut(text: &str) -> Box<str> {
+    text.chars().take(MAX_NAME).collect::<String>().into()
 }
 
 fn address(text: &str) -> Result<IpAddr, Problem> {

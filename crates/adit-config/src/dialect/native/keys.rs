@@ -185,7 +185,7 @@ pub const KEYS: &[Key] = {
         key(Dns, "stale", ALL, "true or false", "true", "uses an answer for 5m after its time while a new one is fetched, and for 1d when none can be had"),
         key(Dns, "family", ALL, "any, prefer-ipv4, ipv4-only or ipv6-only", "any", "address families of outbounds that do not say it"),
 
-        key(DnsUpstream, "name", ALL, "text of 1 to 64 characters", "the text of server", "name in messages and policies"),
+        key(DnsUpstream, "name", ALL, "text of 1 to 64 characters", "the text of server, without a path", "name in messages and policies"),
         key(DnsUpstream, "server", ALL, "address, or udp://, tcp://, tls:// or https:// with host, port and path", "required", "where the server is and how it is spoken to"),
         key(DnsUpstream, "address", ALL, "address", "looked up", "address of the host that server names"),
         key(DnsUpstream, "bootstrap", ALL, "address, address:port, or a list", "those of /etc/resolv.conf", "servers that are asked by UDP for the address of the host"),

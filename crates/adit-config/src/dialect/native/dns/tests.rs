@@ -46,7 +46,8 @@ fn servers_of_every_kind_are_read_and_written() {
         servers.iter().map(|(text, ..)| format!("[[dns.upstream]]\nserver = \"{text}\"\n")).collect();
     let config = load(&format!("{tables}{HEAD}"));
     for ((text, server, transport), read) in servers.iter().zip(&config.dns.upstreams) {
-        assert_eq!((&*read.name, &*read.server.to_string(), &read.transport), (*text, *server, transport));
+        let name = text.split("/q?").next().unwrap();
+        assert_eq!((&*read.name, &*read.server.to_string(), &read.transport), (name, *server, transport));
     }
     assert_eq!(load(&to_toml(&config)).dns, config.dns);
     assert_eq!(load(HEAD).dns, Dns::default());
@@ -90,7 +91,7 @@ fn errors_have_a_place_and_a_hint() {
             "adit.toml:2:10: dns.upstream[0].server: DNS over QUIC and HTTP/3 are not supported yet",
         ),
         ("[[dns.upstream]]\nserver = \"h3://1.1.1.1\"", "are not supported yet"),
-        ("[[dns.upstream]]\nserver = \"ftp://1.1.1.1\"", "unknown transport: \"ftp\""),
+        ("[[dns.upstream]]\nserver = \"ftp://1.1.1.1\"", "unknown transport: ftp"),
         ("[[dns.upstream]]\nserver = \"tls://\"", "bad name server"),
         ("[[dns.upstream]]\nserver = \"https://a b/\"", "bad name server"),
         ("[[dns.upstream]]\nserver = \"udp://1.1.1.1:0\"", "bad name server"),
@@ -105,7 +106,7 @@ fn errors_have_a_place_and_a_hint() {
         ),
         (
             "[[dns.upstream]]\nserver = \"1.1.1.1\"\nthrough = \"hom\"",
-            "adit.toml:3:11: dns.upstream[0].through: no such outbound: \"hom\" (hint: did you mean `home`?)",
+            "adit.toml:3:11: dns.upstream[0].through: no such outbound: hom\n  hint: did you mean `home`?",
         ),
         (
             "[[dns.upstream]]\nserver = \"1.1.1.1\"\nthrough = \"home\"",
