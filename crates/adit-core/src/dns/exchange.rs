@@ -104,7 +104,7 @@ pub(super) async fn ask(
     match ask_once(dns, upstream, name, kind, true).await? {
         // Once more without the extension.
         Reply::Failed(FORMERR) => result(ask_once(dns, upstream, name, kind, false).await?),
-        reply => result(reply),
+        reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => result(reply),
     }
 }
 
@@ -178,7 +178,9 @@ async fn ask_udp(
         };
         match read_reply(&buffer[..received?], name, kind, id) {
             Reply::Foreign if foreign < MAX_FOREIGN => foreign += 1,
-            reply => return Ok(reply),
+            reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => {
+                return Ok(reply);
+            }
         }
     }
 }

@@ -89,10 +89,7 @@ impl Link {
     /// be dead, takes no further question.
     pub(super) async fn exchange(&self, id: u16, message: &[u8]) -> io::Result<Vec<u8>> {
         let len = u16::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut outgoing = self.outgoing.borrow_mut();
-        outgoing.extend_from_slice(&len.to_be_bytes());
-        outgoing.extend_from_slice(message);
-        drop(outgoing);
+        self.outgoing.borrow_mut().extend([&len.to_be_bytes(), message].concat());
         self.pending.borrow_mut().insert(id, Slot::Waiting(None));
         self.wake_driver();
         let mut asked = Asked { link: self, id, is_done: false };
@@ -177,6 +174,7 @@ impl Link {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(error.kind(), error.to_string()),
         };
+        #[allow(clippy::iter_over_hash_type, reason = "all are told the same, in whatever order")]
         for slot in self.pending.borrow_mut().values_mut() {
             if let Slot::Waiting(waker) = slot {
                 let waker = waker.take();
@@ -239,10 +237,13 @@ impl Incoming {
     }
 }
 
+/// A connection, and when it was used last.
+type Kept = (Rc<HttpsClient>, Rc<Cell<Instant>>);
+
 /// An HTTPS connection to one server; made when it is needed, and again when it is gone.
 #[derive(Default)]
 pub(super) struct HttpsLink {
-    client: RefCell<Option<(Rc<HttpsClient>, Rc<Cell<Instant>>)>>,
+    client: RefCell<Option<Kept>>,
     /// Somebody connects; the others wait.
     is_connecting: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,

@@ -2,6 +2,8 @@
 //!
 //! An answer is taken only if it belongs to the question: its id, its name (letters of either case) and its type.
 
+#![allow(clippy::wildcard_enum_match_arm, reason = "the rest of foreign, growing enums is one case")]
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

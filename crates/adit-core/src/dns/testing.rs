@@ -248,7 +248,13 @@ impl Shared {
                 }
                 Reply::Cut(inner) => *inner,
                 Reply::Raw(script) => return script(&question[..end]),
-                other => return write_reply(question[..end].to_vec(), &other).into_iter().collect(),
+                other @ (Reply::Ips(..)
+                | Reply::Empty(_)
+                | Reply::Missing(_)
+                | Reply::Code(_)
+                | Reply::Silence) => {
+                    return write_reply(question[..end].to_vec(), &other).into_iter().collect();
+                }
             };
         }
     }
