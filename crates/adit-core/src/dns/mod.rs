@@ -24,8 +24,6 @@ mod shared;
 mod system;
 
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;

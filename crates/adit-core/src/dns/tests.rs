@@ -1,3 +1,5 @@
+mod name_server;
+
 use std::cell::RefCell;
 use std::fs;
 use std::net::IpAddr;
@@ -13,10 +15,10 @@ use adit_net::rt::Cores;
 use adit_testkit::in_time;
 use hickory_proto::op::{Message, ResponseCode};
 
+use self::name_server::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
 use super::message::{Answer, Reply as Read, question, read_reply};
 use super::shared::{MAX_FLIGHTS, plain};
 use super::system::System;
-use super::testing::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
 use super::*;
 
 const NOWHERE: &str = "/nonexistent";

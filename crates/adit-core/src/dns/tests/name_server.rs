@@ -17,7 +17,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::shared::lock;
+use super::super::shared::lock;
 
 /// Record types.
 pub(super) const A: u16 = 1;
