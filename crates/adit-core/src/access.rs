@@ -14,6 +14,7 @@ use adit_config::model::{Config, Dial, Inbound, InboundProtocol, Outbound as Mod
 use adit_proto::wire::{Host, Target};
 
 use crate::dispatch::Outbound;
+use crate::dns::Dns;
 use crate::metrics::OutboundMetrics;
 use crate::outbound::{Connector, Direct, DirectPackets};
 use crate::packet::{Decision, Known, PacketOutbound, Question, Tick, Via};
@@ -52,7 +53,7 @@ pub(crate) enum Fate {
 
 impl DirectRoute {
     /// The way past the tunnels of `config`, with the socket options of the first; `None` without rules.
-    pub(crate) fn new(config: &Config) -> Option<Self> {
+    pub(crate) fn new(config: &Config, dns: &Rc<Dns>) -> Option<Self> {
         if config.acl.is_none() && config.acl_of.is_empty() {
             return None;
         }
@@ -60,8 +61,10 @@ impl DirectRoute {
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = Dial { fast_open: false, unix: None, ..dial.unwrap_or_default() };
         let model = Model { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
-        let direct = Direct::new(Connector::new(&model, Arc::new(OutboundMetrics::default()), (None, None)));
-        Some(Self { direct: Rc::new(direct), packets: Rc::new(DirectPackets::new(&model, &config.udp)) })
+        let metrics = Arc::new(OutboundMetrics::default());
+        let direct = Direct::new(Connector::new(&model, metrics, (None, None), dns));
+        let packets = DirectPackets::new(&model, &config.udp, dns);
+        Some(Self { direct: Rc::new(direct), packets: Rc::new(packets) })
     }
 }
 

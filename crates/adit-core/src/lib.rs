@@ -10,6 +10,7 @@ mod admin;
 mod carrier;
 mod conns;
 mod dispatch;
+mod dns;
 mod engine;
 mod guard;
 mod inbound;
@@ -29,6 +30,7 @@ mod user;
 
 pub use admin::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
+pub use dns::{fuzz_dns_reply, resolver};
 pub use engine::{
     ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{Config, Inbound, Limits, Log, Outbound, StateFile, Udp};
+use crate::model::{Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
 /// Inbounds and outbounds add up, and an inbound keeps the outbound of its own file. A name stands for one thing;
 /// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `state`,
-/// `[log]`, `[admin]`, `[limits]`, `[udp]`) may be set in one file, or alike in several.
+/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`) may be set in one file, or alike in several.
 ///
 /// # Errors
 /// Names that are taken, and settings that contradict each other, by file.
@@ -40,6 +40,7 @@ impl Merged {
             acl_of: _,
             plugin_user: _,
             udp,
+            dns,
             inbounds,
             outbounds,
         } = config;
@@ -49,6 +50,7 @@ impl Merged {
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);
+        self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         outbounds.into_iter().for_each(|outbound| self.outbound(file, outbound));
         for inbound in inbounds {
             let same = |other: &&Inbound| {
