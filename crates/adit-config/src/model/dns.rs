@@ -214,7 +214,7 @@ mod tests {
 
     fn upstream(name: &str, through: Option<&str>) -> Arc<Upstream> {
         let server = "192.0.2.53:53".parse().unwrap();
-        let through = through.map(Arc::from);
+        let through = through.map(Tag::from);
         let (transport, bootstrap) = (DnsTransport::Udp, Vec::new());
         Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through })
     }
