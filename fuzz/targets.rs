@@ -30,6 +30,8 @@ pub(crate) const TARGETS: &[Target] = &[
     ("obfs_http", adit_proto::obfs::http::fuzz_obfs_http),
     ("obfs_tls", adit_proto::obfs::tls::fuzz_obfs_tls),
     ("rawtcp", |data| adit_proto::rawtcp::fuzz_rawtcp(data, now())),
+    ("route_rules", adit_core::route::fuzz_route),
+    ("route_set", adit_config::set::fuzz_set),
     ("shadowsocks_accept", |data| adit_proto::shadowsocks::fuzz::fuzz_accept(data, now())),
     ("shadowsocks_acl", adit_config::dialect::shadowsocks::acl::fuzz_acl),
     ("shadowsocks_libev", adit_config::dialect::shadowsocks::libev::fuzz_libev),

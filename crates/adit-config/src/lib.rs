@@ -1,7 +1,7 @@
 //! Configuration: one typed [`model`], and the dialects that translate other programs' flags, files and links to
 //! and from it.
 //!
-//! Everything here works on texts: [`source::read`] is the one function that opens a file. A dialect yields either
+//! Everything here works on texts; only [`source`] and [`set`] open files. A dialect yields either
 //! a [`dialect::Loaded`] (a configuration and the warnings it gave rise to) or all [`diagnostic::Diagnostics`] at
 //! once.
 
@@ -10,4 +10,5 @@
 pub mod diagnostic;
 pub mod dialect;
 pub mod model;
+pub mod set;
 pub mod source;

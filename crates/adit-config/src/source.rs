@@ -44,8 +44,16 @@ impl<'a> Source<'a> {
     /// # Errors
     /// The finding about it.
     pub fn check_len(&self) -> Result<(), Diagnostic> {
-        if self.text.len() > MAX_LEN {
-            return Err(Diagnostic::error(&self.file, "", too_long(MAX_LEN)));
+        self.check_len_up_to(MAX_LEN)
+    }
+
+    /// Refuses a text that is longer than `max` bytes.
+    ///
+    /// # Errors
+    /// The finding about it.
+    pub fn check_len_up_to(&self, max: usize) -> Result<(), Diagnostic> {
+        if self.text.len() > max {
+            return Err(Diagnostic::error(&self.file, "", too_long(max)));
         }
         Ok(())
     }

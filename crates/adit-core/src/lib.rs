@@ -5,8 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
-mod admin;
+mod api;
 mod carrier;
 mod conns;
 mod dispatch;
@@ -23,19 +22,19 @@ mod packet;
 mod record;
 mod relay;
 mod rng;
+pub mod route;
 mod salts;
 mod snell;
-mod status;
 mod user;
 
-pub use admin::ask_status;
+pub use api::status::{
+    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
+    Status, UserStatus,
+};
+pub use api::unix::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
 pub use dns::{fuzz_dns_reply, resolver};
 pub use engine::{
     ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
-};
-pub use status::{
-    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
-    Status, UserStatus,
 };
 pub use user::{StateError, state_file_name};

@@ -30,6 +30,7 @@ pub mod probe;
 pub mod process;
 pub mod random;
 pub mod rounds;
+mod route;
 pub mod scenario;
 pub mod stats;
 pub mod subject;
@@ -147,7 +148,7 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list) or a scenario file.
+    /// A ready-made scenario (see --list), a scenario file, or `route` for the cost of one decision by rules.
     #[arg(default_value = "quick")]
     scenario: String,
     /// How often everything is repeated.
@@ -403,6 +404,10 @@ pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
 }
 
 fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
+    if args.scenario == "route" {
+        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        return route::run(&adit, args.json.as_deref());
+    }
     let mut scenario = Scenario::find(&args.scenario)?;
     if !args.subjects.is_empty() {
         scenario.subjects.clone_from(&args.subjects);

@@ -1,11 +1,12 @@
 //! The words of adit's own command line.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::commands::Format;
 use adit_config::dialect::share::{Form, KEY_LEN, KEY_LENGTHS};
 use adit_config::model::{Level, LogFormat};
+use adit_core::route::Target;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,8 @@ Examples:
   adit run -c adit.toml              run it until a signal
   adit share -c adit.toml --host proxy.example.com --qr
                                      lines and a QR code for the clients of that server
+  adit explain -c adit.toml --to example.com:443
+                                     which way a connection would take, and by which rule
   adit status                        what is open, how much went through, what was refused
 
 In place of other programs:
@@ -63,6 +66,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Report everything that is wrong with a configuration
     Check(CheckArgs),
+    /// Say which rule and outbound a request would take, and why earlier rules do not match
+    ///
+    /// No port is opened and nothing is dialled. A name is looked up only if a rule asks for its addresses.
+    Explain(ExplainArgs),
     /// Print a new random key
     Key(KeyArgs),
     /// Print a server as its clients want to read it: lines, files, a link, a QR code
@@ -133,6 +140,37 @@ pub(crate) struct CheckArgs {
     /// Files, the same as with -c
     #[arg(value_name = "FILE", conflicts_with = "config", value_hint = ValueHint::FilePath)]
     pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+    /// Where the request goes
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "measure")]
+    pub(crate) to: Option<Target>,
+    /// The client's address, with or without a port
+    #[arg(long, value_name = "ADDRESS", value_parser = client)]
+    pub(crate) from: Option<SocketAddr>,
+    /// The inbound [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inbound: Option<String>,
+    /// The user as whom the client authenticated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// An address of the target's name, in the place of a lookup; may be repeated
+    #[arg(long, value_name = "IP")]
+    pub(crate) address: Vec<IpAddr>,
+    /// A datagram instead of a connection
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// Decide about each request of a file and print how long that takes; a line is
+    /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
+    #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
+    pub(crate) measure: Option<PathBuf>,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -223,6 +261,14 @@ pub(crate) struct ConvertArgs {
     /// Read it as this program's, or as a list of SIP008: sip008; not needed for Snell's files with one section
     #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
     pub(crate) format: Option<Format>,
+}
+
+/// An address, with or without a port.
+fn client(text: &str) -> Result<SocketAddr, &'static str> {
+    let alone = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
+    alone
+        .or_else(|_| text.parse())
+        .map_err(|_| "an address such as 192.0.2.1, 192.0.2.1:50000 or 2001:db8::1")
 }
 
 fn level(text: &str) -> Result<Level, &'static str> {

@@ -58,7 +58,11 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         StartError::State { .. } => Some(
             "its folder must exist and let this user write; state = \"...\" names another file, and \"off\" none",
         ),
-        StartError::Build { .. } | StartError::Core(_) => None,
+        StartError::Build { .. }
+        | StartError::Sets(_)
+        | StartError::Rules(_)
+        | StartError::Core(_)
+        | StartError::Ending => None,
     }
 }
 

@@ -44,7 +44,7 @@ impl Loaded {
 }
 
 /// The property that every parser keeps: findings with a place lie inside the text.
-fn assert_inside(text: &str, found: &Diagnostics) {
+pub(crate) fn assert_inside(text: &str, found: &Diagnostics) {
     let lines: Vec<&str> = text.split('\n').collect();
     for finding in found {
         if finding.line > 0 {

@@ -8,6 +8,7 @@ mod dns;
 mod group;
 mod kcp;
 mod pace;
+pub mod rule;
 mod shadowsocks;
 mod snell;
 mod tag;
@@ -68,6 +69,12 @@ pub struct Config {
     pub inbounds: Vec<Inbound>,
     /// Where connections go out; never two with one name. Every name that an inbound or a group refers to is among them.
     pub outbounds: Vec<Outbound>,
+    /// Which requests take another outbound than that of their inbound, in order.
+    pub rules: Vec<rule::Rule>,
+    /// Lists that rules refer to; never two with one name.
+    pub sets: Vec<rule::Set>,
+    /// Which addresses belong to which country, if a rule asks.
+    pub geoip: Option<rule::GeoFile>,
 }
 
 impl Config {

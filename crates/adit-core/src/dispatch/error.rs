@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use adit_config::model::Tag;
+use adit_config::model::rule::Manner;
 use adit_net::dial::DialError;
 use adit_proto::wire::Failure as WireFailure;
 
@@ -10,11 +11,11 @@ use adit_proto::wire::Failure as WireFailure;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// The configuration says no.
-    #[error("refused by a rule")]
+    #[error("the outbound refuses all requests")]
     Rejected,
-    /// The access control list refuses the target.
-    #[error("refused by the access control list")]
-    Blocked,
+    /// A rule or an access list refuses the target.
+    #[error("refused by a rule")]
+    Blocked(Manner),
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -38,10 +39,15 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
+    /// Whether the client gets no answer but a reset.
+    pub(crate) fn wants_reset(&self) -> bool {
+        matches!(self, Self::Blocked(Manner::Reset | Manner::Drop))
+    }
+
     /// What a local client is told.
     pub(crate) fn failure(&self) -> WireFailure {
         match self {
-            Self::Rejected | Self::Blocked => WireFailure::NotAllowed,
+            Self::Rejected | Self::Blocked(_) => WireFailure::NotAllowed,
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Slow { .. } => WireFailure::TimedOut,
             Self::Member { source, .. } => source.failure(),
@@ -75,7 +81,7 @@ impl OpenError {
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
         match self {
-            Self::Rejected | Self::Blocked => EACCES,
+            Self::Rejected | Self::Blocked(_) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
             Self::NoMember => 0,
             Self::Member { source, .. } => source.errno(),

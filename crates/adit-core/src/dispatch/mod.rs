@@ -14,22 +14,26 @@ mod table;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit_config::model::Tag;
+use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::rt::{self, Pool};
-use adit_proto::wire::Target;
+use adit_proto::wire::{Host, Target};
 
-use crate::access::Fate;
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
 use crate::relay::Early;
+use crate::route::{Outcome, Query, Router};
 use crate::user::Account;
 
 pub(crate) use self::error::OpenError;
 pub(crate) use self::outbound::{Destination, Future, Member, Opened, Outbound, may_retry};
 pub(crate) use self::session::Session;
 pub(crate) use self::table::{Leaf, Live, Outbounds};
+
+/// A request that is dropped by a rule is held this long, and then reset.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What the connections of one core share.
 pub(crate) struct CoreContext {
@@ -81,7 +85,8 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    is_blocked: bool,
+    /// How a rule refuses it, if one does.
+    refusal: Option<Manner>,
 }
 
 impl Origin {
@@ -99,31 +104,73 @@ impl Origin {
 impl Request {
     /// Decides the way, once.
     pub(crate) async fn route(self) -> Routed {
-        let origin = &self.source.origin;
-        let through = origin.live.leaf().outbound;
+        let live = self.source.origin.live.clone();
         // The inbound may have been closed while the request came in.
-        let is_cut = origin.core.conns.is_cut();
-        let (outbound, fate) = match origin.live.access() {
-            _ if is_cut => (through, Fate::Blocked),
-            None => (through, Fate::Open),
-            Some(access) => Box::pin(async { access.way(&through, &self.target).await }).await,
+        if self.source.origin.core.conns.is_cut() {
+            return Routed::refused(self, live.leaf().outbound, Manner::Protocol);
+        }
+        let router = live.router();
+        if router.is_empty() {
+            let outbound = live.leaf().outbound;
+            return Routed { request: self, outbound, addresses: None, refusal: None };
+        }
+        let mut addresses = None;
+        if self.decide(&router, None) == Outcome::NeedsAddresses {
+            let Host::Name(name) = &self.target.host else { unreachable!("an address is judged as it is") };
+            let resolver = live.resolver().outbound;
+            addresses = Some(resolver.lookup(name).await.unwrap_or_default());
+        }
+        let Outcome::Decided(decision) = self.decide(&router, addresses.as_deref()) else {
+            return Routed::refused(self, live.leaf().outbound, Manner::Protocol);
         };
-        let is_blocked = matches!(fate, Fate::Blocked);
-        let addresses = if let Fate::At(addresses) = fate { Some(addresses) } else { None };
-        Routed { request: self, outbound, addresses, is_blocked }
+        let addresses = addresses.filter(|addresses| decision.judged && !addresses.is_empty());
+        match (decision.verdict, live.leaf_of(decision.verdict)) {
+            (Verdict::Reject(manner), _) => Routed::refused(self, live.leaf().outbound, *manner),
+            (_, leaf) => {
+                let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
+                Routed { request: self, outbound, addresses, refusal: None }
+            }
+        }
+    }
+
+    fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
+        let query = Query {
+            inbound: &self.source.origin.inbound,
+            source: table::source(self.source.peer),
+            user: self.source.user.as_ref().map(|account| &*account.name),
+            network: Network::Tcp,
+            target: &self.target,
+            protocol: None,
+        };
+        router.decide(&query, addresses)
     }
 }
 
 impl Routed {
-    /// A connection of the outbound, counted as a request; with `fresh` never one that was kept.
+    fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
+        Self { request, outbound, addresses: None, refusal: Some(manner) }
+    }
+
+    /// A connection of the outbound, counted as a request.
     pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
         let metrics = &self.request.source.origin.metrics;
         metrics.requests.add(1);
-        let opened = if self.is_blocked { Err(OpenError::Blocked) } else { self.dial(false).await };
+        let opened = match self.refusal {
+            Some(manner) => Err(self.refuse(manner).await),
+            None => self.dial(false).await,
+        };
         opened.inspect_err(|error| {
-            metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked)));
+            metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked(_))));
             self.log_open_error(error);
         })
+    }
+
+    /// Waits where the client is to get no answer.
+    async fn refuse(&self, manner: Manner) -> OpenError {
+        if manner == Manner::Drop {
+            rt::sleep(SILENCE).await;
+        }
+        OpenError::Blocked(manner)
     }
 
     /// Once more, for a kept connection that the server had given up; never on a kept one.

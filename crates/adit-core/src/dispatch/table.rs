@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::Tag;
+use adit_config::model::rule::{Network, Verdict};
 
 use super::Outbound;
-use crate::access::Access;
-use crate::packet::{Decision, PacketOutbound, Question, Routes, Tick, Via};
+use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
+use crate::route::{self, Outcome, Query, Router};
 
 /// An outbound as a core has it.
 #[derive(Clone)]
@@ -55,9 +57,10 @@ impl Outbounds {
 
 /// Where an inbound's requests go, and by which rules: the part that may change under open connections.
 pub(crate) struct Live {
+    inbound: Tag,
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
-    access: RefCell<Option<Rc<Access>>>,
+    router: RefCell<Arc<Router>>,
     changes: Cell<u32>,
     /// The outbounds that flows of datagrams go over, with their numbers.
     vias: RefCell<Vec<(Via, Rc<dyn PacketOutbound>)>>,
@@ -65,27 +68,28 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Through the outbound of this name among `outbounds`.
-    pub(crate) fn new(outbounds: Rc<Outbounds>, outbound: Tag, access: Option<Rc<Access>>) -> Self {
+    /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take `outbound`.
+    pub(crate) fn new(inbound: Tag, outbounds: Rc<Outbounds>, outbound: Tag, router: Arc<Router>) -> Self {
         Self {
+            inbound,
             outbounds,
             outbound: RefCell::new(outbound),
-            access: RefCell::new(access),
+            router: RefCell::new(router),
             changes: Cell::new(0),
             vias: RefCell::default(),
             next_via: Cell::new(0),
         }
     }
 
-    /// Requests go there from now on.
+    /// Requests that no rule decides take this outbound from now on.
     pub(crate) fn set_outbound(&self, outbound: &Tag) {
         self.outbound.replace(outbound.clone());
         self.changes.set(self.changes.get().wrapping_add(1));
     }
 
     /// Requests follow these rules from now on.
-    pub(crate) fn set_access(&self, access: Option<Rc<Access>>) {
-        self.access.replace(access);
+    pub(crate) fn set_router(&self, router: Arc<Router>) {
+        self.router.replace(router);
         self.changes.set(self.changes.get().wrapping_add(1));
     }
 
@@ -95,8 +99,23 @@ impl Live {
     }
 
     /// The rules at this time.
-    pub(crate) fn access(&self) -> Option<Rc<Access>> {
-        self.access.borrow().clone()
+    pub(super) fn router(&self) -> Arc<Router> {
+        self.router.borrow().clone()
+    }
+
+    /// The outbound of a verdict; `None` if the request is refused.
+    pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
+        match verdict {
+            Verdict::Default => Some(self.leaf()),
+            Verdict::Outbound(name) => Some(self.outbounds.find(name)),
+            Verdict::Reject(_) => None,
+        }
+    }
+
+    /// The outbound whose name servers answer where rules ask for addresses.
+    pub(super) fn resolver(&self) -> Leaf {
+        let direct = self.outbounds.leaves.borrow().get(route::DIRECT).cloned();
+        direct.unwrap_or_else(|| self.leaf())
     }
 
     /// The number of an outbound: the same for as long as it is the same outbound.
@@ -111,6 +130,16 @@ impl Live {
         vias.push((via, packets.clone()));
         via
     }
+
+    /// The address of a datagram's target that rules judge: `None` where another server looks the name up.
+    fn address(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Option<Known> {
+        self.resolver().packets?.address_of(question.target, Some(waker), now)
+    }
+}
+
+/// The address that rules may judge a client by. A client behind a unix socket has none.
+pub(super) fn source(peer: SocketAddr) -> Option<SocketAddr> {
+    (peer.port() != 0).then_some(peer)
 }
 
 impl Routes for Live {
@@ -119,21 +148,43 @@ impl Routes for Live {
     }
 
     fn fixed(&self) -> Option<Via> {
-        if self.access.borrow().is_some() {
+        if !self.router.borrow().is_empty() {
             return None;
         }
         self.leaf().packets.map(|packets| self.via(&packets))
     }
 
     fn accepts(&self, source: IpAddr) -> bool {
-        self.access.borrow().as_ref().is_none_or(|access| access.accepts(source))
+        self.router.borrow().accepts(&self.inbound, source)
     }
 
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
-        let through = self.leaf().packets;
-        match &*self.access.borrow() {
-            None => through.map_or(Decision::Reject, |packets| Decision::Through(self.via(&packets))),
-            Some(access) => access.decide(through, question, (waker, now), |packets| self.via(packets)),
+        let router = self.router();
+        let query = Query {
+            inbound: &self.inbound,
+            source: source(question.source),
+            user: question.user.map(|account| &*account.name),
+            network: Network::Udp,
+            target: question.target,
+            protocol: None,
+        };
+        let mut address = None;
+        let mut outcome = router.decide(&query, None);
+        if outcome == Outcome::NeedsAddresses {
+            address = match self.address(question, waker, now) {
+                Some(Known::Addr(addr)) => Some(addr.ip()),
+                Some(Known::Pending) => return Decision::Pending,
+                Some(Known::Nothing) | None => None,
+            };
+            outcome = router.decide(&query, Some(address.as_slice()));
+        }
+        let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
+        let packets = self.leaf_of(decided.verdict).and_then(|leaf| leaf.packets);
+        let Some(packets) = packets else { return Decision::Reject };
+        let via = self.via(&packets);
+        match address.filter(|_| decided.judged) {
+            Some(ip) => Decision::At(via, ip),
+            None => Decision::Through(via),
         }
     }
 

@@ -13,14 +13,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
+use adit_config::set::Sets;
 use adit_net::rt;
 
 use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
+use crate::api::status::View;
 use crate::inbound;
 use crate::outbound;
-use crate::status::View;
+use crate::route::Router;
 use crate::user::Account;
 
 /// The differences that [`Running::apply`](super::Running::apply) has made, by name.
@@ -76,12 +78,13 @@ impl Engine {
         let mut draft = Draft::default();
         let config = Arc::new(effective(&state.config, wanted, &mut draft.changes.needs_restart));
         check_dns(&config)?;
+        let router = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
         let gone = self.make_room(state, &config, &mut draft)?;
         let renewed = renew(state, &draft.updates)?;
-        self.commit(state, config, draft, (gone, renewed))
+        self.commit(state, config, draft, (gone, renewed, router))
     }
 
     fn prepare_outbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
@@ -199,7 +202,7 @@ impl Engine {
         state: &mut State,
         config: Arc<Config>,
         draft: Draft,
-        (gone, renewed): (Vec<Tag>, Vec<(Tag, inbound::Shared)>),
+        (gone, renewed, router): (Vec<Tag>, Vec<(Tag, inbound::Shared)>, Arc<Router>),
     ) -> Result<Changes, StartError> {
         let Draft { mut changes, outbounds, inbounds, updates, .. } = draft;
         let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
@@ -207,7 +210,7 @@ impl Engine {
             closed.iter().flat_map(|held| held.shared.users().to_vec()).collect();
         let mut orders = self.orders();
         for order in &mut orders {
-            order.config = Some(config.clone());
+            order.config = Some((config.clone(), router.clone()));
         }
         let (groups, others): (Vec<_>, Vec<_>) =
             outbounds.into_iter().partition(|(_, held)| held.shared.group().is_some());
@@ -296,6 +299,12 @@ impl Engine {
             || view.outbounds.iter().any(|outbound| outbound.carrier.is_some());
         self.directory.set(View { memory: has_carrier.then(|| self.memory.clone()), ..view });
     }
+}
+
+/// The rules of a configuration as tables, with the files that they refer to.
+fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
+    let sets = Sets::load(config).map_err(StartError::Sets)?;
+    Ok(Arc::new(Router::compile(config, sets).map_err(StartError::Rules)?))
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.

@@ -12,11 +12,11 @@ use adit_net::udp::check_raw;
 use super::order::{Opening, Order, Put};
 use super::sockets::{self, Sockets};
 use super::{Engine, StartError};
+use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name};
 use crate::carrier;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
-use crate::status::{InboundView, OutboundView, inbound_name, outbound_name};
 use crate::user::Ledger;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.

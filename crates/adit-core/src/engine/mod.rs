@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{self, Config, Tag};
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
@@ -27,9 +28,10 @@ use thiserror::Error;
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
+use crate::api::status::{Directory, Status};
 use crate::carrier;
 use crate::dns;
-use crate::status::{Directory, Status};
+use crate::route::CompileError;
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
@@ -86,6 +88,12 @@ pub enum StartError {
         /// What is wrong with it.
         source: StateError,
     },
+    /// Files of sets or countries cannot be read.
+    #[error("sets of rules")]
+    Sets(#[source] Diagnostics),
+    /// Rules cannot be followed.
+    #[error("rules")]
+    Rules(#[source] CompileError),
     /// The process ends already.
     #[error("the process is ending")]
     Ending,
@@ -252,7 +260,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = changes.warnings;
         let Some(path) = &config.admin else { return Ok(()) };
-        crate::admin::start(&mut running.cores, path, running.engine.directory.clone(), stop)
+        crate::api::unix::start(&mut running.cores, path, running.engine.directory.clone(), stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })
     });
     match started {

@@ -10,12 +10,13 @@ use crate::carrier;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
+use crate::route::Router;
 
 /// A change of what a core runs.
 #[derive(Default)]
 pub(super) struct Order {
     /// The configuration from now on, if it is another one.
-    pub(super) config: Option<Arc<Config>>,
+    pub(super) config: Option<(Arc<Config>, Arc<Router>)>,
     /// Outbounds that are new or replace one of that name; groups behind all others.
     pub(super) put: Vec<Put>,
     /// Outbounds that requests take no longer.

@@ -7,8 +7,8 @@ use adit_config::model;
 
 use super::held::{Held, Prepared};
 use super::{Engine, StartError};
+use crate::api::status::Directory;
 use crate::metrics::InboundMetrics;
-use crate::status::Directory;
 
 /// Opens ports; any thread may hold one.
 #[derive(Debug, Clone)]

@@ -6,14 +6,13 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use adit_config::model::{self, Config, Tag};
+use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
-use crate::access::{Access, DirectRoute};
 use crate::carrier;
 use crate::conns::{Conns, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
@@ -23,6 +22,7 @@ use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::metrics::InboundMetrics;
 use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
 const UNAUTHENTICATED: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ struct Site {
     carrier: carrier::Context,
     scratch: SharedScratch,
     outbounds: Rc<Outbounds>,
-    direct: RefCell<Option<DirectRoute>>,
+    router: RefCell<Arc<Router>>,
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
     inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
@@ -94,7 +94,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         active,
         scratch: SharedScratch::default(),
         outbounds,
-        direct: RefCell::default(),
+        router: RefCell::default(),
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
         probers: RefCell::default(),
@@ -125,8 +125,9 @@ impl Site {
     fn obey(&self, order: Order) {
         let Order { config, put, remove, open, update, close, done } = order;
         let is_other = config.is_some();
-        if let Some(config) = config {
-            self.direct.replace(DirectRoute::new(&config, &self.dns));
+        if let Some((config, router)) = config {
+            self.put_direct(&config);
+            self.router.replace(router);
             self.config.replace(config);
         }
         put.into_iter().for_each(|put| self.put(put));
@@ -197,7 +198,12 @@ impl Site {
             conns: Rc::new(Conns::default()),
             log_destinations: self.config.borrow().log.destinations,
         });
-        let live = Rc::new(Live::new(self.outbounds.clone(), model.outbound.clone(), self.access(&model)));
+        let live = Rc::new(Live::new(
+            model.name.clone(),
+            self.outbounds.clone(),
+            model.outbound.clone(),
+            self.router.borrow().clone(),
+        ));
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
@@ -219,8 +225,20 @@ impl Site {
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
-    fn access(&self, model: &model::Inbound) -> Option<Rc<Access>> {
-        Access::new(&self.config.borrow(), model, self.direct.borrow().as_ref())
+    /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
+    /// outbound. It is made unless the configuration has one of that name.
+    fn put_direct(&self, config: &Config) {
+        let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
+        if !has_lists || config.outbound(route::DIRECT).is_some() {
+            return;
+        }
+        let is_leaf = |outbound: &&model::Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
+        let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
+        let dial = model::Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
+        let model = model::Outbound { name: route::DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
+        let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
+        let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
+        self.outbounds.put(model.name.clone(), leaf);
     }
 
     fn around(
@@ -294,7 +312,7 @@ impl Site {
     /// users that send datagrams.
     fn refresh(&self, inbound: &mut OpenInbound, is_other: bool, is_renewed: bool) {
         if is_other {
-            inbound.live.set_access(self.access(&inbound.model));
+            inbound.live.set_router(self.router.borrow().clone());
         }
         inbound.live.leaf().outbound.begin_use();
         if !is_renewed {

@@ -349,7 +349,7 @@ impl Client<'_> {
                 }
                 Some((Endpoint::plain(stream), session))
             }
-            Err(_) if is_early => {
+            Err(error) if is_early || error.wants_reset() => {
                 // The application was told that all is well: only a reset says otherwise now.
                 stream.abort_on_close();
                 None

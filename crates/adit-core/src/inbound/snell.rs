@@ -396,6 +396,10 @@ async fn prepare(
             server(near).accept();
             Step::Relay(session)
         }
+        Err(error) if error.wants_reset() => {
+            near.stream.abort_on_close();
+            Step::Done { goes_on: false }
+        }
         Err(error) => {
             server(near).refuse(&ErrorReply { code: error.errno(), message: error.chain() });
             Step::Done { goes_on: last_word(inbound, near).await }

@@ -25,7 +25,6 @@ use crate::dns::Dns;
 use crate::notice;
 
 pub(crate) use connector::Connector;
-pub(crate) use direct::Direct;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
@@ -95,6 +94,11 @@ impl Shared {
             Self::Group(_) => reject::leaf(connector.name),
         }
     }
+}
+
+/// The direct outbound on one core.
+pub(crate) fn direct(connector: Connector, around: &Around<'_>) -> Leaf {
+    direct::DirectFactory.on_core(connector, around)
 }
 
 /// An outbound that refuses all requests, in the place of one that is not there.

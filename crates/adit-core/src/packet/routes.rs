@@ -37,13 +37,8 @@ pub(super) struct FlowKey {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
     /// Where the client is.
-    #[expect(
-        dead_code,
-        reason = "access lists judge sources before the datagram is opened; rules will ask for it here"
-    )]
     pub(crate) source: SocketAddr,
     /// Whose datagram it is, where there are users.
-    #[expect(dead_code, reason = "access lists know no users; rules will ask for it")]
     pub(crate) user: Option<&'a Arc<Account>>,
     /// Where the datagram is to go.
     pub(crate) target: &'a Target,

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::Loaded;
 use adit_config::model::Config;
+use adit_config::set::Sets;
+use adit_core::route::{CompileError, Router};
 
 use crate::cli::{CheckArgs, FileArgs};
 use crate::commands::files;
 use crate::{print, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let result = match load(args) {
+    let result = match load(args).and_then(with_rules) {
         Ok(loaded) if args.strict => loaded.strict(),
         other => other,
     };
@@ -27,6 +29,18 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         print::data(config.as_ref().map(summary).unwrap_or_default())?;
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Reads the lists that rules name, too, and makes the tables of a router.
+fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
+    let sets = Sets::load(&loaded.config)?;
+    match Router::compile(&loaded.config, sets) {
+        Ok(_) => Ok(loaded),
+        Err(CompileError { at, problem }) => {
+            let error = Diagnostic::error(&at.file, "rule", problem.to_string());
+            Err(error.at((at.line as usize, at.column as usize)).into())
+        }
+    }
 }
 
 fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {

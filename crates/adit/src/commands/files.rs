@@ -54,7 +54,7 @@ pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
 /// The name in messages and the text of a file.
 pub(super) fn read(path: &Path) -> Result<(Arc<str>, impl std::ops::Deref<Target = String>), Diagnostics> {
     if path == Path::new("-") {
-        return Ok(("stdin".into(), source::read(Path::new("/dev/stdin"))?));
+        return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), native::MAX_LEN)?));
     }
-    Ok((path.to_string_lossy().into(), source::read(path)?))
+    Ok((path.to_string_lossy().into(), source::read_up_to(path, native::MAX_LEN)?))
 }

@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod demo;
+mod explain;
 mod files;
 mod foreign;
 mod share;
@@ -39,6 +40,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run(&args, &cli.log)?,
         Command::Check(args) => return check::run(&args),
+        Command::Explain(args) => explain::run(&args)?,
         Command::Key(args) => key(&args)?,
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => share::import(&args)?,

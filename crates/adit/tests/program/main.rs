@@ -10,6 +10,7 @@ mod balancer;
 mod commands;
 mod convert;
 mod demo;
+mod explain;
 mod interop_rawtcp;
 mod kcptun;
 mod manager;

@@ -187,6 +187,25 @@ impl<'a> Fields<'a> {
         Some(entries.filter_map(|(i, entry)| field.entry(i, entry).parsed(report, &parse)).collect())
     }
 
+    /// The same as [`Fields::list`] for values that may be numbers as well.
+    pub(super) fn numbers_or_texts<T>(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Option<Vec<Spanned<T>>> {
+        let field = self.take(key)?;
+        let Some(array) = field.node.value().and_then(Value::as_array) else {
+            return field.number_or_text(report, &parse).map(|one| vec![one]);
+        };
+        if array.len() > max {
+            field.wrong(report, Problem::new(format!("more than {max} entries")));
+        }
+        let entries = array.iter().take(max).enumerate();
+        Some(entries.filter_map(|(i, entry)| field.entry(i, entry).number_or_text(report, &parse)).collect())
+    }
+
     /// Everything that was not taken is an error.
     pub(super) fn finish(self, report: &mut Report<'_>, protocol: Option<&str>) {
         for (name, item) in self.table.iter() {
@@ -241,6 +260,23 @@ impl<'a> Field<'a> {
 
     fn read<T>(&self, report: &mut Report<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
         match parsed {
+            Ok(value) => Some(Spanned { value, at: self.value_at() }),
+            Err(problem) => {
+                self.wrong(report, problem);
+                None
+            }
+        }
+    }
+
+    fn number_or_text<T>(
+        &self,
+        report: &mut Report<'_>,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<Spanned<T>> {
+        let Some(number) = self.node.value().and_then(Value::as_integer) else {
+            return self.parsed(report, parse);
+        };
+        match parse(&number.to_string()) {
             Ok(value) => Some(Spanned { value, at: self.value_at() }),
             Err(problem) => {
                 self.wrong(report, problem);

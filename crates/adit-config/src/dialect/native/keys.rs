@@ -31,11 +31,17 @@ pub enum Table {
     Outbound,
     /// In an entry of an outbound's `members`.
     Member,
+    /// In a `[[set]]`.
+    Set,
+    /// In a `[[rule]]`.
+    Rule,
+    /// In a table of a rule's `and`, `or` or `not`.
+    RulePart,
 }
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -49,6 +55,9 @@ impl Table {
         Self::User,
         Self::Outbound,
         Self::Member,
+        Self::Set,
+        Self::Rule,
+        Self::RulePart,
     ];
 
     /// The header, as it stands in a file.
@@ -67,6 +76,9 @@ impl Table {
             Self::User => "users of an [[inbound]]",
             Self::Outbound => "[[outbound]]",
             Self::Member => "members of an [[outbound]]",
+            Self::Set => "[[set]]",
+            Self::Rule => "[[rule]]",
+            Self::RulePart => "and, or and not of a [[rule]]",
         }
     }
 }
@@ -144,7 +156,10 @@ const fn key(
 /// All keys, in the order in which documentation lists them.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = {
-    use Table::{Admin, Dns, DnsHost, DnsPolicy, DnsUpstream, Inbound, Limits, Log, Member, Outbound, Root, Udp, User};
+    use Table::{
+        Admin, Dns, DnsHost, DnsPolicy, DnsUpstream, Inbound, Limits, Log, Member, Outbound, Root, Rule,
+        RulePart, Set, Udp, User,
+    };
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
         key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
@@ -155,6 +170,9 @@ pub const KEYS: &[Key] = {
         key(Root, "dns", ALL, "table", "the system's resolver", "how names are resolved"),
         key(Root, "inbound", ALL, "tables", "required", "where connections come in"),
         key(Root, "outbound", ALL, "tables", "one of protocol direct", "where connections go out"),
+        key(Root, "rule", ALL, "tables", "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"),
+        key(Root, "set", ALL, "tables", "none", "files of names or addresses that rules refer to"),
+        key(Root, "geoip", ALL, "path of a .mmdb file", "required if a rule names a country", "database of the countries of addresses"),
 
         key(Log, "level", ALL, "error, warn, info, debug or trace", "info", "least severe level that is written"),
         key(Log, "format", ALL, "text or json", "text", "shape of a line"),
@@ -307,6 +325,50 @@ pub const KEYS: &[Key] = {
         key(Member, "name", ALL, "name of an outbound", "required", "which outbound it is; not one of protocol group"),
         key(Member, "tcp-weight", ALL, "percent, 0 to 100", "100", "how much it is preferred for streams; 0 is never"),
         key(Member, "udp-weight", ALL, "percent, 0 to 100", "100", "the same for datagrams"),
+
+        key(Set, "name", ALL, "text of 1 to 64 characters", "required", "name that rules use"),
+        key(Set, "path", ALL, "path of a file", "required", "one name or network per line; relative to the folder of this file"),
+        key(Set, "format", ALL, "any, domains or addresses", "any", "what the lines are; example.com is that name, +.example.com with all below it, .example.com all below it"),
+
+        key(Rule, "outbound", ALL, "name of an outbound", "required without reject", "where requests go that match; all keys of a rule must match, one value of each"),
+        key(Rule, "reject", ALL, "reset, drop or protocol", "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
+        key(Rule, "domain", ALL, "name, or a list", "none", "the target's name is one of these"),
+        key(Rule, "domain-suffix", ALL, "name, or a list", "none", "the target's name is one of these or below one of them"),
+        key(Rule, "domain-keyword", ALL, "text, or a list", "none", "the target's name holds one of these"),
+        key(Rule, "domain-regex", ALL, "regular expression, or a list", "none", "one of these is found in the target's name, in any case"),
+        key(Rule, "ip-cidr", ALL, "address or network, or a list", "none", "an address of the target is in one of these"),
+        key(Rule, "geoip", ALL, "country of two letters, or a list", "none", "an address of the target belongs to one of these"),
+        key(Rule, "set", ALL, "name of a set, or a list", "none", "the name or an address of the target is in one of these"),
+        key(Rule, "source", ALL, "address or network, or a list", "none", "the client's address is in one of these"),
+        key(Rule, "source-port", ALL, "port or range as \"1000-2000\", or a list", "none", "the client's port is one of these"),
+        key(Rule, "port", ALL, "port or range as \"1000-2000\", or a list", "none", "the target's port is one of these"),
+        key(Rule, "network", ALL, "tcp or udp", "both", "kind of traffic"),
+        key(Rule, "inbound", ALL, "name of an inbound, or a list", "all", "where the request came in"),
+        key(Rule, "user", ALL, "user name, or a list", "all", "who the client is"),
+        key(Rule, "protocol", ALL, "name of a protocol, or a list", "any", "what the client speaks to the target, as far as it is known"),
+        key(Rule, "resolve", ALL, "true or false", "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"),
+        key(Rule, "and", ALL, "list of tables", "none", "all of them match; each has the keys above"),
+        key(Rule, "or", ALL, "list of tables", "none", "one of them matches"),
+        key(Rule, "not", ALL, "table", "none", "it does not match"),
+
+        key(RulePart, "domain", ALL, "name, or a list", "none", "the target's name is one of these"),
+        key(RulePart, "domain-suffix", ALL, "name, or a list", "none", "the target's name is one of these or below one of them"),
+        key(RulePart, "domain-keyword", ALL, "text, or a list", "none", "the target's name holds one of these"),
+        key(RulePart, "domain-regex", ALL, "regular expression, or a list", "none", "one of these is found in the target's name, in any case"),
+        key(RulePart, "ip-cidr", ALL, "address or network, or a list", "none", "an address of the target is in one of these"),
+        key(RulePart, "geoip", ALL, "country of two letters, or a list", "none", "an address of the target belongs to one of these"),
+        key(RulePart, "set", ALL, "name of a set, or a list", "none", "the name or an address of the target is in one of these"),
+        key(RulePart, "source", ALL, "address or network, or a list", "none", "the client's address is in one of these"),
+        key(RulePart, "source-port", ALL, "port or range as \"1000-2000\", or a list", "none", "the client's port is one of these"),
+        key(RulePart, "port", ALL, "port or range as \"1000-2000\", or a list", "none", "the target's port is one of these"),
+        key(RulePart, "network", ALL, "tcp or udp", "both", "kind of traffic"),
+        key(RulePart, "inbound", ALL, "name of an inbound, or a list", "all", "where the request came in"),
+        key(RulePart, "user", ALL, "user name, or a list", "all", "who the client is"),
+        key(RulePart, "protocol", ALL, "name of a protocol, or a list", "any", "what the client speaks to the target, as far as it is known"),
+        key(RulePart, "resolve", ALL, "true or false", "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"),
+        key(RulePart, "and", ALL, "list of tables", "none", "all of them match; each has the keys above"),
+        key(RulePart, "or", ALL, "list of tables", "none", "one of them matches"),
+        key(RulePart, "not", ALL, "table", "none", "it does not match"),
     ]
 };
 

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::rule::{GeoFile, Set};
 use crate::model::{Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
-/// Inbounds and outbounds add up, and an inbound keeps the outbound of its own file. A name stands for one thing;
+/// Inbounds, outbounds, sets and rules add up; rules of an earlier file are asked first. An inbound keeps the outbound
+/// of its own file. A name stands for one thing;
 /// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `state`,
-/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`) may be set in one file, or alike in several.
+/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`, `geoip`) may be set in one file, or alike in several.
 ///
 /// # Errors
 /// Names that are taken, and settings that contradict each other, by file.
@@ -43,6 +45,9 @@ impl Merged {
             dns,
             inbounds,
             outbounds,
+            rules,
+            sets,
+            geoip,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -51,6 +56,11 @@ impl Merged {
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
+        self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
+        self.config.rules.extend(rules);
+        for set in sets {
+            self.set(file, set);
+        }
         outbounds.into_iter().for_each(|outbound| self.outbound(file, outbound));
         for inbound in inbounds {
             let same = |other: &&Inbound| {
@@ -62,6 +72,19 @@ impl Merged {
                 self.found.push(Diagnostic::error(file, format!("inbound {}", inbound.name), problem));
             }
             self.config.inbounds.push(inbound);
+        }
+    }
+
+    /// Adds a set unless its equal is there.
+    fn set(&mut self, file: &Arc<str>, set: Set) {
+        match self.config.sets.iter().find(|other| other.name == set.name) {
+            Some(other) if *other == set => {}
+            Some(_) => {
+                let key = format!("set {}", set.name);
+                let error = Diagnostic::error(file, key, "another file has another set of that name");
+                self.found.push(error.hint("give it a name of its own"));
+            }
+            None => self.config.sets.push(set),
         }
     }
 

@@ -24,6 +24,8 @@ pub mod keys;
 mod merge;
 mod outbound;
 mod pace;
+mod rule;
+mod set;
 mod shadowsocks;
 mod snell;
 mod tcp;
@@ -53,6 +55,9 @@ use crate::source::Source;
 /// A file with every key, commented; it is valid as it stands.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
+/// Longest file, in bytes: a hundred thousand rules.
+pub const MAX_LEN: usize = 16 << 20;
+
 const MAX_INBOUNDS: usize = 256;
 const MAX_OUTBOUNDS: usize = 256;
 /// What a file of [`crate::source::MAX_LEN`] has place for.
@@ -69,7 +74,7 @@ const MAX_PATH: usize = 4000;
 /// Everything that is wrong with it.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
-    source.check_len()?;
+    source.check_len_up_to(MAX_LEN)?;
     let mut report = Report { source: &source, found: Diagnostics::new() };
     let document = match Document::parse(text) {
         Ok(document) => document,
@@ -122,10 +127,14 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         let hint = "add an [[inbound]] with protocol and listen";
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
+    config.geoip = set::read_geoip(&mut root, report);
+    config.sets = set::read(&mut root, report);
+    let rules = rule::read(&mut root, report);
     root.finish(report, None);
     config.outbounds = translate_outbounds(outbounds, report);
     config.dns = dns::resolve(dns, &config.outbounds, report);
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
+    config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
 
@@ -343,5 +352,7 @@ pub fn fuzz_native(data: &[u8]) {
     }
 }
 
+#[cfg(test)]
+mod rule_tests;
 #[cfg(test)]
 mod tests;

@@ -57,7 +57,8 @@ fn the_example_is_valid() {
     assert_eq!(load(&to_toml(&config)), config);
     // Every line that is commented out is a valid choice as well.
     let on = EXAMPLE.replace("# cores", "cores").replace("# allow-lan", "allow-lan");
-    load(&on.replace("# interface", "interface"));
+    load(&on.replace("# interface", "interface").replace("# geoip", "geoip"));
+    assert_eq!((config.rules.len(), config.sets.len()), (4, 1));
 }
 
 #[test]
@@ -342,8 +343,8 @@ fn a_flood_of_errors_ends_soon() {
 
 #[test]
 fn sizes_are_bounded() {
-    let long = format!("{HEAD}#{}", "x".repeat(crate::source::MAX_LEN));
-    assert_eq!(rejected(&long), "t.toml: longer than 1024 KiB\n");
+    let long = format!("{HEAD}#{}", "x".repeat(MAX_LEN));
+    assert_eq!(parse("t.toml", &long).unwrap_err().to_string(), "t.toml: longer than 16384 KiB\n");
     let listen: Vec<String> = (0..=MAX_LISTEN).map(|i| format!("\"127.0.0.1:{}\"", i + 1)).collect();
     let text = format!("[[inbound]]\nprotocol = \"mixed\"\nlisten = [{}]\n", listen.join(","));
     assert!(rejected(&text).contains("more than 64 entries"));
@@ -867,6 +868,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             plugin_user: None,
             inbounds,
             outbounds,
+            ..Config::default()
         })
         .prop_map(make_valid)
 }

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use super::carrier::VERSIONS;
 use super::outbound::FAMILIES;
+use super::rule;
 use adit_proto::wire::Target;
 
 use crate::dialect::value::{duration_text, quote, size_text};
+use crate::model::rule::SetFormat;
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KcpParity, KeyForm,
     Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
@@ -52,6 +54,9 @@ pub fn to_toml(config: &Config) -> String {
         StateFile::Off => out.text("state", "off"),
         StateFile::At(path) => out.text("state", &path.to_string_lossy()),
     }
+    if let Some(file) = &config.geoip {
+        out.text("geoip", &file.path.to_string_lossy());
+    }
     out.log(&config.log);
     if let Some(socket) = &config.admin {
         out.header("[admin]");
@@ -70,6 +75,18 @@ pub fn to_toml(config: &Config) -> String {
     }
     for outbound in &config.outbounds {
         out.outbound(outbound);
+    }
+    for set in &config.sets {
+        out.header("[[set]]");
+        out.text("name", &set.name);
+        out.text("path", &set.path.to_string_lossy());
+        if set.format != SetFormat::default() {
+            out.choice("format", SetFormat::ALL, &set.format);
+        }
+    }
+    for lines in config.rules.iter().filter_map(rule::lines) {
+        out.header("[[rule]]");
+        lines.iter().for_each(|(key, value)| out.raw(key, value));
     }
     out.0
 }

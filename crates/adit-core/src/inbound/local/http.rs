@@ -288,6 +288,10 @@ impl Connection<'_> {
                     let replay = opened.policy.keep_for_replay.then(Vec::new);
                     (opened, replay)
                 }
+                Err(error) if error.wants_reset() => {
+                    self.near.stream.abort_on_close();
+                    return Next::Close;
+                }
                 Err(error) => return self.refuse(error.failure().into(), &mut request).await,
             },
         };

@@ -30,6 +30,8 @@ pub struct Header {
     plain: [u8; HEADER_LEN],
     body: Range<usize>,
     user: Option<UserId>,
+    /// Names the user's key, whatever its number in the table.
+    identity: Option<[u8; IDENTITY_LEN]>,
 }
 
 impl Header {
@@ -63,7 +65,7 @@ impl ServerPackets {
     pub fn read_header(&self, datagram: &mut [u8]) -> Result<Header, WireError> {
         let identities = usize::from(!self.users.is_empty());
         let outer = open_outer(&self.keys.user, datagram, identities)?;
-        let mut user = None;
+        let (mut user, mut identity) = (None, None);
         if identities > 0
             && let DatagramCipher::Header(aes) = &self.keys.user.datagrams
         {
@@ -73,8 +75,9 @@ impl ServerPackets {
             hash.iter_mut().zip(outer.header).for_each(|(h, o)| *h ^= o);
             let found = self.users.find(&hash);
             user = Some(found.ok_or(WireError::Authentication { what: "identity header" })?);
+            identity = Some(hash);
         }
-        Ok(Header { plain: outer.header, body: outer.body, user })
+        Ok(Header { plain: outer.header, body: outer.body, user, identity })
     }
 
     /// A session for the sender of `header`; its own id comes from `rng`.
@@ -86,6 +89,7 @@ impl ServerPackets {
         Session {
             client_id,
             user: header.user,
+            identity: header.identity,
             opening: SessionCipher::new(method),
             window: Window::new(),
             own_id,
@@ -101,6 +105,8 @@ impl ServerPackets {
 pub struct Session {
     client_id: [u8; 8],
     user: Option<UserId>,
+    /// A server may get another table while the session lasts: numbers change, this does not.
+    identity: Option<[u8; IDENTITY_LEN]>,
     opening: SessionCipher,
     window: Window,
     own_id: [u8; 8],
@@ -121,7 +127,7 @@ impl Session {
     /// What is wrong with the datagram, which is to be dropped without an answer; the session is then unchanged.
     pub fn open(&mut self, header: &Header, datagram: &mut [u8], unix_s: u64) -> Result<Packet, WireError> {
         let (id, packet_id) = ids(&header.plain);
-        if id != self.client_id || header.user != self.user {
+        if id != self.client_id || header.identity != self.identity {
             return Err(WireError::Authentication { what: "session id" });
         }
         if !self.window.is_fresh(packet_id) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use adit_net::rt::{self, Cores, Stop, UnixListener, UnixStream};
 use serde::{Deserialize, Serialize};
 
-use crate::status::{Directory, Status};
+use crate::api::status::{Directory, Status};
 
 /// Longest request in bytes.
 const MAX_REQUEST: usize = 64 * 1024;

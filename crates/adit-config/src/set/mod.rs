@@ -1,0 +1,314 @@
+//! The lists that rules refer to: files of names and addresses, and the countries of addresses.
+//!
+//! [`Sets::load`] reads everything that the rules of a configuration name. A router turns it into tables, after which
+//! it is dropped.
+
+pub mod access;
+mod file;
+mod geo;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use self::file::{MAX_LEN, fuzz_set, parse};
+pub use self::geo::MAX_GEO_LEN;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set};
+use crate::model::{Config, Tag};
+
+/// Longest name in a list, in bytes; no target has a longer one.
+pub const MAX_NAME: usize = 255;
+
+/// Everything that rules refer to, by name.
+#[derive(Debug, Clone, Default)]
+pub struct Sets {
+    lists: BTreeMap<Tag, Entries>,
+    countries: BTreeMap<Country, Entries>,
+}
+
+/// Names, regular expressions and addresses.
+#[derive(Debug, Clone, Default)]
+pub struct Entries {
+    /// All names, one behind the other.
+    text: String,
+    names: Vec<Name>,
+    /// Regular expressions, which are looked for in names of any case.
+    pub regexes: Vec<Box<str>>,
+    /// Ranges of IPv4 addresses, both ends included, in any order.
+    pub v4: Vec<(u32, u32)>,
+    /// Ranges of IPv6 addresses, both ends included, in any order.
+    pub v6: Vec<(u128, u128)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    start: u32,
+    len: u8,
+    scope: Scope,
+}
+
+/// Which names an entry stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The name alone.
+    Exact,
+    /// The name and all below it.
+    Tree,
+    /// All below the name.
+    Below,
+}
+
+impl Entries {
+    /// Adds a name in lower case without a trailing dot. A name that is empty or longer than [`MAX_NAME`] is left out,
+    /// since no target can have it.
+    pub fn add_name(&mut self, name: &str, scope: Scope) {
+        let (Ok(len), Ok(start)) = (u8::try_from(name.len()), u32::try_from(self.text.len())) else { return };
+        if len > 0 {
+            self.text.push_str(name);
+            self.names.push(Name { start, len, scope });
+        }
+    }
+
+    /// Adds addresses.
+    pub fn add_range(&mut self, range: AddressRange) {
+        match range {
+            AddressRange::V4(first, last) => self.v4.push((first, last)),
+            AddressRange::V6(first, last) => self.v6.push((first, last)),
+        }
+    }
+
+    /// All names, in the order in which they were added.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = (&str, Scope)> {
+        self.names.iter().map(|name| {
+            let start = name.start as usize;
+            (&self.text[start..start + usize::from(name.len)], name.scope)
+        })
+    }
+
+    /// Whether names can be in it.
+    pub fn has_names(&self) -> bool {
+        !self.names.is_empty() || !self.regexes.is_empty()
+    }
+
+    /// Whether addresses can be in it.
+    pub fn has_addresses(&self) -> bool {
+        !self.v4.is_empty() || !self.v6.is_empty()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.names.len() + self.regexes.len() + self.v4.len() + self.v6.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Sets {
+    /// Reads the sets of a configuration, and its database of countries if a rule names a country. Paths are relative
+    /// to the folder of the file that names them.
+    ///
+    /// # Errors
+    /// Every file that cannot be read or is wrong, by its place.
+    pub fn load(config: &Config) -> Result<Self, Diagnostics> {
+        let (mut sets, mut found) = (Self::default(), Diagnostics::new());
+        for set in &config.sets {
+            match load_set(set) {
+                Ok(entries) => sets.insert(set.name.clone(), entries),
+                Err(errors) => found.append(errors),
+            }
+        }
+        let wanted = countries(config);
+        if let Some(first) = wanted.values().next() {
+            match &config.geoip {
+                Some(file) => match load_countries(file, &wanted) {
+                    Ok(countries) => sets.countries = countries,
+                    Err(errors) => found.append(errors),
+                },
+                None => found.push(no_database(first)),
+            }
+        }
+        if found.has_errors() { Err(found) } else { Ok(sets) }
+    }
+
+    /// Adds a list, in the place of one of that name.
+    pub fn insert(&mut self, name: Tag, entries: Entries) {
+        self.lists.insert(name, entries);
+    }
+
+    /// The list of a name.
+    pub fn list(&self, name: &str) -> Option<&Entries> {
+        self.lists.get(name)
+    }
+
+    /// The list of a name, with that name.
+    pub fn named(&self, name: &str) -> Option<(&str, &Entries)> {
+        self.lists.get_key_value(name).map(|(name, entries)| (&**name, entries))
+    }
+
+    /// The addresses of a country.
+    pub fn country(&self, code: Country) -> Option<&Entries> {
+        self.countries.get(&code)
+    }
+}
+
+/// The countries that rules name, each with the place of the first rule that does.
+fn countries(config: &Config) -> BTreeMap<Country, Place> {
+    let mut wanted = BTreeMap::new();
+    for rule in &config.rules {
+        rule.matcher.visit(&mut |matcher| {
+            if let Matcher::GeoIp(codes, _) = matcher {
+                for code in codes {
+                    wanted.entry(*code).or_insert_with(|| rule.at.clone());
+                }
+            }
+        });
+    }
+    wanted
+}
+
+fn no_database(at: &Place) -> Diagnostic {
+    let error = Diagnostic::error(&at.file, "geoip", "no database of countries is named");
+    place(error, at).hint("add `geoip = \"country.mmdb\"` at the top of the file")
+}
+
+fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
+    let path = beside(&set.at, &set.path);
+    let hint = "set `path` to a file with one name or network per line";
+    let bytes = read(&path, MAX_LEN).map_err(|problem| misplaced(&set.at, "set.path", problem, hint))?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        let problem = format!("{} is no text: it holds bytes that are no UTF-8", path.display());
+        return Err(misplaced(&set.at, "set.path", problem, hint).into());
+    };
+    parse(&path.to_string_lossy(), &text, set.format)
+}
+
+fn load_countries(
+    file: &GeoFile,
+    wanted: &BTreeMap<Country, Place>,
+) -> Result<BTreeMap<Country, Entries>, Diagnostics> {
+    let path = beside(&file.at, &file.path);
+    let hint = "set `geoip` to a database of countries in MaxMind's format (.mmdb)";
+    let codes: BTreeSet<Country> = wanted.keys().copied().collect();
+    let countries = read(&path, MAX_GEO_LEN)
+        .and_then(|bytes| {
+            geo::read(bytes, &codes).map_err(|problem| format!("{}: {problem}", path.display()))
+        })
+        .map_err(|problem| misplaced(&file.at, "geoip", problem, hint))?;
+    let mut found = Diagnostics::new();
+    for (code, at) in wanted {
+        if !countries.contains_key(code) {
+            let problem = format!("{} has no address of country {code}", path.display());
+            found.push(place(Diagnostic::error(&at.file, "geoip", problem), at));
+        }
+    }
+    if found.has_errors() { Err(found) } else { Ok(countries) }
+}
+
+/// `path` as seen from the folder of the file that names it.
+fn beside(at: &Place, path: &Path) -> PathBuf {
+    Path::new(&*at.file).parent().map_or_else(|| path.to_path_buf(), |folder| folder.join(path))
+}
+
+/// All bytes of a file, at most `max`.
+fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(max).map_or(u64::MAX, |max| max + 1);
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if bytes.len() > max {
+        return Err(format!("{} is longer than {} MiB", path.display(), max >> 20));
+    }
+    Ok(bytes)
+}
+
+fn misplaced(at: &Place, key: &str, problem: String, hint: &str) -> Diagnostic {
+    place(Diagnostic::error(&at.file, key, problem), at).hint(hint)
+}
+
+fn place(diagnostic: Diagnostic, at: &Place) -> Diagnostic {
+    let Place { file, line, column } = at;
+    let mut placed = diagnostic.at((*line as usize, *column as usize));
+    placed.file = Arc::clone(file);
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::rule::{Resolve, Rule, SetFormat, Verdict};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("adit-set-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn config(folder: &Path, path: &str) -> Config {
+        let file: Arc<str> = folder.join("adit.toml").to_string_lossy().into();
+        let at = Place { file, line: 7, column: 8 };
+        let set = Set { name: "s".into(), path: path.into(), format: SetFormat::Any, at };
+        Config { sets: vec![set], ..Config::default() }
+    }
+
+    fn problem(config: &Config) -> String {
+        Sets::load(config).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn files_that_cannot_be_sets() {
+        let folder = folder("bad");
+        let long = format!("a.example\n{}\n", "x".repeat(1 << 20));
+        for (name, bytes, wants) in [
+            ("nul", b"a.example\n\0\0\n".as_slice(), ["nul:2:1: ", "control character"]),
+            ("long", long.as_bytes(), ["long:2:1: ", "longer than 255 bytes"]),
+            ("binary", b"\xff\xfe\x00".as_slice(), ["adit.toml:7:8: set.path: ", "no UTF-8"]),
+        ] {
+            std::fs::write(folder.join(name), bytes).unwrap();
+            let found = problem(&config(&folder, name));
+            assert!(wants.iter().all(|want| found.contains(want)) && found.len() < 1000, "{found}");
+        }
+        let found = problem(&config(&folder, "absent"));
+        assert!(found.contains("adit.toml:7:8: set.path: cannot read "), "{found}");
+        assert!(found.contains("hint: "), "{found}");
+        let found = problem(&config(&folder, "/dev/zero"));
+        assert!(found.contains("/dev/zero is longer than 32 MiB"), "{found}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_fifty_megabytes() {
+        let folder = folder("large");
+        std::fs::write(folder.join("l"), "name.example\n".repeat(50_000_000 / 13)).unwrap();
+        let found = problem(&config(&folder, "l"));
+        assert!(found.contains("l is longer than 32 MiB"), "{found}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_configuration() {
+        let folder = folder("beside");
+        std::fs::write(folder.join("list"), "a.example\n").unwrap();
+        let sets = Sets::load(&config(&folder, "list")).unwrap();
+        assert_eq!(sets.list("s").unwrap().len(), 1);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_country_needs_a_database() {
+        let at = Place { file: "t.toml".into(), line: 3, column: 1 };
+        let matcher = Matcher::GeoIp(vec![Country::parse("de").unwrap()], Resolve::Yes);
+        let rules = vec![Rule { matcher, verdict: Verdict::Default, at }];
+        let found = problem(&Config { rules, ..Config::default() });
+        assert!(
+            found.starts_with("t.toml:3:1: geoip: no database of countries is named\n  hint: "),
+            "{found}"
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! Views of what runs: one snapshot of counters by name, and the interfaces that show it.
+
+pub(crate) mod status;
+pub(crate) mod unix;

@@ -1,0 +1,151 @@
+//! Why a request takes its way, for people: every rule is asked, without the shortcuts of a decision.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use adit_config::model::rule::{Matcher, Rule};
+
+use super::walk::{Truth, Walk};
+use super::{Node, Outcome, Query, Router};
+
+/// What each rule says about a request, up to the one that decides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation<'r> {
+    /// The rules that did not match, in order.
+    pub passed: Vec<Step>,
+    /// The end of it.
+    pub outcome: Outcome<'r>,
+}
+
+/// A rule that did not match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Its place in the order of rules, from 0.
+    pub rule: usize,
+    /// The key that did not match, and what it was compared with.
+    pub why: String,
+}
+
+impl Router {
+    /// The same as [`Router::decide`], with the reason why each earlier rule did not match. `rules` are those of
+    /// which the router was made.
+    pub fn explain<'r>(
+        &'r self,
+        rules: &[Rule],
+        query: &Query<'_>,
+        addresses: Option<&[IpAddr]>,
+    ) -> Explanation<'r> {
+        let mut walk = Walk::new(self, query, addresses);
+        let mut passed = Vec::new();
+        for (n, compiled) in self.rules.iter().enumerate() {
+            match walk.judge(compiled.root) {
+                None => return Explanation { passed, outcome: Outcome::NeedsAddresses },
+                Some(true) => {
+                    let outcome = walk.decided(&compiled.verdict, Some(n));
+                    return Explanation { passed, outcome };
+                }
+                Some(false) => {
+                    let matcher = rules.get(n).map(|rule| &rule.matcher);
+                    let why =
+                        matcher.map_or_else(String::new, |matcher| self.why(&walk, matcher, compiled.root));
+                    passed.push(Step { rule: n, why });
+                }
+            }
+        }
+        let outcome = walk.decided(&adit_config::model::rule::Verdict::Default, None);
+        Explanation { passed, outcome }
+    }
+
+    /// Why a matcher, which became `node`, is false.
+    fn why(&self, walk: &Walk<'_, '_>, matcher: &Matcher, node: Node) -> String {
+        if let Matcher::And(all) = matcher {
+            let nodes = self.parts(node, all.len());
+            let failed = all.iter().zip(nodes).find(|(_, node)| walk.truth(*node) == Truth::No);
+            return failed.map_or_else(String::new, |(matcher, node)| self.why(walk, matcher, node));
+        }
+        if let Matcher::Or(all) = matcher {
+            /// Alternatives that are told; more do not help.
+            const TOLD: usize = 3;
+            let nodes = self.parts(node, all.len());
+            let each = all.iter().zip(nodes).take(TOLD).map(|(matcher, node)| self.why(walk, matcher, node));
+            let mut text = each.collect::<Vec<_>>().join("; ");
+            if all.len() > TOLD {
+                text.push_str(&format!("; and {} more", all.len() - TOLD));
+            }
+            return format!("none of: {text}");
+        }
+        if let Matcher::Not(one) = matcher {
+            return format!("not: {} matches", one.key());
+        }
+        compared(walk, matcher)
+    }
+
+    /// The nodes of `count` matchers; one that was alone has no node above it.
+    fn parts(&self, node: Node, count: usize) -> Vec<Node> {
+        match node {
+            Node::And(first, nodes) | Node::Or(first, nodes) if count != 1 => {
+                self.children(first, nodes).to_vec()
+            }
+            Node::And(..)
+            | Node::Or(..)
+            | Node::Atom(..)
+            | Node::Address(..)
+            | Node::Unresolved
+            | Node::Network(_)
+            | Node::Inbound(..)
+            | Node::User(..)
+            | Node::Protocol(..)
+            | Node::Not(_) => vec![node],
+        }
+    }
+}
+
+/// A key with what it was compared with.
+fn compared(walk: &Walk<'_, '_>, leaf: &Matcher) -> String {
+    let query = walk.query();
+    let key = leaf.key();
+    let against = |value: &dyn fmt::Display| format!("{key} does not hold {value}");
+    let absent = |what: &str| format!("{key}: {what}");
+    match leaf {
+        Matcher::Domain(_)
+        | Matcher::DomainSuffix(_)
+        | Matcher::DomainKeyword(_)
+        | Matcher::DomainRegex(_) => {
+            walk.name().map_or_else(|| absent("the target is an address"), |name| against(&name))
+        }
+        Matcher::Set(..) | Matcher::IpCidr(..) | Matcher::GeoIp(..) => {
+            let is_set = matches!(leaf, Matcher::Set(..));
+            let name = walk.name().filter(|_| is_set).map(ToOwned::to_owned);
+            let ips = walk.seen().map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>());
+            match (name, ips) {
+                (None, None) => absent("the addresses of the name are not known"),
+                (None, Some(ips)) if ips.is_empty() => absent("the name has no address"),
+                (name, ips) => {
+                    let all: Vec<_> = name.into_iter().chain(ips.unwrap_or_default()).collect();
+                    against(&all.join(", "))
+                }
+            }
+        }
+        Matcher::Unresolved => absent("the target has an address"),
+        Matcher::Source(_) | Matcher::SourceSet(_) => {
+            query.source.map_or_else(|| absent("the client has no address"), |source| against(&source.ip()))
+        }
+        Matcher::SourcePort(_) => {
+            query.source.map_or_else(|| absent("the client has no port"), |source| against(&source.port()))
+        }
+        Matcher::Port(_) => against(&query.target.port),
+        Matcher::Network(_) => format!("{key} is {}", query.network.name()),
+        Matcher::Inbound(_) => against(&query.inbound),
+        Matcher::User(_) => query.user.map_or_else(|| absent("there is no user"), |user| against(&user)),
+        Matcher::Protocol(_) => {
+            query.protocol.map_or_else(|| absent("it is not known"), |protocol| against(&protocol))
+        }
+        Matcher::And(_) | Matcher::Or(_) | Matcher::Not(_) => String::new(),
+    }
+}
+
+/// Fuzz target: rules made of `data`, a decision by tables, and the same by asking each rule, which must agree.
+#[doc(hidden)]
+pub fn fuzz_route(data: &[u8]) {
+    super::fuzz::run(data);
+}

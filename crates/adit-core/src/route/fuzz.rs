@@ -1,0 +1,307 @@
+//! Rules and requests out of random bytes, for the fuzzer and for tests: decisions by tables against a matcher that
+//! compares values one by one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use adit_config::model::Tag;
+use adit_config::model::rule::{
+    AddressRange, Cidr, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Verdict, normal_name,
+};
+use adit_config::set::{self, Scope, Sets};
+use adit_proto::wire::{Host, Target};
+
+use super::walk::Truth;
+use super::{Outcome, Query, Router};
+
+/// Numbers out of bytes; zeros when they end.
+pub(super) struct Source<'a>(pub(super) &'a [u8]);
+
+impl Source<'_> {
+    fn below(&mut self, bound: u8) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first % bound
+    }
+
+    fn list<T>(&mut self, max: u8, mut one: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let len = self.below(max + 1);
+        (0..len).map(|_| one(self)).collect()
+    }
+
+    fn name(&mut self) -> Box<str> {
+        let labels = 1 + self.below(3);
+        let labels: Vec<_> =
+            (0..labels).map(|_| ["a", "b", "ab", "ads"][usize::from(self.below(4))]).collect();
+        labels.join(".").into()
+    }
+
+    fn ip(&mut self) -> IpAddr {
+        let low = self.below(8);
+        match self.below(3) {
+            0 => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(low)).into(),
+            _ => Ipv4Addr::new(10, 0, 0, low).into(),
+        }
+    }
+
+    fn cidr(&mut self) -> Cidr {
+        let ip = self.ip();
+        let wide = self.below(4);
+        Cidr::new(ip, if ip.is_ipv4() { 32 - wide } else { 128 - wide }).expect("the prefix is short enough")
+    }
+
+    fn ports(&mut self) -> PortRange {
+        let first = u16::from(self.below(6));
+        PortRange { first, last: first + u16::from(self.below(3)) }
+    }
+
+    fn resolve(&mut self) -> Resolve {
+        if self.below(2) == 0 { Resolve::Yes } else { Resolve::No }
+    }
+
+    fn tag(&mut self) -> Tag {
+        ["s0", "s1"][usize::from(self.below(2))].into()
+    }
+
+    fn matcher(&mut self, depth: u8) -> Matcher {
+        match self.below(if depth == 0 { 15 } else { 18 }) {
+            0 => Matcher::Domain(self.list(3, Self::name)),
+            1 => Matcher::DomainSuffix(self.list(3, Self::name)),
+            2 => Matcher::DomainKeyword(self.list(2, |source| source.name()[..1].into())),
+            3 => Matcher::DomainRegex(self.list(2, |source| format!("^{}\\.", source.name()).into())),
+            4 => Matcher::IpCidr(self.list(3, Self::cidr), self.resolve()),
+            5 | 6 => Matcher::Set(self.list(2, Self::tag), self.resolve()),
+            7 => Matcher::Source(self.list(3, Self::cidr)),
+            8 => Matcher::SourceSet(self.list(2, Self::tag)),
+            9 => Matcher::SourcePort(self.list(2, Self::ports)),
+            10 => Matcher::Port(self.list(2, Self::ports)),
+            11 => Matcher::Network(if self.below(2) == 0 { Network::Tcp } else { Network::Udp }),
+            12 => Matcher::Inbound(self.list(2, |source| source.name()[..1].into())),
+            13 => Matcher::User(self.list(2, |source| source.name()[..1].into())),
+            14 => Matcher::Unresolved,
+            15 => Matcher::And(self.list(3, |source| source.matcher(depth - 1))),
+            16 => Matcher::Or(self.list(3, |source| source.matcher(depth - 1))),
+            _ => Matcher::Not(Box::new(self.matcher(depth - 1))),
+        }
+    }
+
+    fn rule(&mut self) -> Rule {
+        let verdict = match self.below(3) {
+            0 => Verdict::Outbound("x".into()),
+            1 => Verdict::Default,
+            _ => Verdict::Reject(Manner::Reset),
+        };
+        Rule { matcher: self.matcher(3), verdict, at: Place::file("fuzz") }
+    }
+
+    fn sets(&mut self) -> Sets {
+        let mut sets = Sets::default();
+        for tag in ["s0", "s1"] {
+            let mut entries = set::Entries::default();
+            for name in self.list(4, Self::name) {
+                let scope = [Scope::Exact, Scope::Tree, Scope::Below][usize::from(self.below(3))];
+                entries.add_name(&name, scope);
+            }
+            self.list(3, Self::cidr).into_iter().for_each(|cidr| entries.add_range(cidr.range()));
+            entries.regexes = self.list(1, |source| format!("{}$", source.name()).into());
+            sets.insert(tag.into(), entries);
+        }
+        sets
+    }
+
+    fn target(&mut self) -> Target {
+        let port = u16::from(self.below(8));
+        if self.below(4) == 0 {
+            return Target { host: Host::Ip(self.ip()), port };
+        }
+        let name = self.name();
+        let name = if self.below(4) == 0 { name.to_ascii_uppercase().into() } else { name };
+        Target { host: Host::Name(name), port }
+    }
+}
+
+/// Rules, sets and requests out of `data`.
+pub(super) fn run(data: &[u8]) {
+    let mut source = Source(data);
+    let sets = source.sets();
+    let rules = source.list(12, Source::rule);
+    let Ok(router) = Router::new(&rules, &sets) else { panic!("rules that are well formed compile") };
+    for _ in 0..6 {
+        let target = source.target();
+        let inbound = source.name();
+        let user = source.name();
+        let ip = source.ip();
+        let query = Query {
+            inbound: &inbound[..1],
+            source: (source.below(4) > 0).then(|| SocketAddr::new(ip, u16::from(source.below(8)))),
+            user: (source.below(2) > 0).then(|| &user[..1]),
+            network: if source.below(2) == 0 { Network::Tcp } else { Network::Udp },
+            target: &target,
+            protocol: None,
+        };
+        let addresses = source.list(3, Source::ip);
+        for addresses in [None, Some(&*addresses)] {
+            let outcome = router.decide(&query, addresses);
+            assert_eq!(outcome, router.explain(&rules, &query, addresses).outcome, "{rules:?}\n{query:?}");
+            let want = Naive { sets: &sets, query: &query, addresses, asked: false }.decide(&rules);
+            assert_eq!(rule_of(outcome), want, "{rules:?}\n{query:?}\n{addresses:?}");
+        }
+        check_client(&router, &query, &addresses);
+    }
+}
+
+/// A client that is not taken in would be refused whatever it asks for, and the first rule about it says so.
+fn check_client(router: &Router, query: &Query<'_>, addresses: &[IpAddr]) {
+    let Some(source) = query.source else { return };
+    if router.accepts(query.inbound, source.ip()) {
+        return;
+    }
+    let Outcome::Decided(decision) = router.decide(query, Some(addresses)) else {
+        panic!("addresses are known")
+    };
+    assert!(matches!(decision.verdict, Verdict::Reject(_)), "{query:?}");
+}
+
+/// The rule that decides: none while addresses are missing, else the number, or that there is none.
+fn rule_of(outcome: Outcome<'_>) -> Option<Option<usize>> {
+    match outcome {
+        Outcome::NeedsAddresses => None,
+        Outcome::Decided(decision) => Some(decision.rule),
+    }
+}
+
+/// The meaning of rules, value by value.
+struct Naive<'a> {
+    sets: &'a Sets,
+    query: &'a Query<'a>,
+    addresses: Option<&'a [IpAddr]>,
+    asked: bool,
+}
+
+impl Naive<'_> {
+    fn decide(mut self, rules: &[Rule]) -> Option<Option<usize>> {
+        for (n, rule) in rules.iter().enumerate() {
+            let mut truth = self.truth(&rule.matcher);
+            if truth == Truth::Unknown {
+                self.addresses?;
+                self.asked = true;
+                truth = self.truth(&rule.matcher);
+            }
+            if truth == Truth::Yes {
+                return Some(Some(n));
+            }
+        }
+        Some(None)
+    }
+
+    fn name(&self) -> Option<String> {
+        match &self.query.target.host {
+            Host::Name(name) => Some(normal_name(name).into_owned()),
+            Host::Ip(_) => None,
+        }
+    }
+
+    fn any_name(&self, holds: impl Fn(&str) -> bool) -> Truth {
+        self.name().is_some_and(|name| holds(&name)).into()
+    }
+
+    fn any_address(&self, resolve: Resolve, holds: impl Fn(IpAddr) -> bool) -> Truth {
+        match (&self.query.target.host, resolve) {
+            (Host::Ip(ip), _) => holds(*ip).into(),
+            (Host::Name(_), _) if self.asked => {
+                self.addresses.is_some_and(|ips| ips.iter().any(|ip| holds(*ip))).into()
+            }
+            (Host::Name(_), Resolve::Yes) => Truth::Unknown,
+            (Host::Name(_), Resolve::No) => Truth::No,
+        }
+    }
+
+    fn in_set(&self, tag: &Tag, ip: IpAddr) -> bool {
+        let entries = self.sets.list(tag).expect("the sets are there");
+        match ip {
+            IpAddr::V4(ip) => entries.v4.iter().any(|(first, last)| (*first..=*last).contains(&ip.to_bits())),
+            IpAddr::V6(ip) => entries.v6.iter().any(|(first, last)| (*first..=*last).contains(&ip.to_bits())),
+        }
+    }
+
+    fn set(&self, tag: &Tag, resolve: Resolve) -> Truth {
+        let entries = self.sets.list(tag).expect("the sets are there");
+        let by_name = self.any_name(|name| {
+            entries.names().any(|(entry, scope)| match scope {
+                Scope::Exact => entry == name,
+                Scope::Tree => is_below(name, entry) || entry == name,
+                Scope::Below => is_below(name, entry),
+            }) || entries.regexes.iter().any(|regex| name.ends_with(regex.trim_end_matches('$')))
+        });
+        let by_address = if entries.has_addresses() {
+            self.any_address(resolve, |ip| self.in_set(tag, ip))
+        } else {
+            Truth::No
+        };
+        Truth::any([by_name, by_address].into_iter())
+    }
+
+    fn truth(&self, matcher: &Matcher) -> Truth {
+        let query = self.query;
+        let source = query.source;
+        match matcher {
+            Matcher::Domain(names) => self.any_name(|name| names.iter().any(|one| **one == *name)),
+            Matcher::DomainSuffix(names) => {
+                self.any_name(|name| names.iter().any(|one| **one == *name || is_below(name, one)))
+            }
+            Matcher::DomainKeyword(words) => {
+                self.any_name(|name| words.iter().any(|word| name.contains(&**word)))
+            }
+            Matcher::DomainRegex(regexes) => self.any_name(|name| {
+                regexes.iter().any(|regex| {
+                    let text = regex.trim_start_matches('^').trim_end_matches("\\.");
+                    // The dots of a name in an expression stand for any character.
+                    name.len() > text.len()
+                        && name.as_bytes()[text.len()] == b'.'
+                        && text.bytes().zip(name.bytes()).all(|(want, byte)| want == b'.' || want == byte)
+                })
+            }),
+            Matcher::IpCidr(networks, resolve) => {
+                self.any_address(*resolve, |ip| networks.iter().any(|network| holds(*network, ip)))
+            }
+            Matcher::GeoIp(..) | Matcher::Protocol(_) => Truth::No,
+            Matcher::Set(tags, resolve) => Truth::any(tags.iter().map(|tag| self.set(tag, *resolve))),
+            Matcher::Unresolved => match (&query.target.host, self.asked) {
+                (Host::Ip(_), _) => Truth::No,
+                (Host::Name(_), false) => Truth::Unknown,
+                (Host::Name(_), true) => self.addresses.is_some_and(<[IpAddr]>::is_empty).into(),
+            },
+            Matcher::Source(networks) => source
+                .is_some_and(|source| networks.iter().any(|network| holds(*network, source.ip())))
+                .into(),
+            Matcher::SourceSet(tags) => {
+                source.is_some_and(|source| tags.iter().any(|tag| self.in_set(tag, source.ip()))).into()
+            }
+            Matcher::SourcePort(ranges) => source.is_some_and(|source| within(ranges, source.port())).into(),
+            Matcher::Port(ranges) => within(ranges, query.target.port).into(),
+            Matcher::Network(network) => (query.network == *network).into(),
+            Matcher::Inbound(tags) => tags.iter().any(|tag| **tag == *query.inbound).into(),
+            Matcher::User(names) => {
+                query.user.is_some_and(|user| names.iter().any(|name| **name == *user)).into()
+            }
+            Matcher::And(all) => Truth::all(all.iter().map(|one| self.truth(one))),
+            Matcher::Or(all) => Truth::any(all.iter().map(|one| self.truth(one))),
+            Matcher::Not(one) => self.truth(one).not(),
+        }
+    }
+}
+
+fn is_below(name: &str, top: &str) -> bool {
+    name.strip_suffix(top).is_some_and(|rest| rest.ends_with('.'))
+}
+
+fn within(ranges: &[PortRange], port: u16) -> bool {
+    ranges.iter().any(|range| (range.first..=range.last).contains(&port))
+}
+
+fn holds(network: Cidr, ip: IpAddr) -> bool {
+    match (network.range(), ip) {
+        (AddressRange::V4(first, last), IpAddr::V4(ip)) => (first..=last).contains(&ip.to_bits()),
+        (AddressRange::V6(first, last), IpAddr::V6(ip)) => (first..=last).contains(&ip.to_bits()),
+        _ => false,
+    }
+}

@@ -1,0 +1,307 @@
+//! The router: which outbound a request takes, or that it is refused.
+//!
+//! Rules are asked in order and the first that matches decides; if none does, the request takes the outbound of its
+//! inbound. Nothing here does I/O: where the answer depends on the addresses of a name, [`Router::decide`] says so, and
+//! the caller asks again with them.
+//!
+//! ```text
+//! rules, sets -> compile -> tables: names, keywords, regexes, addresses, sources, ports -> atoms
+//!                                   atoms -> rules that an atom can make true
+//! query -> atoms that hold -> candidates in order -> the first whose tree is true
+//! ```
+//!
+//! An *atom* is one list of values of one kind: the values of one key, or the names or the addresses of one set. A
+//! table tells at once which of its atoms hold for a query. A rule whose tree needs an atom (all but negations and keys
+//! like `network`) is a candidate only if that atom holds, so that most rules are never looked at. A table is asked
+//! when the walk reaches the first rule that needs it, and once per query.
+
+mod compile;
+mod explain;
+mod fuzz;
+mod lists;
+mod names;
+mod ranges;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod words;
+
+use std::net::{IpAddr, SocketAddr};
+
+use adit_config::model::Config;
+use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict};
+use adit_config::set::{Sets, access};
+pub use adit_proto::wire::Target;
+
+pub use self::compile::{CompileError, CompileProblem};
+pub use self::explain::{Explanation, Step, fuzz_route};
+use self::lists::Lists;
+use self::names::Names;
+use self::ranges::{Addresses, Ranges};
+use self::walk::{Truth, Walk};
+use self::words::{Keywords, Regexes};
+
+/// Name of the direct outbound that access lists of clients refer to.
+pub const DIRECT: &str = "direct";
+
+/// The rules of a configuration as tables, built once per process and shared by all event loops.
+#[derive(Debug)]
+pub struct Router {
+    rules: Box<[Compiled]>,
+    nodes: Box<[Node]>,
+    /// Numbers of inbounds, users and protocols that keys list.
+    words: Box<[u32]>,
+    names: Names,
+    keywords: Keywords,
+    regexes: Regexes,
+    addresses: Addresses,
+    sources: Addresses,
+    ports: Ranges<u16>,
+    source_ports: Ranges<u16>,
+    /// For each [`Table`], the rules that each of its atoms can make true.
+    candidates: [Lists; Table::COUNT],
+    /// The first rule in each of these lists; `u32::MAX` where there is none.
+    first: [u32; Table::COUNT],
+    /// Rules that can be true without any atom.
+    scan: Box<[u32]>,
+    /// Rules that may ask for the addresses of a name.
+    asking: Box<[u32]>,
+    inbounds: Box<[Box<str>]>,
+    users: Box<[Box<str>]>,
+    protocols: Box<[Box<str>]>,
+    /// Whether a rule can refuse a client by its address alone.
+    judges_clients: bool,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    root: Node,
+    verdict: Verdict,
+    at: Place,
+}
+
+/// A part of a rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Node {
+    /// An atom holds.
+    Atom(Table, u32),
+    /// An atom of [`Table::Address`] holds.
+    Address(u32, Resolve),
+    Unresolved,
+    Network(Network),
+    /// The number of the inbound is among these of [`Router::words`]: first and count.
+    Inbound(u32, u32),
+    User(u32, u32),
+    Protocol(u32, u32),
+    /// Nodes that lie side by side: first and count.
+    And(u32, u32),
+    Or(u32, u32),
+    Not(u32),
+}
+
+/// Which table an atom belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Table {
+    Name,
+    Port,
+    Source,
+    SourcePort,
+    Keyword,
+    Regex,
+    Address,
+}
+
+impl Table {
+    const COUNT: usize = 7;
+    /// The cheapest first.
+    const ALL: [Self; Self::COUNT] =
+        [Self::Name, Self::Port, Self::Source, Self::SourcePort, Self::Keyword, Self::Regex, Self::Address];
+}
+
+/// A request, as rules see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// Name of the inbound.
+    pub inbound: &'a str,
+    /// Address of the client, if it has one.
+    pub source: Option<SocketAddr>,
+    /// The user as whom the client authenticated.
+    pub user: Option<&'a str>,
+    /// Kind of traffic.
+    pub network: Network,
+    /// Where the client wants to go.
+    pub target: &'a Target,
+    /// The protocol that the client speaks to the target, as far as it is known.
+    pub protocol: Option<&'a str>,
+}
+
+/// What rules say about a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Outcome<'r> {
+    /// A rule, or the absence of one, decides.
+    Decided(Decision<'r>),
+    /// It depends on the addresses of the target's name: look it up and ask again, with no address if there is none.
+    NeedsAddresses,
+}
+
+/// The decision about a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decision<'r> {
+    /// What happens.
+    pub verdict: &'r Verdict,
+    /// The rule that decided, by its place in the order of rules from 0; `None` if none matched.
+    pub rule: Option<usize>,
+    /// The given addresses of a name took part. If there are any and the outbound dials targets itself, it must dial
+    /// these and no others: a name that answers differently the second time must not get past the rules.
+    pub judged: bool,
+}
+
+/// The rules of a configuration in the order in which they are asked, access lists first, with the lists they refer to
+/// added to `sets`.
+pub fn rules_of(config: &Config, sets: &mut Sets) -> Vec<Rule> {
+    let mut rules = access::rules(config, &DIRECT.into(), sets);
+    rules.extend_from_slice(&config.rules);
+    rules
+}
+
+/// No rules.
+impl Default for Router {
+    fn default() -> Self {
+        Self::new(&[], &Sets::default()).expect("no rule refers to anything")
+    }
+}
+
+impl Router {
+    /// The tables of a configuration's rules; `sets` is not needed afterwards.
+    ///
+    /// # Errors
+    /// A rule that refers to a set that is not there, or that is too large.
+    pub fn compile(config: &Config, mut sets: Sets) -> Result<Self, CompileError> {
+        let rules = rules_of(config, &mut sets);
+        Self::new(&rules, &sets)
+    }
+
+    /// The tables of these rules.
+    ///
+    /// # Errors
+    /// As [`Router::compile`].
+    pub fn new(rules: &[Rule], sets: &Sets) -> Result<Self, CompileError> {
+        compile::compile(rules, sets)
+    }
+
+    /// The decision about a request. `addresses` are those of the target's name, once it has been looked up.
+    ///
+    /// It takes microseconds and allocates little, however many rules there are.
+    pub fn decide(&self, query: &Query<'_>, addresses: Option<&[IpAddr]>) -> Outcome<'_> {
+        Walk::new(self, query, addresses).decide()
+    }
+
+    /// Whether a client at this address is taken in at all: false if the rules refuse it, wherever it wants to go.
+    pub fn accepts(&self, inbound: &str, client: IpAddr) -> bool {
+        !self.judges_clients || self.refusal(inbound, client).is_none()
+    }
+
+    /// The first rule that refuses a client by its address alone.
+    fn refusal(&self, inbound: &str, client: IpAddr) -> Option<usize> {
+        let mut sources = Vec::new();
+        self.sources.find(client, &mut sources);
+        let inbound = find(&self.inbounds, inbound);
+        for (n, rule) in self.rules.iter().enumerate() {
+            match (self.of_client(rule.root, inbound, &sources), &rule.verdict) {
+                (Truth::No, _) => {}
+                (Truth::Yes, Verdict::Reject(_)) if self.names_clients(rule.root) => return Some(n),
+                (Truth::Yes | Truth::Unknown, _) => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether a rule is about addresses of clients; one that is not refuses requests, not clients.
+    fn names_clients(&self, node: Node) -> bool {
+        match node {
+            Node::And(first, count) | Node::Or(first, count) => {
+                self.children(first, count).iter().any(|node| self.names_clients(*node))
+            }
+            Node::Not(child) => self.names_clients(self.nodes[child as usize]),
+            Node::Atom(table, _) => table == Table::Source,
+            Node::Address(..)
+            | Node::Unresolved
+            | Node::Network(_)
+            | Node::Inbound(..)
+            | Node::User(..)
+            | Node::Protocol(..) => false,
+        }
+    }
+
+    /// What a client's address alone says of a rule.
+    fn of_client(&self, node: Node, inbound: Option<u32>, sources: &[u32]) -> Truth {
+        match node {
+            Node::Atom(Table::Source, atom) => sources.contains(&atom).into(),
+            Node::Inbound(first, count) => self.lists(first, count, inbound).into(),
+            Node::And(first, count) => Truth::all(
+                self.children(first, count).iter().map(|node| self.of_client(*node, inbound, sources)),
+            ),
+            Node::Or(first, count) => Truth::any(
+                self.children(first, count).iter().map(|node| self.of_client(*node, inbound, sources)),
+            ),
+            Node::Not(child) => self.of_client(self.nodes[child as usize], inbound, sources).not(),
+            Node::Atom(..)
+            | Node::Address(..)
+            | Node::Unresolved
+            | Node::Network(_)
+            | Node::User(..)
+            | Node::Protocol(..) => Truth::Unknown,
+        }
+    }
+
+    fn children(&self, first: u32, count: u32) -> &[Node] {
+        &self.nodes[first as usize..first as usize + count as usize]
+    }
+
+    /// Whether `word` is among those of a key.
+    fn lists(&self, first: u32, count: u32, word: Option<u32>) -> bool {
+        let words = &self.words[first as usize..first as usize + count as usize];
+        word.is_some_and(|word| words.contains(&word))
+    }
+
+    /// Where a rule is written.
+    pub fn place(&self, rule: usize) -> Option<&Place> {
+        self.rules.get(rule).map(|rule| &rule.at)
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Bytes of memory of all tables, but for the automata of regular expressions, which do not tell theirs.
+    pub fn memory(&self) -> usize {
+        let texts = [&self.inbounds, &self.users, &self.protocols];
+        let texts: usize = texts.into_iter().flatten().map(|text| text.len() + size_of_val(text)).sum();
+        let lists: usize = self.candidates.iter().map(Lists::memory).sum();
+        size_of_val(&*self.rules)
+            + size_of_val(&*self.nodes)
+            + size_of_val(&*self.words)
+            + size_of_val(&*self.scan)
+            + size_of_val(&*self.asking)
+            + self.names.memory()
+            + self.keywords.memory()
+            + self.regexes.memory()
+            + self.addresses.memory()
+            + self.sources.memory()
+            + self.ports.memory()
+            + self.source_ports.memory()
+            + lists
+            + texts
+    }
+}
+
+/// The number of a word in a sorted list.
+fn find(words: &[Box<str>], word: &str) -> Option<u32> {
+    words.binary_search_by(|known| (**known).cmp(word)).ok().map(lists::short)
+}

@@ -1,0 +1,263 @@
+//! The names of all rules and sets in one compact tree.
+//!
+//! A name is read from its end, so that names below one another share their way. Every node lies behind its parent in
+//! one block of bytes:
+//!
+//! ```text
+//! children << 1 | has value      varint
+//! value                          varint, if there is one
+//! length of label                varint
+//! label                          bytes that all names of this node go on with
+//! first bytes of the children    one each, ascending
+//! lengths of the children        varint each, but for the last
+//! children
+//! ```
+//!
+//! A name of a list takes 15 to 20 bytes. Looking one up touches some ten nodes.
+
+use std::collections::HashMap;
+
+use adit_config::set::Scope;
+
+use super::lists::Lists;
+
+/// A tree of names.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    tree: Box<[u8]>,
+    values: Vec<Value>,
+    lists: Lists,
+}
+
+/// Lists of atoms that a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Value {
+    exact: u32,
+    tree: u32,
+    below: u32,
+}
+
+/// Names with their atoms, on the way to a tree.
+#[derive(Default)]
+pub(super) struct Builder {
+    /// All names reversed, one behind the other.
+    text: Vec<u8>,
+    names: Vec<Entry>,
+}
+
+struct Entry {
+    start: u32,
+    len: u32,
+    scope: Scope,
+    atom: u32,
+}
+
+/// A reversed name with its value.
+struct Key<'a>(&'a [u8], u32);
+
+impl Names {
+    /// Adds the atoms that hold `name`, which is in lower case, to `found`.
+    pub(super) fn find(&self, name: &str, found: &mut Vec<u32>) {
+        let (name, tree) = (name.as_bytes(), &*self.tree);
+        let mut left = name.len();
+        let mut at = 0;
+        while at < tree.len() {
+            let head = varint(tree, &mut at);
+            let value = (head & 1 == 1).then(|| varint(tree, &mut at));
+            let label = varint(tree, &mut at);
+            let rest = &name[..left];
+            let Some(begun) = left.checked_sub(label) else { return };
+            if !rest[begun..].iter().rev().eq(&tree[at..at + label]) {
+                return;
+            }
+            at += label;
+            left = begun;
+            if let Some(value) = value {
+                self.visit(value, &name[..left], found);
+            }
+            let children = head >> 1;
+            let Some(byte) = left.checked_sub(1).map(|last| name[last]) else { return };
+            let Some(child) = tree[at..at + children].iter().position(|first| *first == byte) else { return };
+            at += children;
+            left -= 1;
+            let mut skip = 0;
+            for n in 0..children - 1 {
+                let len = varint(tree, &mut at);
+                skip += if n < child { len } else { 0 };
+            }
+            at += skip;
+        }
+    }
+
+    /// Adds the atoms of a node whose name is followed by `rest`.
+    fn visit(&self, value: usize, rest: &[u8], found: &mut Vec<u32>) {
+        let Value { exact, tree, below } = self.values[value];
+        match rest.last() {
+            None => {
+                found.extend_from_slice(self.lists.of(exact));
+                found.extend_from_slice(self.lists.of(tree));
+            }
+            Some(b'.') => {
+                found.extend_from_slice(self.lists.of(tree));
+                found.extend_from_slice(self.lists.of(below));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.tree.len() + size_of_val(&*self.values) + self.lists.memory()
+    }
+}
+
+impl Builder {
+    /// Adds a name in lower case for an atom.
+    pub(super) fn add(&mut self, name: &str, scope: Scope, atom: u32) {
+        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u32::try_from(name.len())) else {
+            return;
+        };
+        self.text.extend(name.bytes().rev());
+        self.names.push(Entry { start, len, scope, atom });
+    }
+
+    /// The tree of all names.
+    pub(super) fn finish(self) -> Names {
+        let Self { text, mut names } = self;
+        let name = |entry: &Entry| &text[entry.start as usize..(entry.start + entry.len) as usize];
+        names.sort_by(|a, b| name(a).cmp(name(b)).then(a.atom.cmp(&b.atom)));
+        let (mut known, mut values) = (HashMap::new(), Vec::new());
+        let mut lists = super::lists::Interner::default();
+        let keys: Vec<Key<'_>> = names
+            .chunk_by(|a, b| name(a) == name(b))
+            .map(|same| {
+                let mut of = |scope| {
+                    let atoms = same.iter().filter(|entry| entry.scope == scope).map(|entry| entry.atom);
+                    lists.id(atoms)
+                };
+                let value = Value { exact: of(Scope::Exact), tree: of(Scope::Tree), below: of(Scope::Below) };
+                let id = *known.entry(value).or_insert_with(|| {
+                    values.push(value);
+                    values.len() - 1
+                });
+                Key(name(&same[0]), u32::try_from(id).expect("there are fewer values than bytes of names"))
+            })
+            .collect();
+        let mut tree = Vec::new();
+        if !keys.is_empty() {
+            build(&keys, 0, &mut tree);
+        }
+        Names { tree: tree.into(), values, lists: lists.finish() }
+    }
+}
+
+/// Appends the node of all `keys`, which agree in their first `depth` bytes. At most 255 calls deep, as names are long.
+fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>) {
+    let (first, last) = (&keys[0].0[depth..], &keys[keys.len() - 1].0[depth..]);
+    let label = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    let end = depth + label;
+    let (value, below) = if first.len() == label { (Some(keys[0].1), &keys[1..]) } else { (None, keys) };
+    let groups: Vec<&[Key<'_>]> = below.chunk_by(|a, b| a.0[end] == b.0[end]).collect();
+    put(out, groups.len() << 1 | usize::from(value.is_some()));
+    if let Some(value) = value {
+        put(out, value as usize);
+    }
+    put(out, label);
+    out.extend_from_slice(&first[..label]);
+    out.extend(groups.iter().map(|group| group[0].0[end]));
+    let mut children = Vec::new();
+    for (n, group) in groups.iter().enumerate() {
+        let start = children.len();
+        build(group, end + 1, &mut children);
+        if n + 1 < groups.len() {
+            put(out, children.len() - start);
+        }
+    }
+    out.append(&mut children);
+}
+
+/// Appends a number, seven bits to a byte, the lowest first.
+fn put(out: &mut Vec<u8>, mut number: usize) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+fn varint(bytes: &[u8], at: &mut usize) -> usize {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let byte = bytes[*at];
+        *at += 1;
+        number |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return number;
+        }
+        shift += 7;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn scope() -> impl Strategy<Value = Scope> {
+        prop_oneof![Just(Scope::Exact), Just(Scope::Tree), Just(Scope::Below)]
+    }
+
+    fn naive(entries: &[(String, Scope)], name: &str) -> Vec<u32> {
+        let holds = |(entry, scope): &(String, Scope)| {
+            let is_below = name.strip_suffix(entry.as_str()).is_some_and(|rest| rest.ends_with('.'));
+            match scope {
+                Scope::Exact => entry == name,
+                Scope::Tree => entry == name || is_below,
+                Scope::Below => is_below,
+            }
+        };
+        (0..).zip(entries).filter(|(_, entry)| holds(entry)).map(|(n, _)| n).collect()
+    }
+
+    fn found(names: &Names, name: &str) -> Vec<u32> {
+        let mut found = Vec::new();
+        names.find(name, &mut found);
+        found.sort_unstable();
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_tree_is_a_list(
+            entries in proptest::collection::vec(("[ab]{1,2}(\\.[ab]{1,2}){0,3}", scope()), 0..40),
+            asked in proptest::collection::vec("[ab]{0,2}(\\.[ab]{0,2}){0,4}", 1..20),
+        ) {
+            let mut builder = Builder::default();
+            for (n, (name, scope)) in (0..).zip(&entries) {
+                builder.add(name, *scope, n);
+            }
+            let names = builder.finish();
+            for name in asked.iter().chain(entries.iter().map(|(name, _)| name)) {
+                prop_assert_eq!(found(&names, name), naive(&entries, name), "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_every_length() {
+        let mut builder = Builder::default();
+        for len in 1..=255_u32 {
+            builder.add(&"a".repeat(len as usize), Scope::Exact, len);
+        }
+        let names = builder.finish();
+        for len in 1..=255_u32 {
+            assert_eq!(found(&names, &"a".repeat(len as usize)), [len]);
+        }
+        assert!(found(&names, &"a".repeat(256)).is_empty());
+        assert!(found(&names, "").is_empty());
+        assert!(found(&Names::default(), "a").is_empty());
+    }
+}

@@ -1,0 +1,248 @@
+//! One query: the candidates among the rules, in order, until one is true.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+use adit_config::model::rule::{Resolve, Verdict, normal_name};
+use adit_proto::wire::Host;
+
+use super::{Decision, Node, Outcome, Query, Router, Table, find};
+
+/// What is known of a matcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Truth {
+    No,
+    Yes,
+    /// It depends on something that has not been looked up.
+    Unknown,
+}
+
+impl From<bool> for Truth {
+    fn from(yes: bool) -> Self {
+        if yes { Self::Yes } else { Self::No }
+    }
+}
+
+impl Truth {
+    pub(super) fn not(self) -> Self {
+        match self {
+            Self::No => Self::Yes,
+            Self::Yes => Self::No,
+            Self::Unknown => Self::Unknown,
+        }
+    }
+
+    /// Whether all hold. Nothing is asked behind the first that does not.
+    pub(super) fn all(mut each: impl Iterator<Item = Self>) -> Self {
+        let mut all = Self::Yes;
+        while all != Self::No
+            && let Some(truth) = each.next()
+        {
+            all = if truth == Self::Yes { all } else { truth };
+        }
+        all
+    }
+
+    /// Whether one holds. Nothing is asked behind the first that does.
+    pub(super) fn any(each: impl Iterator<Item = Self>) -> Self {
+        Self::all(each.map(Self::not)).not()
+    }
+}
+
+/// One query on its way through the rules.
+pub(super) struct Walk<'r, 'q> {
+    router: &'r Router,
+    query: &'q Query<'q>,
+    /// The target's name in lower case; `None` for an address.
+    name: Option<Cow<'q, str>>,
+    /// The target's addresses, if they are known.
+    addresses: Option<&'q [IpAddr]>,
+    /// Whether rules see the addresses: from the first rule on that asked for them.
+    asked: bool,
+    /// The atoms that hold, by table, once they have been looked up.
+    atoms: [OnceCell<Vec<u32>>; Table::COUNT],
+}
+
+/// Rules that are still to be looked at, in ascending lists.
+struct Candidates<'r> {
+    lists: Vec<&'r [u32]>,
+    /// Tables that have not been asked.
+    closed: Vec<Table>,
+    /// Rules before this one have been looked at.
+    from: u32,
+}
+
+impl<'r, 'q> Walk<'r, 'q> {
+    pub(super) fn new(router: &'r Router, query: &'q Query<'q>, addresses: Option<&'q [IpAddr]>) -> Self {
+        let (name, addresses, asked) = match &query.target.host {
+            Host::Ip(ip) => (None, Some(std::slice::from_ref(ip)), true),
+            Host::Name(name) => (Some(normal_name(name)), addresses, false),
+        };
+        Self { router, query, name, addresses, asked, atoms: Default::default() }
+    }
+
+    pub(super) fn decide(&mut self) -> Outcome<'r> {
+        let router = self.router;
+        let mut left = Candidates::new(router);
+        // Gone once addresses are known: the table of addresses tells the candidates then.
+        let mut asking: &[u32] = if self.asked { &[] } else { &router.asking };
+        loop {
+            let next = left.next().min(asking.first().copied().unwrap_or(u32::MAX));
+            if left.open(self, next) {
+                continue;
+            }
+            let Some(rule) = router.rules.get(next as usize) else { break };
+            left.pass(next);
+            if asking.first() == Some(&next) {
+                asking = &asking[1..];
+            }
+            match self.judge(rule.root) {
+                None => return Outcome::NeedsAddresses,
+                Some(true) => return self.decided(&rule.verdict, Some(next as usize)),
+                Some(false) if self.asked => asking = &[],
+                Some(false) => {}
+            }
+        }
+        self.decided(&Verdict::Default, None)
+    }
+
+    /// Whether a rule is true; `None` if that depends on addresses that are not known.
+    pub(super) fn judge(&mut self, root: Node) -> Option<bool> {
+        let mut truth = self.truth(root);
+        if truth == Truth::Unknown {
+            self.addresses?;
+            self.asked = true;
+            truth = self.truth(root);
+        }
+        Some(truth == Truth::Yes)
+    }
+
+    pub(super) fn decided(&self, verdict: &'r Verdict, rule: Option<usize>) -> Outcome<'r> {
+        let judged = self.asked && self.name.is_some();
+        Outcome::Decided(Decision { verdict, rule, judged })
+    }
+
+    /// What is known of a node.
+    pub(super) fn truth(&self, node: Node) -> Truth {
+        let router = self.router;
+        match node {
+            Node::Atom(table, atom) => self.atoms(table).contains(&atom).into(),
+            Node::Address(atom, resolve) => match (self.asked, resolve) {
+                (true, _) => self.atoms(Table::Address).contains(&atom).into(),
+                (false, Resolve::Yes) => Truth::Unknown,
+                (false, Resolve::No) => Truth::No,
+            },
+            Node::Unresolved if !self.asked => Truth::Unknown,
+            Node::Unresolved => self.addresses.is_some_and(<[IpAddr]>::is_empty).into(),
+            Node::Network(network) => (self.query.network == network).into(),
+            Node::Inbound(first, count) => {
+                router.lists(first, count, find(&router.inbounds, self.query.inbound)).into()
+            }
+            Node::User(first, count) => {
+                router.lists(first, count, self.query.user.and_then(|user| find(&router.users, user))).into()
+            }
+            Node::Protocol(first, count) => {
+                let protocol = self.query.protocol.and_then(|protocol| find(&router.protocols, protocol));
+                router.lists(first, count, protocol).into()
+            }
+            Node::And(first, count) => {
+                Truth::all(router.children(first, count).iter().map(|node| self.truth(*node)))
+            }
+            Node::Or(first, count) => {
+                Truth::any(router.children(first, count).iter().map(|node| self.truth(*node)))
+            }
+            Node::Not(child) => self.truth(router.nodes[child as usize]).not(),
+        }
+    }
+
+    /// The atoms of a table that hold. Addresses must have been asked for.
+    fn atoms(&self, table: Table) -> &[u32] {
+        self.atoms[table as usize].get_or_init(|| {
+            let mut found = Vec::new();
+            let (router, name) = (self.router, self.name.as_deref());
+            match table {
+                Table::Name => name.into_iter().for_each(|name| router.names.find(name, &mut found)),
+                Table::Keyword => name.into_iter().for_each(|name| router.keywords.find(name, &mut found)),
+                Table::Regex => name.into_iter().for_each(|name| router.regexes.find(name, &mut found)),
+                Table::Address => {
+                    for ip in self.addresses.unwrap_or_default() {
+                        router.addresses.find(*ip, &mut found);
+                    }
+                }
+                Table::Source => {
+                    let source = self.query.source;
+                    source.into_iter().for_each(|source| router.sources.find(source.ip(), &mut found));
+                }
+                Table::Port => router.ports.find(self.query.target.port, &mut found),
+                Table::SourcePort => {
+                    let source = self.query.source;
+                    source.into_iter().for_each(|source| router.source_ports.find(source.port(), &mut found));
+                }
+            }
+            found
+        })
+    }
+
+    /// What is compared with the rules, for messages.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The addresses that rules see.
+    pub(super) fn seen(&self) -> Option<&[IpAddr]> {
+        self.addresses.filter(|_| self.asked)
+    }
+
+    /// What is asked.
+    pub(super) fn query(&self) -> &Query<'q> {
+        self.query
+    }
+}
+
+impl<'r> Candidates<'r> {
+    fn new(router: &'r Router) -> Self {
+        let mut lists = Vec::with_capacity(8);
+        lists.push(&*router.scan);
+        Self { lists, closed: Table::ALL.to_vec(), from: 0 }
+    }
+
+    /// The next rule; `u32::MAX` if there is none.
+    fn next(&self) -> u32 {
+        self.lists.iter().filter_map(|list| list.first()).copied().min().unwrap_or(u32::MAX)
+    }
+
+    /// Asks the tables that rules up to `next` need; true if one was asked.
+    fn open(&mut self, walk: &Walk<'r, '_>, next: u32) -> bool {
+        let is_due = |table: &mut Table| {
+            let first = walk.router.first[*table as usize];
+            first <= next && first != u32::MAX && (*table != Table::Address || walk.asked)
+        };
+        let mut opened = false;
+        while let Some(table) = self.closed.extract_if(.., is_due).next() {
+            opened = true;
+            for atom in walk.atoms(table) {
+                let rules = walk.router.candidates[table as usize].of(*atom);
+                // Of earlier rules the walk has had another opinion, before it knew addresses.
+                let rules = &rules[rules.partition_point(|rule| *rule < self.from)..];
+                if !rules.is_empty() {
+                    self.lists.push(rules);
+                }
+            }
+        }
+        opened
+    }
+
+    /// Leaves `rule` and all before it behind.
+    fn pass(&mut self, rule: u32) {
+        self.from = rule + 1;
+        self.lists.retain_mut(|list| {
+            while let Some((first, rest)) = list.split_first()
+                && *first <= rule
+            {
+                *list = rest;
+            }
+            !list.is_empty()
+        });
+    }
+}

@@ -1,0 +1,298 @@
+//! `adit explain`: which way a request would take, and why. No port is opened and nothing is dialled; a name is looked
+//! up only if a rule asks for its addresses.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use adit_config::model::rule::{Network, Rule, Verdict};
+use adit_config::model::{Config, Inbound, Outbound, OutboundProtocol};
+use adit_config::set::Sets;
+use adit_core::route::{self, Outcome, Query, Router};
+use adit_core::route::{Decision, Explanation};
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use crate::cli::ExplainArgs;
+use crate::commands::files;
+use crate::print;
+
+pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    let begun = now();
+    let config = files::load(&args.files)?.config;
+    let mut sets = Sets::load(&config)?;
+    let rules = route::rules_of(&config, &mut sets);
+    let router = Router::new(&rules, &sets)?;
+    drop(sets);
+    if let Some(requests) = &args.measure {
+        let loaded = begun.elapsed();
+        drop(rules);
+        return measure(&config, &router, loaded, requests, args.json);
+    }
+    let answer = answer(args, &config, &rules, &router)?;
+    if args.json {
+        return print::data(format_args!("{}\n", serde_json::to_string(&answer)?));
+    }
+    print::data(text(&answer))
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Answer {
+    target: String,
+    network: &'static str,
+    inbound: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<IpAddr>,
+    /// The addresses of the name, if a rule asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    addresses: Option<Vec<IpAddr>>,
+    /// Rules that did not match.
+    passed: Vec<Passed>,
+    /// The rule that decides; none: the inbound's outbound is the default.
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reject: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outbound: Option<String>,
+    /// Members of a group that may be taken; which one is decided by its checks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<String>,
+    /// The outbound carries such traffic; if not, the request is refused.
+    carried: bool,
+}
+
+#[derive(Serialize)]
+struct Passed {
+    rule: String,
+    why: String,
+}
+
+fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) -> anyhow::Result<Answer> {
+    let inbound = inbound(config, args.inbound.as_deref())?;
+    let network = if args.udp { Network::Udp } else { Network::Tcp };
+    let target = args.to.as_ref().context("no target: --to HOST:PORT names one")?;
+    let query = Query {
+        inbound: &inbound.name,
+        source: args.from,
+        user: args.user.as_deref(),
+        network,
+        target,
+        protocol: None,
+    };
+    let given = (!args.address.is_empty()).then_some(&*args.address);
+    let mut addresses = None;
+    let mut found = router.explain(rules, &query, None);
+    if found.outcome == Outcome::NeedsAddresses {
+        let ips = given.map_or_else(|| look_up(&target.host.to_string()), <[IpAddr]>::to_vec);
+        found = router.explain(rules, &query, Some(&ips));
+        addresses = Some(ips);
+    }
+    let Explanation { passed, outcome } = found;
+    let Outcome::Decided(decision) = outcome else { bail!("the rules ask for addresses again") };
+    let place = |rule| router.place(rule).map_or_else(String::new, ToString::to_string);
+    let passed = passed.into_iter().map(|step| Passed { rule: place(step.rule), why: step.why }).collect();
+    let (outbound, reject) = end(config, inbound, &decision)?;
+    Ok(Answer {
+        target: target.to_string(),
+        network: network.name(),
+        inbound: inbound.name.to_string(),
+        from: args.from.map(|from| from.ip()),
+        addresses,
+        passed,
+        rule: decision.rule.map(place),
+        reject,
+        outbound: outbound.map(|outbound| outbound.name.to_string()),
+        members: outbound.map(|outbound| members(config, outbound, network)).unwrap_or_default(),
+        carried: outbound.is_none_or(|outbound| carries(config, outbound, network)),
+    })
+}
+
+/// The inbound of that name; the only one, without a name.
+fn inbound<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Inbound> {
+    let names = || config.inbounds.iter().map(|inbound| &*inbound.name).collect::<Vec<_>>().join(", ");
+    match (name, &*config.inbounds) {
+        (Some(name), all) => {
+            let found = all.iter().find(|inbound| &*inbound.name == name);
+            found.with_context(|| format!("no such inbound: {name}; there are {}", names()))
+        }
+        (None, [one]) => Ok(one),
+        (None, [first, ..]) if config.rules.is_empty() && config.acl_of.is_empty() => Ok(first),
+        (None, _) => bail!("there are several inbounds: --inbound names one of {}", names()),
+    }
+}
+
+/// The addresses of a name by the system's resolver; none if it has none.
+fn look_up(name: &str) -> Vec<IpAddr> {
+    (name, 0).to_socket_addrs().map(|found| found.map(|addr| addr.ip()).collect()).unwrap_or_default()
+}
+
+/// The outbound that is taken, or how the request is refused.
+fn end<'a>(
+    config: &'a Config,
+    inbound: &Inbound,
+    decision: &Decision<'_>,
+) -> anyhow::Result<(Option<&'a Outbound>, Option<&'static str>)> {
+    match decision.verdict {
+        Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
+        Verdict::Default => Ok((Some(named(config, &inbound.outbound)?), None)),
+        Verdict::Outbound(tag) => Ok((Some(named(config, tag)?), None)),
+    }
+}
+
+fn named<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Outbound> {
+    config.outbound(name).with_context(|| format!("no such outbound: {name}"))
+}
+
+/// The members of a group that may carry such traffic, in the order in which the file has them.
+fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String> {
+    let OutboundProtocol::Group(group) = &outbound.protocol else { return Vec::new() };
+    let weight = |member: &adit_config::model::Member| match network {
+        Network::Tcp => member.tcp_weight,
+        Network::Udp => member.udp_weight,
+    };
+    let able = group.members.iter().filter(|member| weight(member) > 0);
+    let able = able.filter_map(|member| config.outbound(&member.outbound));
+    able.filter(|member| carries(config, member, network)).map(|member| member.name.to_string()).collect()
+}
+
+/// Whether an outbound carries such traffic.
+fn carries(config: &Config, outbound: &Outbound, network: Network) -> bool {
+    match (&outbound.protocol, network) {
+        (_, Network::Udp) => config.carries_datagrams(&outbound.name),
+        (OutboundProtocol::Group(group), Network::Tcp) => {
+            let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
+            members.any(|member| carries(config, member, network))
+        }
+        (_, Network::Tcp) => outbound.carries_streams(),
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let mut out = String::new();
+    let Answer { target, network, inbound, .. } = answer;
+    let from = answer.from.map(|from| format!(", from {from}")).unwrap_or_default();
+    let mut line = |text: String| writeln!(out, "{text}").expect("a string takes any text");
+    line(format!("{network} to {target}, in by {inbound}{from}"));
+    if let Some(addresses) = &answer.addresses {
+        let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let list = if list.is_empty() { "none found".to_owned() } else { list.join(", ") };
+        line(format!("addresses, since a rule asks for them: {list}"));
+    }
+    for Passed { rule, why } in &answer.passed {
+        line(format!("  {rule}: no match: {why}"));
+    }
+    line(match &answer.rule {
+        Some(rule) => format!("  {rule}: match"),
+        None => "  no rule matches: the outbound of the inbound is the default".to_owned(),
+    });
+    match (&answer.reject, &answer.outbound) {
+        (Some(manner), _) => line(format!("refused: {manner}")),
+        (None, Some(outbound)) => line(format!("outbound: {outbound}")),
+        (None, None) => {}
+    }
+    if !answer.members.is_empty() {
+        line(format!("  one of its members: {}", answer.members.join(", ")));
+    }
+    if !answer.carried {
+        line(format!("refused: the outbound does not carry {network}"));
+    }
+    out
+}
+
+/// What is measured of decisions.
+#[derive(Serialize)]
+struct Figures {
+    rules: usize,
+    requests: usize,
+    /// Of these, the requests that a rule decides.
+    matched: usize,
+    median_ns: u64,
+    p99_ns: u64,
+    /// All tables but the automata of regular expressions.
+    tables_bytes: usize,
+    /// From the start of reading the configuration.
+    load_ms: f64,
+}
+
+/// Decides about every request of a file, `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...` a line, and prints the time.
+fn measure(
+    config: &Config,
+    router: &Router,
+    loaded: Duration,
+    path: &Path,
+    json: bool,
+) -> anyhow::Result<()> {
+    /// How often each request is decided; the caches hold what a busy process has in them.
+    const ROUNDS: usize = 20;
+    let file = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let inbound = inbound(config, config.inbounds.first().map(|inbound| &*inbound.name))?;
+    let requests: Vec<_> = file
+        .lines()
+        .enumerate()
+        .map(|(n, line)| request(line).with_context(|| format!("{}:{}: bad request", path.display(), n + 1)))
+        .collect::<anyhow::Result<_>>()?;
+    let (mut times, mut matched) = (Vec::with_capacity(requests.len() * ROUNDS), 0);
+    for round in 0..ROUNDS {
+        for (network, source, target, addresses) in &requests {
+            let query = Query {
+                inbound: &inbound.name,
+                source: Some(*source),
+                user: None,
+                network: *network,
+                target,
+                protocol: None,
+            };
+            let begun = now();
+            let mut outcome = router.decide(&query, None);
+            if outcome == Outcome::NeedsAddresses {
+                outcome = router.decide(&query, Some(addresses));
+            }
+            times.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            let by_rule = matches!(outcome, Outcome::Decided(Decision { rule: Some(_), .. }));
+            matched += usize::from(by_rule && round == 0);
+        }
+    }
+    times.sort_unstable();
+    let at = |percent| times.get(times.len() * percent / 100).copied().unwrap_or_default();
+    let figures = Figures {
+        rules: router.len(),
+        requests: requests.len(),
+        matched,
+        median_ns: at(50),
+        p99_ns: at(99),
+        tables_bytes: router.memory(),
+        load_ms: loaded.as_secs_f64() * 1000.0,
+    };
+    if json {
+        return print::data(format_args!("{}\n", serde_json::to_string(&figures)?));
+    }
+    let Figures { rules, requests, matched, median_ns, p99_ns, tables_bytes, load_ms } = figures;
+    print::data(format_args!(
+        "{requests} requests, {matched} decided by one of {rules} rules\n\
+         one decision: {median_ns} ns median, {p99_ns} ns p99\n\
+         tables: {tables_bytes} bytes\nloaded in {load_ms:.1} ms\n"
+    ))
+}
+
+type Request = (Network, SocketAddr, route::Target, Vec<IpAddr>);
+
+fn request(line: &str) -> anyhow::Result<Request> {
+    let mut words = line.split_whitespace();
+    let mut next = |what: &'static str| words.next().context(what);
+    let network = match next("no network")? {
+        "tcp" => Network::Tcp,
+        "udp" => Network::Udp,
+        _ => bail!("neither tcp nor udp"),
+    };
+    let source = next("no client")?.parse().context("bad client")?;
+    let target = next("no target")?.parse().context("bad target")?;
+    let addresses = words.map(str::parse).collect::<Result<_, _>>().context("bad address")?;
+    Ok((network, source, target, addresses))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}

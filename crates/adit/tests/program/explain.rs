@@ -1,0 +1,106 @@
+//! `adit explain` and what `adit check` says of rules.
+
+use crate::support::Dir;
+
+const FILE: &str = "\
+[[inbound]]
+name = \"in\"
+protocol = \"mixed\"
+listen = \"127.0.0.1:1\"
+[[outbound]]
+name = \"home\"
+protocol = \"direct\"
+[[outbound]]
+name = \"away\"
+protocol = \"snell\"
+server = \"a.example:1\"
+psk = \"hunter2\"
+udp = false
+[[outbound]]
+name = \"both\"
+protocol = \"group\"
+members = [{ name = \"home\" }, { name = \"away\" }]
+[[set]]
+name = \"s\"
+path = \"lists/s.txt\"
+[[rule]]
+port = 25
+reject = \"reset\"
+[[rule]]
+domain-suffix = \"example.com\"
+outbound = \"away\"
+[[rule]]
+set = \"s\"
+outbound = \"both\"
+";
+
+fn folder() -> Dir {
+    let dir = Dir::new();
+    dir.file("adit.toml", FILE);
+    std::fs::create_dir(dir.path().join("lists")).unwrap();
+    dir.file("lists/s.txt", "# offices\n+.example.org\n10.0.0.0/8\n");
+    dir
+}
+
+#[test]
+fn the_way_of_a_request() {
+    let dir = folder();
+    let explain = |args: &[&str]| {
+        let (status, out, err) = dir.run(&[&["explain"], args].concat());
+        assert_eq!((status, &*err), (0, ""), "{out}");
+        assert!(!out.contains("hunter2"), "{out}");
+        out
+    };
+    let out = explain(&["--to", "www.example.com:443"]);
+    let want = "tcp to www.example.com:443, in by in\n  adit.toml:21: no match: port does not hold 443\n  \
+                adit.toml:24: match\noutbound: away\n";
+    assert_eq!(out, want);
+    // Datagrams are refused rather than sent another way.
+    let out = explain(&["--to", "www.example.com:443", "--udp"]);
+    assert!(out.ends_with("outbound: away\nrefused: the outbound does not carry udp\n"), "{out}");
+    let out = explain(&["--to", "a.example:25", "--from", "192.0.2.1"]);
+    assert!(out.ends_with("adit.toml:21: match\nrefused: reset\n"), "{out}");
+    assert!(out.starts_with("tcp to a.example:25, in by in, from 192.0.2.1\n"), "{out}");
+    let out = explain(&["--to", "a.test:80", "--address", "10.0.0.1"]);
+    assert!(
+        out.ends_with("adit.toml:27: match\noutbound: both\n  one of its members: home, away\n"),
+        "{out}"
+    );
+    let out = explain(&["--to", "a.test:80", "--address", "192.0.2.1", "--udp", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&answer["rule"], &answer["outbound"]), (&serde_json::Value::Null, &"home".into()));
+    assert_eq!(answer["passed"][2]["why"], "set does not hold a.test, 192.0.2.1");
+}
+
+#[test]
+fn sets_that_are_wrong() {
+    let dir = folder();
+    assert_eq!(dir.run(&["check"]).0, 0);
+    dir.file("lists/s.txt", "a.example\n*.b.example\n");
+    for command in [&["check"][..], &["explain", "--to", "a.example:1"]] {
+        let (status, out, err) = dir.run(command);
+        let said = format!("{out}{err}");
+        assert!(
+            status == 1 && said.contains("lists/s.txt:2:1: wildcards are not known here: *.b.example\n  "),
+            "{said}"
+        );
+    }
+    std::fs::remove_file(dir.path().join("lists/s.txt")).unwrap();
+    let (status, out, _) = dir.run(&["check"]);
+    assert!(status == 1 && out.contains("adit.toml:20:8: set.path: cannot read lists/s.txt: "), "{out}");
+}
+
+#[test]
+fn a_hundred_thousand_rules() {
+    let dir = folder();
+    let mut text = FILE.to_owned();
+    for n in 0..100_000 {
+        text.push_str(&format!("[[rule]]\ndomain-suffix = \"n{n}.test\"\noutbound = \"away\"\n"));
+    }
+    dir.file("adit.toml", &text);
+    dir.file("requests", "tcp 192.0.2.1:1 www.n99999.test:443 192.0.2.1\n");
+    let (status, out, err) = dir.run(&["explain", "--measure", "requests", "--json"]);
+    assert_eq!((status, &*err), (0, ""), "{out}");
+    let figures: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&figures["rules"], &figures["matched"]), (&100_003.into(), &1.into()));
+}
