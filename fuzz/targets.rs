@@ -19,6 +19,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
     ("config_native", adit_config::dialect::native::fuzz_native),
     ("config_share", adit_config::dialect::share::fuzz_share),
+    ("dns_reply", adit_core::fuzz_dns_reply),
     ("http_body", adit_proto::http::fuzz_http_body),
     ("http_request", adit_proto::http::fuzz_http_request),
     ("http_response", adit_proto::http::fuzz_http_response),

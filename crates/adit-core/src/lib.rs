@@ -9,6 +9,7 @@ mod api;
 mod carrier;
 mod conns;
 mod dispatch;
+mod dns;
 mod engine;
 mod guard;
 mod inbound;
@@ -32,6 +33,7 @@ pub use api::status::{
 };
 pub use api::unix::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
+pub use dns::{fuzz_dns_reply, resolver};
 pub use engine::{
     ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };

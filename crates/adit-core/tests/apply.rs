@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
 use adit_config::dialect::shadowsocks::{Family, acl};
-use adit_config::model::Config;
 use adit_config::model::acl::AccessList;
+use adit_config::model::{Config, Dns};
 use adit_core::{InboundStatus, Running, start};
 use adit_testkit::unused_addr;
 
@@ -370,8 +370,9 @@ fn what_cannot_be_had_changes_nothing() {
     assert_eq!(after.inbounds.len(), before.inbounds.len());
     assert_eq!(after.outbounds.len(), before.outbounds.len());
     drop(holder);
-    let other = Config { cores: Some(7), ..place.config(&none) };
-    assert_eq!(running.apply(&other).unwrap().needs_restart, ["cores"]);
+    let dns = Dns { hosts: vec![("a.test".into(), Vec::new())], ..Dns::default() };
+    let other = Config { cores: Some(7), dns, ..place.config(&none) };
+    assert_eq!(running.apply(&other).unwrap().needs_restart, ["cores", "dns"]);
     held.exchange("after a setting that needs a restart");
     running.end();
 }

@@ -19,7 +19,7 @@ use tracing::debug;
 use crate::egress;
 use crate::options::{Warning, check_fast_open_client, check_multipath, multipath_socket, tune};
 use crate::race::Race;
-use crate::resolve::{Answers, ResolveError, Resolver, is_allowed, is_preferred};
+use crate::resolve::{self, Answers, Resolve, ResolveError, SystemResolver, is_allowed, is_preferred};
 
 /// Head start of an attempt before the next one; "Connection Attempt Delay" of RFC 8305 section 8.
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -160,32 +160,27 @@ pub struct Dialer {
     fast_open: bool,
     tcp: TcpOptions,
     timeout: Duration,
-    resolver: Rc<Resolver>,
+    resolver: Rc<dyn Resolve>,
 }
 
 impl Dialer {
-    /// A dialer with a resolver of its own. Neither holds more than its configuration until it is used.
-    pub fn new(dial: &Dial) -> Self {
-        Self::with_resolver(dial, Rc::new(Resolver::new(&dial.dns)))
-    }
-
-    /// A dialer that shares a resolver; [`Dial::dns`] does not count.
-    pub fn with_resolver(dial: &Dial, resolver: Rc<Resolver>) -> Self {
+    /// A dialer that has names looked up by `resolver`; [`Dial::dns`] is up to that.
+    pub fn new(dial: &Dial, resolver: Rc<dyn Resolve>) -> Self {
         let Dial { family, egress, dns: _, fast_open, tcp, timeout, carrier: _, unix: _, pace: _ } = dial;
         let (egress, tcp) = (egress.clone(), *tcp);
         Self { family: *family, egress, fast_open: *fast_open, tcp, timeout: *timeout, resolver }
     }
 
-    /// What was asked for and is not to be had; to be shown to a person, once.
+    /// A dialer that has names looked up by the system. For what connects rarely.
+    pub fn by_system(dial: &Dial) -> Self {
+        Self::new(dial, Rc::new(SystemResolver))
+    }
+
+    /// Options that were asked for and that the system does not give; to be shown to a person, once.
     pub fn warnings(&self) -> Vec<Warning> {
         let fast_open = if self.fast_open { check_fast_open_client() } else { None };
         let multipath = check_multipath(&self.tcp);
         egress::warnings(&self.egress).into_iter().chain(fast_open).chain(multipath).collect()
-    }
-
-    /// The resolver, for what does not go over TCP.
-    pub fn resolver(&self) -> &Rc<Resolver> {
-        &self.resolver
     }
 
     /// Connects to `target`, within [`Dial::timeout`] for everything. The connection is tuned ([`tune`]).
@@ -217,7 +212,8 @@ impl Dialer {
             Host::Ip(ip) if !is_allowed(*ip, self.family) => Vec::new(),
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => {
-                let found = timeout_at(self.deadline(), self.resolver.lookup(name, self.family)).await;
+                let found =
+                    timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family)).await;
                 found.unwrap_or(Err(ResolveError::Timeout))?
             }
         };
@@ -265,7 +261,8 @@ impl Dialer {
     /// # Errors
     /// [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
-        let looked_up = timeout_at(self.deadline(), self.resolver.lookup(name, self.family)).await;
+        let looked_up =
+            timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family)).await;
         looked_up.unwrap_or(Err(ResolveError::Timeout))
     }
 
@@ -309,7 +306,7 @@ struct Attempts<'a> {
     dialer: &'a Dialer,
     port: u16,
     /// Addresses that are still to come.
-    answers: Option<Answers>,
+    answers: Option<Box<dyn Answers>>,
     /// Addresses that have not been tried: of the preferred family, and of the other.
     waiting: [VecDeque<SocketAddr>; 2],
     /// Whose turn it is, as an index into `waiting`.
@@ -371,9 +368,9 @@ impl<'a> Attempts<'a> {
                 Step::Answer(None) => {
                     let answers = self.answers.take();
                     if self.taken == [0, 0]
-                        && let Some(answers) = answers
+                        && let Some(mut answers) = answers
                     {
-                        return Err(answers.into_error().into());
+                        return Err(answers.error().into());
                     }
                 }
                 Step::Outcome(Ok(stream)) => return Ok(stream),
@@ -453,9 +450,9 @@ impl<'a> Attempts<'a> {
     }
 }
 
-async fn next_answer(answers: &mut Option<Answers>) -> Option<Vec<IpAddr>> {
+async fn next_answer(answers: &mut Option<Box<dyn Answers>>) -> Option<Vec<IpAddr>> {
     match answers {
-        Some(answers) => answers.next().await,
+        Some(answers) => resolve::next_answer(&mut **answers).await,
         None => pending().await,
     }
 }

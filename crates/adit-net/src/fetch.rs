@@ -8,8 +8,8 @@ use std::time::Duration;
 use adit_config::model::{UrlError, WebUrl};
 use adit_proto::wire::Target;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::Empty;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, LOCATION};
 use hyper::{Request, Response};
@@ -18,6 +18,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::{DialError, Dialer};
+use crate::https::read_body;
 use crate::rt::{self, Stream};
 use crate::tls::{Roots, TlsConnector, TlsError};
 
@@ -161,19 +162,7 @@ async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<
         }
         status => return Err(FetchError::Status(status)),
     }
-    let mut body = response.into_body();
-    let mut document = Vec::new();
-    let too_long = |len: u64| u64::try_from(max).is_ok_and(|max| len > max);
-    if too_long(body.size_hint().lower()) {
-        return Err(FetchError::TooLong { max });
-    }
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
-        if document.len().saturating_add(data.len()) > max {
-            return Err(FetchError::TooLong { max });
-        }
-        document.extend_from_slice(&data);
-    }
+    let document = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
     Ok(Answer::Document(document))
 }
 
@@ -231,7 +220,8 @@ mod tests {
     fn get_url(url: &str, roots: &Roots) -> Result<String, String> {
         let url = WebUrl::parse(url).unwrap();
         let fetched = Cores::block_on(async {
-            fetch(&Dialer::new(&Dial::default()), roots, &url, 100, Duration::from_secs(20)).await
+            let dialer = Dialer::by_system(&Dial::default());
+            fetch(&dialer, roots, &url, 100, Duration::from_secs(20)).await
         });
         let fetched = fetched.unwrap().map(|bytes| String::from_utf8(bytes).unwrap());
         fetched.map_err(|error| {
@@ -354,7 +344,7 @@ mod tests {
         for scheme in ["http", "https"] {
             let url = WebUrl::parse(&format!("{scheme}://{}", listener.local_addr().unwrap())).unwrap();
             let fetched = Cores::block_on(async {
-                let dialer = Dialer::new(&Dial::default());
+                let dialer = Dialer::by_system(&Dial::default());
                 fetch(&dialer, &Roots::System, &url, 100, Duration::from_millis(50)).await
             });
             assert!(matches!(fetched.unwrap(), Err(FetchError::Timeout { .. })));

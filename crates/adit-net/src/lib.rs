@@ -1,4 +1,4 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`resolve`], [`dial`], [`udp`] and [`messages`];
+//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`] and [`messages`];
 //! and where children are started: [`plugin`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
@@ -10,11 +10,14 @@ pub mod accept;
 pub mod background;
 pub mod dial;
 pub mod fetch;
+pub mod https;
 pub mod listen;
 pub mod messages;
 pub mod options;
 pub mod pace;
 pub mod plugin;
+pub mod query;
+pub mod race;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;
@@ -24,7 +27,6 @@ pub mod udp;
 
 mod egress;
 mod holder;
-mod race;
 
 #[cfg(test)]
 mod testing;

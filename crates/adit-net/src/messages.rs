@@ -15,7 +15,7 @@ use adit_proto::wire::{Host, Target};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::Interest;
 
-use crate::resolve::Resolver;
+use crate::resolve::{SystemResolver, lookup};
 
 /// Only the owner may send to a socket file, since whoever does gives orders.
 const MODE: u32 = 0o600;
@@ -165,7 +165,7 @@ async fn address(target: &Target) -> io::Result<std::net::IpAddr> {
     match &target.host {
         Host::Ip(ip) => Ok(*ip),
         Host::Name(name) => {
-            let found = Resolver::new(&[]).lookup(name, Family::PreferV4).await;
+            let found = lookup(&SystemResolver, name, Family::PreferV4).await;
             found.map_err(io::Error::other)?.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into())
         }
     }

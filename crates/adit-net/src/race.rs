@@ -1,37 +1,55 @@
 //! A handful of futures of which the next to finish is wanted.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 /// Futures that run side by side within one task. Each wake polls all of them: meant for a handful.
-pub(crate) struct Race<'a, T>(Vec<Pin<Box<dyn Future<Output = T> + 'a>>>);
+pub struct Race<'a, T>(Vec<Pin<Box<dyn Future<Output = T> + 'a>>>);
 
 impl<'a, T> Race<'a, T> {
-    pub(crate) fn new() -> Self {
+    /// No future yet.
+    pub fn new() -> Self {
         Self(Vec::new())
     }
 
-    pub(crate) fn push(&mut self, future: impl Future<Output = T> + 'a) {
+    /// Adds a future; it is polled by the next [`Race::poll_next`].
+    pub fn push(&mut self, future: impl Future<Output = T> + 'a) {
         self.0.push(Box::pin(future));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is none left.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The output of the next future that finishes; `None` when there are none left. Cancelling this loses nothing.
-    pub(crate) async fn next(&mut self) -> Option<T> {
-        poll_fn(|context| {
-            for at in 0..self.0.len() {
-                if let Poll::Ready(output) = self.0[at].as_mut().poll(context) {
-                    drop(self.0.remove(at));
-                    return Poll::Ready(Some(output));
-                }
+    pub async fn next(&mut self) -> Option<T> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Race::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        for at in 0..self.0.len() {
+            if let Poll::Ready(output) = self.0[at].as_mut().poll(cx) {
+                drop(self.0.remove(at));
+                return Poll::Ready(Some(output));
             }
-            if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
-        })
-        .await
+        }
+        if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
+impl<T> Default for Race<'_, T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for Race<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Race").field(&self.0.len()).finish()
     }
 }
 

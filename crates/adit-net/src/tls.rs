@@ -3,8 +3,10 @@
 //! rustls with AWS-LC speaks TLS 1.3 and 1.2. The server's certificate is always checked: chain, dates and name.
 //! Revocation is not checked.
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use adit_proto::wire::Host;
@@ -12,8 +14,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub use tokio_rustls::client::TlsStream;
+
+use crate::rt::Stream;
 
 /// Names of a certificate that an error shows, at most.
 const MAX_NAMES: usize = 3;
@@ -209,16 +213,61 @@ pub fn alpn<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
     stream.get_ref().1.alpn_protocol()
 }
 
+/// A connection of either kind.
+#[derive(Debug)]
+pub enum Duplex {
+    /// As it is.
+    Plain(Stream),
+    /// Inside TLS.
+    Tls(Box<TlsStream<Stream>>),
+}
+
+impl Duplex {
+    /// One read into `buffer`; 0 bytes mean the end.
+    ///
+    /// # Errors
+    /// What the connection reports.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(stream) => stream.poll_recv(cx, buffer),
+            Self::Tls(tls) => {
+                let mut buffer = ReadBuf::new(buffer);
+                Pin::new(&mut **tls).poll_read(cx, &mut buffer).map_ok(|()| buffer.filled().len())
+            }
+        }
+    }
+
+    /// Takes the first bytes of `bytes`; returns how many.
+    ///
+    /// # Errors
+    /// What the connection reports.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(stream) => stream.poll_send(cx, &[IoSlice::new(bytes)]),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
+        }
+    }
+
+    /// Ready once everything that was taken has left.
+    ///
+    /// # Errors
+    /// What the connection reports.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::pin::Pin;
     use std::rc::Rc;
-    use std::task::{Context, Poll};
 
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
     use rustls::ServerConfig;
     use rustls::pki_types::PrivateKeyDer;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
     use crate::rt::Cores;

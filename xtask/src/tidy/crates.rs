@@ -28,7 +28,10 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
 /// adit against, from the same parts.
 const CONFINED: &[(&str, &[&str])] = &[
     ("tokio", &["adit-net"]),
-    ("hickory-resolver", &["adit-net"]),
+    ("hickory-proto", &["adit-core"]),
+    ("http-body-util", &["adit-net"]),
+    ("hyper", &["adit-net"]),
+    ("hyper-util", &["adit-net"]),
     ("tokio-rustls", &["adit-net"]),
     ("rustls-native-certs", &["adit-net"]),
     ("webpki-roots", &["adit-net"]),

@@ -4,6 +4,7 @@
 pub mod acl;
 mod carries;
 mod date;
+mod dns;
 mod group;
 mod kcp;
 mod pace;
@@ -26,6 +27,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
+pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::pace::Pace;
@@ -58,6 +60,8 @@ pub struct Config {
     pub acl_of: BTreeMap<Tag, acl::AccessList>,
     /// How datagrams are relayed.
     pub udp: Udp,
+    /// How names are resolved.
+    pub dns: Dns,
     /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
     /// are open, and could not end another one's children then.
     pub plugin_user: Option<Box<str>>,
@@ -435,7 +439,7 @@ pub struct Dial {
     pub family: Family,
     /// How outgoing sockets leave this machine.
     pub egress: Egress,
-    /// Name servers; empty for the system's configuration.
+    /// Name servers of this outbound alone, asked by UDP; empty for those of [`Config::dns`].
     pub dns: Vec<SocketAddr>,
     /// TCP Fast Open on outgoing connections.
     pub fast_open: bool,

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -76,6 +77,7 @@ impl Engine {
         }
         let mut draft = Draft::default();
         let config = Arc::new(effective(&state.config, wanted, &mut draft.changes.needs_restart));
+        check_dns(&config)?;
         let router = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         self.prepare_outbounds(state, &config, &mut draft)?;
@@ -321,6 +323,7 @@ fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static
     fix("state", current.state == wanted.state);
     fix("cores", current.cores == wanted.cores);
     fix("udp", current.udp == wanted.udp);
+    fix("dns", current.dns == wanted.dns);
     let guard = |config: &Config| {
         let limits = &config.limits;
         (limits.unauthenticated, limits.unauthenticated_per_source, limits.carrier_memory)
@@ -331,9 +334,20 @@ fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static
     config.state.clone_from(&current.state);
     config.cores = current.cores;
     config.udp.clone_from(&current.udp);
+    config.dns.clone_from(&current.dns);
     (config.limits.unauthenticated, config.limits.unauthenticated_per_source, config.limits.carrier_memory) =
         guard(current);
     config
+}
+
+/// Refuses name servers behind an outbound that could only be reached with their help.
+fn check_dns(config: &Config) -> Result<(), StartError> {
+    let Some(found) = config.dns.find_loop(&config.outbounds) else { return Ok(()) };
+    let model::DnsLoop { outbound, host, upstream, through } = found;
+    let problem = format!(
+        "its server {host} is looked up by the name server {upstream}, which is reached through {through}"
+    );
+    Err(StartError::Build { name: outbound, source: io::Error::new(io::ErrorKind::InvalidInput, problem) })
 }
 
 /// Whether an outbound goes on as it is; a group's members are another matter.

@@ -30,6 +30,7 @@ use self::order::Order;
 use self::site::Plan;
 use crate::api::status::{Directory, Status};
 use crate::carrier;
+use crate::dns;
 use crate::route::CompileError;
 use crate::user::{Ledger, StateError, Unusable};
 
@@ -228,14 +229,15 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let count = count.max(1);
     let (stopper, stop) = Stopper::new();
     let memory = Arc::new(carrier::Memory::new(config.limits.carrier_memory));
+    let dns = Arc::new(dns::Shared::new(&config.dns));
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let mut senders = Vec::new();
     for index in 0..count {
         let (sender, orders) = rt::orders();
         senders.push(sender);
-        let (config, memory, stop) = (settings.clone(), memory.clone(), stop.clone());
-        let plan = Plan { config, orders, memory, index, count };
+        let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
+        let plan = Plan { config, orders, memory, dns, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {

@@ -16,10 +16,11 @@ use super::sockets::Sockets;
 use crate::carrier;
 use crate::conns::{Conns, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
+use crate::dns::{self, Dns};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::metrics::InboundMetrics;
-use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets};
+use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::route::{self, Router};
 
@@ -33,6 +34,7 @@ pub(super) struct Plan {
     pub(super) config: Arc<Config>,
     pub(super) orders: Orders<Order>,
     pub(super) memory: Arc<carrier::Memory>,
+    pub(super) dns: Arc<dns::Shared>,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -44,6 +46,7 @@ struct Site {
     count: usize,
     config: RefCell<Arc<Config>>,
     pool: Pool,
+    dns: Rc<Dns>,
     guard: Rc<Guard>,
     active: Rc<Cell<usize>>,
     carrier: carrier::Context,
@@ -73,21 +76,24 @@ struct OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, index, count } = plan;
+    let Plan { config, orders, memory, dns, index, count } = plan;
     let per_core = |limit: usize| limit.div_ceil(count);
     let limits = &config.limits;
     let guard =
         Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
     let active = Rc::new(Cell::new(0));
+    let (pool, dns, outbounds) = (Pool::new(), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
+    dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
     let site = Rc::new(Site {
         index,
         count,
-        pool: Pool::new(),
+        pool,
+        dns,
         guard: Rc::new(guard),
         carrier: carrier::Context::new(active.clone(), memory),
         active,
         scratch: SharedScratch::default(),
-        outbounds: Rc::new(Outbounds::new(outbound::nowhere())),
+        outbounds,
         router: RefCell::default(),
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
@@ -97,6 +103,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
     Box::pin(wait_for_end(&site, stop)).await;
+    site.dns.clear_streams();
 }
 
 impl Site {
@@ -144,11 +151,11 @@ impl Site {
         let Put { model, shared, metrics, carrier, pacer } = put;
         let config = self.config.borrow().clone();
         let name = model.name.clone();
-        let around = Around { model: &model, udp: &config.udp, pool: &self.pool };
+        let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = match &*shared {
             outbound::Shared::Group(shared) => {
-                let members = self.outbounds.clone();
-                let group = Rc::new(Group::new(shared.clone(), members, &config.udp, &self.pool));
+                let (members, around) = (self.outbounds.clone(), (&config.udp, &self.pool, &self.dns));
+                let group = Rc::new(Group::new(shared.clone(), members, around));
                 self.compare(&name, &group);
                 let packets = config
                     .carries_datagrams(&name)
@@ -163,7 +170,7 @@ impl Site {
                 };
                 self.probers.borrow_mut().remove(&name);
                 let beneath = (carrier.and_then(client), pacer);
-                factory.on_core(Connector::new(&model, metrics, beneath), &around)
+                factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
             }
         };
         self.outbounds.put(name, leaf);
@@ -229,8 +236,8 @@ impl Site {
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = model::Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
         let model = model::Outbound { name: route::DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
-        let around = Around { model: &model, udp: &config.udp, pool: &self.pool };
-        let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None)), &around);
+        let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
+        let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{self, Tag};
@@ -12,6 +13,7 @@ use adit_proto::wire::Target;
 
 use crate::carrier;
 use crate::dispatch::{Destination, OpenError, Opened};
+use crate::dns::Dns;
 use crate::metrics::OutboundMetrics;
 use crate::record::EndReason;
 use crate::relay::{HalfClose, Outcome};
@@ -32,13 +34,16 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// The connector of `outbound`, over `carrier` and at the rate of `pacer` where there is such.
+    /// The connector of `outbound`, over `carrier` and at the rate of `pacer` where there is such, with names from `dns`.
     pub(crate) fn new(
         outbound: &model::Outbound,
         metrics: Arc<OutboundMetrics>,
         (carrier, pacer): (Option<carrier::Client>, Option<Arc<Pacer>>),
+        dns: &Rc<Dns>,
     ) -> Self {
-        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial));
+        let names = dns.scope(&outbound.dial);
+        let dial = model::Dial { family: names.family(), ..outbound.dial.clone() };
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&dial, Rc::new(names)));
         let unix = outbound.dial.unix.clone();
         Self { name, dialer, carrier, unix, pacer, metrics }
     }

@@ -53,7 +53,7 @@ pub(super) struct DirectFactory;
 
 impl Factory for DirectFactory {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let packets = Rc::new(DirectPackets::new(around.model, around.udp));
+        let packets = Rc::new(DirectPackets::new(around.model, around.udp, around.dns));
         Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets) }
     }
 }

@@ -5,25 +5,23 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use adit_config::model::{self, Egress, Udp};
-use adit_net::resolve::Resolver;
 use adit_net::udp::Socket;
 use adit_proto::wire::Target;
 
-use crate::packet::{
-    DropReason, FlowTransport, Known, Lane, Names, PacketFlow, PacketOutbound, Tick, set_options,
-};
+use crate::dns::{Dns, Scope};
+use crate::packet::{DropReason, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick, set_options};
 
 /// The direct way out for datagrams, on one core.
 pub(crate) struct DirectPackets {
-    names: Names,
+    names: Scope,
     egress: Egress,
     udp: Udp,
 }
 
 impl DirectPackets {
     /// The direct way out with the options of `outbound`.
-    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp) -> Self {
-        let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
+    pub(crate) fn new(outbound: &model::Outbound, udp: &Udp, dns: &Rc<Dns>) -> Self {
+        let names = dns.scope(&outbound.dial);
         Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone() }
     }
 }
@@ -37,14 +35,14 @@ impl PacketOutbound for DirectPackets {
         Ok(PacketFlow { transport: FlowTransport::Socket(socket, None), outbound: self, witness: None })
     }
 
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
         match at {
             Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => self.names.find(target, waker, now),
+            None => Known::find(&self.names, target, waker),
         }
     }
 
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
-        Some(self.names.find(target, waker, now))
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {
+        Some(Known::find(&self.names, target, waker))
     }
 }

@@ -7,9 +7,11 @@ mod group;
 mod reject;
 mod shadowsocks;
 mod snell;
+mod through;
 
 use std::fmt::Debug;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{self, Config, Udp};
@@ -19,12 +21,14 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool};
 
 use crate::dispatch::Leaf;
+use crate::dns::Dns;
 use crate::notice;
 
 pub(crate) use connector::Connector;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
+pub(crate) use through::Through;
 
 /// What an outbound shares over all cores.
 pub(crate) trait Factory: Debug + Send + Sync {
@@ -37,6 +41,7 @@ pub(crate) struct Around<'a> {
     pub(crate) model: &'a model::Outbound,
     pub(crate) udp: &'a Udp,
     pub(crate) pool: &'a Pool,
+    pub(crate) dns: &'a Rc<Dns>,
 }
 
 /// What an outbound shares over all cores. A group is made of other outbounds on each core.
@@ -104,7 +109,7 @@ pub(crate) fn nowhere() -> Leaf {
 /// What is to be said once about `outbound`: what the system does not give, and what should not be used.
 pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     let mut warnings: Vec<String> =
-        Dialer::new(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
+        Dialer::by_system(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     warnings.extend(outbound.dial.pace.as_ref().and_then(check_pace).map(|warning| warning.to_string()));
     if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
         warnings.extend(notice::method_warning(client.key.method()));

@@ -329,7 +329,7 @@ impl Factory for Arc<SnellShared> {
         let has_datagrams = self.config.udp && self.config.version.has_datagrams();
         let packets = has_datagrams.then(|| {
             let running = (&outbound, around.pool);
-            let packets = SnellPackets::new(around.model, &self.config, around.udp, running);
+            let packets = SnellPackets::new(around.model, &self.config, (around.udp, around.dns), running);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         Leaf { outbound, packets }

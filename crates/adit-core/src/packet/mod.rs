@@ -19,8 +19,8 @@ mod exchange;
 mod frames;
 mod gather;
 mod inbound;
+mod known;
 mod marks;
-mod names;
 mod outbound;
 mod ready;
 mod routes;
@@ -35,8 +35,8 @@ pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING, Renewal};
 pub(crate) use exchange::{Exchange, Moved};
 pub(crate) use frames::Frames;
 pub(crate) use inbound::{Arrival, Client, Destination, Opened, PacketInbound, Peer, bare_room};
+pub(crate) use known::Known;
 pub(crate) use marks::Marks;
-pub(crate) use names::{Known, Names};
 pub(crate) use outbound::{
     Carried, FlowCodec, FlowStream, FlowTransport, Lane, PacketFlow, PacketOutbound, Witness, set_options,
 };

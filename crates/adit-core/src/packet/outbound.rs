@@ -13,7 +13,7 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use super::DropReason;
 use super::inbound::Destination;
-use super::names::Known;
+use super::known::Known;
 use super::table::Tick;
 use crate::relay::payload::Received;
 

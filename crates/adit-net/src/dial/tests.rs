@@ -1,5 +1,4 @@
 use std::net::TcpListener as StdListener;
-use std::path::Path;
 
 use socket2::SockRef;
 use tokio::io::Interest;
@@ -18,9 +17,10 @@ fn plan(family: Family) -> Dial {
 }
 
 fn dialer(dial: &Dial, server: Option<&NameServer>) -> Dialer {
-    let servers: Vec<SocketAddr> = server.iter().map(|server| server.addr).collect();
-    let nowhere = Path::new("/nonexistent");
-    Dialer::with_resolver(dial, Rc::new(Resolver::with_files(&servers, nowhere, nowhere)))
+    match server {
+        Some(server) => Dialer::new(dial, server.resolver()),
+        None => Dialer::by_system(dial),
+    }
 }
 
 fn listener(addr: &str) -> Listeners {
@@ -69,7 +69,7 @@ fn near(elapsed: Duration, wanted: Duration) {
 
 #[tokio::test(flavor = "local")]
 async fn a_name_and_an_address_are_connected_to() {
-    let server = NameServer::start("127.0.0.1").await;
+    let server = NameServer::default();
     server.set_ips("web.test", A, &["127.0.0.1"]);
     let listener = listener("127.0.0.1:0");
     let dialer = dialer(&plan(Family::Any), Some(&server));
@@ -130,7 +130,7 @@ async fn port_zero_and_excluded_families_are_not_dialled() {
 #[test]
 fn a_dead_v6_falls_back_to_v4_at_once() {
     in_time(async || {
-        let server = NameServer::start("127.0.0.1").await;
+        let server = NameServer::default();
         server.set_ips("web.test", A, &["127.0.0.1"]);
         server.set_ips("web.test", AAAA, &["::1"]);
         let listener = listener("127.0.0.1:0");
@@ -178,18 +178,18 @@ fn time_runs_out_for_all_attempts_together() {
 #[test]
 fn v4_waits_a_little_for_v6() {
     in_time(async || {
-        let server = NameServer::start("127.0.0.1").await;
+        let server = NameServer::default();
         let v4 = listener("127.0.0.1:0");
         let v6 = listener(&format!("[::1]:{}", v4.addr.port()));
         let late = |by: u64| {
-            let reply = Reply::Ips(vec!["::1".parse().unwrap()], 60);
+            let reply = Reply::Ips(vec!["::1".parse().unwrap()]);
             Reply::Late(Duration::from_millis(by), Box::new(reply))
         };
         for (name, reply, winner) in [
             ("soon.test", late(5), v6.addr),
             ("late.test", late(2000), v4.addr),
             ("never.test", Reply::Silence, v4.addr),
-            ("none.test", Reply::Empty(60), v4.addr),
+            ("none.test", Reply::Empty, v4.addr),
         ] {
             server.set_ips(name, A, &["127.0.0.1"]);
             server.set(name, AAAA, reply);
@@ -210,7 +210,7 @@ fn v4_waits_a_little_for_v6() {
 #[test]
 fn names_without_addresses_are_resolve_errors() {
     in_time(async || {
-        let server = NameServer::start("127.0.0.1").await;
+        let server = NameServer::default();
         server.set("silent.test", A, Reply::Silence);
         let dial = Dial { timeout: Duration::from_millis(200), ..plan(Family::V4Only) };
         let dialer = dialer(&dial, Some(&server));
@@ -290,7 +290,7 @@ async fn sockets_are_bound_to_the_interface() {
     assert_eq!(SockRef::from(&stream).device().unwrap().as_deref(), Some(&b"lo"[..]));
 
     let dial = on("no-such-if0");
-    let warnings = Dialer::new(&dial).warnings();
+    let warnings = Dialer::by_system(&dial).warnings();
     assert!(matches!(&*warnings, [Warning::Interface(name, _)] if **name == *"no-such-if0"), "{warnings:?}");
     let error = dialer(&dial, None).dial(&listener.addr.into()).await.unwrap_err();
     assert!(matches!(error, DialError::Socket { .. }) && error.errno().is_some(), "{error:?}");

@@ -93,6 +93,14 @@ impl From<Box<dyn Carried>> for Stream {
 }
 
 impl Stream {
+    /// Two ends of one connection within this process.
+    ///
+    /// # Errors
+    /// As socketpair(2).
+    pub fn pair() -> io::Result<(Self, Self)> {
+        tokio::net::UnixStream::pair().map(|(left, right)| (left.into(), right.into()))
+    }
+
     /// Makes a TCP connection share `pacer`'s rate with the others of its peer.
     #[must_use]
     pub fn paced(self, pacer: &Arc<Pacer>) -> Self {

@@ -116,7 +116,7 @@ impl Follower {
         let text = match &self.place {
             Place::File(path) => read(path)?,
             Place::Url(url) => {
-                let dialer = Dialer::new(&self.online.dial);
+                let dialer = Dialer::new(&self.online.dial, adit_core::resolver(&self.online.dial.dns));
                 utf8(fetch(&dialer, &Roots::System, url, source::MAX_LEN, LIMIT).await?)?
             }
         };

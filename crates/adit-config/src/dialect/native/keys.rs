@@ -15,6 +15,14 @@ pub enum Table {
     Limits,
     /// In `[udp]`.
     Udp,
+    /// In `[dns]`.
+    Dns,
+    /// In a `[[dns.upstream]]`.
+    DnsUpstream,
+    /// In a `[[dns.policy]]`.
+    DnsPolicy,
+    /// In a `[[dns.hosts]]`.
+    DnsHost,
     /// In an `[[inbound]]`.
     Inbound,
     /// In an entry of an inbound's `users`.
@@ -33,12 +41,16 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Root,
         Self::Log,
         Self::Admin,
         Self::Limits,
         Self::Udp,
+        Self::Dns,
+        Self::DnsUpstream,
+        Self::DnsPolicy,
+        Self::DnsHost,
         Self::Inbound,
         Self::User,
         Self::Outbound,
@@ -56,6 +68,10 @@ impl Table {
             Self::Admin => "[admin]",
             Self::Limits => "[limits]",
             Self::Udp => "[udp]",
+            Self::Dns => "[dns]",
+            Self::DnsUpstream => "[[dns.upstream]]",
+            Self::DnsPolicy => "[[dns.policy]]",
+            Self::DnsHost => "[[dns.hosts]]",
             Self::Inbound => "[[inbound]]",
             Self::User => "users of an [[inbound]]",
             Self::Outbound => "[[outbound]]",
@@ -140,7 +156,10 @@ const fn key(
 /// All keys, in the order in which documentation lists them.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = {
-    use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, Rule, RulePart, Set, Udp, User};
+    use Table::{
+        Admin, Dns, DnsHost, DnsPolicy, DnsUpstream, Inbound, Limits, Log, Member, Outbound, Root, Rule,
+        RulePart, Set, Udp, User,
+    };
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
         key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
@@ -148,6 +167,7 @@ pub const KEYS: &[Key] = {
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
         key(Root, "udp", ALL, "table", "", "how datagrams are relayed"),
+        key(Root, "dns", ALL, "table", "the system's resolver", "how names are resolved"),
         key(Root, "inbound", ALL, "tables", "required", "where connections come in"),
         key(Root, "outbound", ALL, "tables", "one of protocol direct", "where connections go out"),
         key(Root, "rule", ALL, "tables", "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"),
@@ -174,6 +194,28 @@ pub const KEYS: &[Key] = {
         key(Udp, "fragment", ALL, "true or false", "false", "sends sealed datagrams that are too large for the path in fragments"),
         key(Udp, "mtu", ALL, "576 to 65535 bytes", "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
         key(Udp, "gather", ALL, "on or off", "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
+
+        key(Dns, "upstream", ALL, "tables", "those of /etc/resolv.conf", "name servers; the next one is asked when one fails, or has no answer after a second"),
+        key(Dns, "policy", ALL, "tables", "none", "names that other servers are asked for; the most specific domain counts"),
+        key(Dns, "hosts", ALL, "tables", "none", "names with fixed addresses; /etc/hosts comes next"),
+        key(Dns, "cache", ALL, "1 to 1048576", "4096", "answers that are remembered; an answer is about one name and record type"),
+        key(Dns, "min-ttl", ALL, "duration, up to 7d", "0s", "shortest time for which an answer is remembered"),
+        key(Dns, "max-ttl", ALL, "duration, up to 7d", "1d", "longest time for which an answer is remembered"),
+        key(Dns, "stale", ALL, "true or false", "true", "uses an answer for 5m after its time while a new one is fetched, and for 1d when none can be had"),
+        key(Dns, "family", ALL, "any, prefer-ipv4, ipv4-only or ipv6-only", "any", "address families of outbounds that do not say it"),
+
+        key(DnsUpstream, "name", ALL, "text of 1 to 64 characters", "the text of server, without a path", "name in messages and policies"),
+        key(DnsUpstream, "server", ALL, "address, or udp://, tcp://, tls:// or https:// with host, port and path", "required", "where the server is and how it is spoken to"),
+        key(DnsUpstream, "address", ALL, "address", "looked up", "address of the host that server names"),
+        key(DnsUpstream, "bootstrap", ALL, "address, address:port, or a list", "those of /etc/resolv.conf", "servers that are asked by UDP for the address of the host"),
+        key(DnsUpstream, "through", ALL, "name of an outbound", "none: straight", "reaches the server through this outbound; one of udp:// is then asked by TCP"),
+        key(DnsUpstream, "default", ALL, "true or false", "true", "false: asked for the names of policies alone"),
+
+        key(DnsPolicy, "domain", ALL, "domain, or a list", "required", "the names: a domain and all below it; `=example.com` is one name alone"),
+        key(DnsPolicy, "upstream", ALL, "name of an upstream, or a list", "required", "the servers that are asked, in this order"),
+
+        key(DnsHost, "name", ALL, "domain", "required", "the name"),
+        key(DnsHost, "address", ALL, "address, or a list", "required", "its addresses"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
         key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
@@ -253,7 +295,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "egress-interface", DIALLING, "name of an interface", "by routing", "other name of `interface`"),
         key(Outbound, "bind-address", DIALLING, "address, or one of IPv4 and one of IPv6", "by routing", "sends from this address of the machine"),
         key(Outbound, "fwmark", DIALLING, "1 to 4294967295", "none", "marks what is sent for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
-        key(Outbound, "dns", DIALLING, "address, address:port, or a list", "the system's resolver", "name servers; port 53 unless given"),
+        key(Outbound, "dns", DIALLING, "address, address:port, or a list", "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given"),
         key(Outbound, "tcp-fast-open", DIALLING, "true or false", "false", "sends data in the first packet"),
         key(Outbound, "tcp-keep-alive", DIALLING, "duration, 1s to 32767s", "15s", "silence after which the peer is asked whether it is there, and time between questions"),
         key(Outbound, "tcp-send-buffer", DIALLING, "1 to 1073741823 bytes", "by the system", "room for bytes that are not acknowledged, fixed (SO_SNDBUF)"),

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
-use crate::model::{Config, Inbound, Limits, Log, Outbound, StateFile, Udp};
+use crate::model::{Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
 /// Inbounds, outbounds, sets and rules add up; rules of an earlier file are asked first. An inbound keeps the outbound
 /// of its own file. A name stands for one thing;
 /// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `state`,
-/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `geoip`) may be set in one file, or alike in several.
+/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`, `geoip`) may be set in one file, or alike in several.
 ///
 /// # Errors
 /// Names that are taken, and settings that contradict each other, by file.
@@ -42,6 +42,7 @@ impl Merged {
             acl_of: _,
             plugin_user: _,
             udp,
+            dns,
             inbounds,
             outbounds,
             rules,
@@ -54,6 +55,7 @@ impl Merged {
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);
+        self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
         for set in sets {

@@ -16,6 +16,7 @@
 //! a file are reported together.
 
 mod carrier;
+mod dns;
 mod fields;
 mod group;
 mod inbound;
@@ -109,6 +110,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     if let Some(table) = root.take("udp").and_then(|field| field.table(report, Table::Udp)) {
         config.udp = udp(table, report);
     }
+    let dns = root.take("dns").and_then(|field| field.table(report, Table::Dns));
+    let dns = dns.map_or_else(dns::none, |table| dns::read(table, report));
     let outbounds = match root.take("outbound") {
         Some(field) => field.tables(report, Table::Outbound, MAX_OUTBOUNDS),
         None => Vec::new(),
@@ -129,6 +132,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
     config.outbounds = translate_outbounds(outbounds, report);
+    config.dns = dns::resolve(dns, &config.outbounds, report);
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config

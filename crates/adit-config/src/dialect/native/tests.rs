@@ -864,6 +864,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             acl: None,
             acl_of: BTreeMap::new(),
             udp,
+            dns: crate::model::Dns::default(),
             plugin_user: None,
             inbounds,
             outbounds,

@@ -66,6 +66,10 @@ pub fn to_toml(config: &Config) -> String {
     if config.udp != Udp::default() {
         out.udp(&config.udp);
     }
+    let dns = super::dns::write(&config.dns);
+    if !dns.is_empty() {
+        out.header(dns.trim_end());
+    }
     for inbound in &config.inbounds {
         out.inbound(inbound, &config.outbounds);
     }

@@ -28,6 +28,7 @@ use adit_net::rt::{self, Pool};
 
 use super::{Around, Connector};
 use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
+use crate::dns::Dns;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
@@ -55,6 +56,7 @@ pub(crate) struct Group {
     leaves: Rc<Outbounds>,
     udp: Udp,
     pool: Pool,
+    dns: Rc<Dns>,
     view: RefCell<View>,
 }
 
@@ -80,11 +82,20 @@ pub(crate) struct Passage {
 
 impl Group {
     /// The group on a core with these ways out; `leaves` are those of the configuration.
-    pub(crate) fn new(shared: Arc<GroupShared>, leaves: Rc<Outbounds>, udp: &Udp, pool: &Pool) -> Self {
+    pub(crate) fn new(
+        shared: Arc<GroupShared>,
+        leaves: Rc<Outbounds>,
+        (udp, pool, dns): (&Udp, &Pool, &Rc<Dns>),
+    ) -> Self {
         let roster = shared.state().roster.clone();
-        let here = view_of(&roster, &[], &leaves, &shared, (udp, pool));
-        let (udp, pool) = (udp.clone(), pool.clone());
-        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp, pool }
+        let here = view_of(&roster, &[], &leaves, &shared, (udp, pool, dns));
+        let (udp, pool, dns) = (udp.clone(), pool.clone(), dns.clone());
+        Self { view: RefCell::new(View { roster, here }), shared, leaves, udp, pool, dns }
+    }
+
+    /// Names, for datagrams whose targets are judged by their addresses.
+    pub(crate) fn dns(&self) -> &Rc<Dns> {
+        &self.dns
     }
 
     /// What all cores share of it.
@@ -95,7 +106,8 @@ impl Group {
     fn view(&self) -> View {
         let mut view = self.view.borrow_mut();
         if let Some(roster) = self.shared.newer_than(view.roster.generation) {
-            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, (&self.udp, &self.pool));
+            let around = (&self.udp, &self.pool, &self.dns);
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, around);
             *view = View { roster, here };
         }
         view.clone()
@@ -157,7 +169,7 @@ fn view_of(
     old: &[Rc<Here>],
     leaves: &Outbounds,
     shared: &Arc<GroupShared>,
-    (udp, pool): (&Udp, &Pool),
+    (udp, pool, dns): (&Udp, &Pool, &Rc<Dns>),
 ) -> Rc<[Rc<Here>]> {
     let here = |member: &Arc<Member>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
@@ -167,8 +179,8 @@ fn view_of(
             None => leaves.find(&member.outbound.name),
             Some(shared) => {
                 let model = &member.outbound;
-                let connector = Connector::new(model, member.metrics.clone(), (None, None));
-                shared.on_core(connector, &Around { model, udp, pool })
+                let connector = Connector::new(model, member.metrics.clone(), (None, None), dns);
+                shared.on_core(connector, &Around { model, udp, pool, dns })
             }
         };
         Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })

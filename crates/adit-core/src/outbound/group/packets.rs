@@ -4,25 +4,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Waker;
 
-use adit_config::model::Family;
-use adit_net::resolve::Resolver;
+use adit_config::model::Dial;
 use adit_proto::wire::Target;
 
 use super::{Group, Here};
 use crate::dispatch::Outbound as _;
-use crate::packet::{DropReason, Known, Lane, Names, PacketFlow, PacketOutbound, Tick, Witness};
+use crate::dns::Scope;
+use crate::packet::{DropReason, Known, Lane, PacketFlow, PacketOutbound, Tick, Witness};
 
 /// The way out for datagrams over a group, on one core.
 pub(crate) struct GroupPackets {
     group: Rc<Group>,
     /// For targets whose addresses are judged before a member is chosen.
-    names: Names,
+    names: Scope,
 }
 
 impl GroupPackets {
     /// The way out over `group`.
     pub(crate) fn new(group: Rc<Group>) -> Self {
-        Self { group, names: Names::new(Resolver::new(&[]), Family::Any) }
+        let names = group.dns().scope(&Dial::default());
+        Self { group, names }
     }
 }
 
@@ -34,16 +35,16 @@ impl PacketOutbound for GroupPackets {
     }
 
     /// Flows ask their member instead.
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
         match at {
             Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => self.names.find(target, waker, now),
+            None => Known::find(&self.names, target, waker),
         }
     }
 
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {
         // Servers look names up themselves.
-        if self.group.is_tunnel() { None } else { Some(self.names.find(target, waker, now)) }
+        if self.group.is_tunnel() { None } else { Some(Known::find(&self.names, target, waker)) }
     }
 }
 

@@ -153,11 +153,11 @@ impl Factory for Arc<ShadowsocksShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         let packets = self.carries_datagrams.then(|| {
             let (server, plugin) = (self.server.clone(), self.datagram_plugin().cloned());
-            let packets =
-                ShadowsocksPackets::new(around.model, (self.key.clone(), server), plugin, around.udp);
+            let (key, here) = (self.key.clone(), (around.udp, around.dns));
+            let packets = ShadowsocksPackets::new(around.model, (key, server), plugin, here);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
-        let (shared, loopback) = (self.clone(), Dialer::new(&self.loopback));
+        let (shared, loopback) = (self.clone(), Dialer::by_system(&self.loopback));
         let outbound = Rc::new(ShadowsocksOutbound { connector, shared, loopback });
         Leaf { outbound, packets }
     }

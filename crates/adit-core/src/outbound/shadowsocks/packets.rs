@@ -7,13 +7,13 @@ use std::task::Waker;
 
 use adit_config::model::{self, Egress, Udp};
 use adit_net::plugin::PluginPort;
-use adit_net::resolve::Resolver;
 use adit_net::udp::Socket;
 use adit_proto::shadowsocks::{Key, NoFilter, PacketCodec, TOGETHER, client_packets};
 use adit_proto::wire::{Room, Target, WireError};
 
+use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, Names, PacketFlow, PacketOutbound, Tick,
+    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
     set_options,
 };
 use crate::rng::OsRng;
@@ -22,7 +22,7 @@ use crate::rng::OsRng;
 pub(crate) struct ShadowsocksPackets {
     key: Key,
     server: Server,
-    names: Names,
+    names: Scope,
     egress: Egress,
     udp: Udp,
 }
@@ -39,9 +39,9 @@ impl ShadowsocksPackets {
         outbound: &model::Outbound,
         (key, server): (Key, Target),
         plugin: Option<PluginPort>,
-        udp: &Udp,
+        (udp, dns): (&Udp, &Rc<Dns>),
     ) -> Self {
-        let names = Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family);
+        let names = dns.scope(&outbound.dial);
         let (server, egress) = match plugin {
             // The plugin is on this machine, whatever the way to the server.
             Some(port) => (Server::Plugin(port), Egress::default()),
@@ -50,17 +50,17 @@ impl ShadowsocksPackets {
         Self { key, server, names, egress, udp: udp.clone() }
     }
 
-    fn server(&self, waker: Option<&Waker>, now: Tick) -> Known {
+    fn server(&self, waker: Option<&Waker>) -> Known {
         match &self.server {
             Server::Plugin(port) => Known::Addr(port.addr()),
-            Server::At(server) => self.names.find(server, waker, now),
+            Server::At(server) => Known::find(&self.names, server, waker),
         }
     }
 }
 
 impl PacketOutbound for ShadowsocksPackets {
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
-        let socket = match self.server(None, now) {
+    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+        let socket = match self.server(None) {
             Known::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.
             Known::Pending | Known::Nothing => Socket::open(&self.egress),
@@ -72,8 +72,8 @@ impl PacketOutbound for ShadowsocksPackets {
         Ok(PacketFlow { transport, outbound: self, witness: None })
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
-        self.server(waker, now)
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+        self.server(waker)
     }
 }
 

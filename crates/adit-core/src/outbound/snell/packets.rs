@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use adit_config::model::{self, Egress, Quic, SnellClient, Udp};
-use adit_net::resolve::Resolver;
 use adit_net::rt::Pool;
 use adit_net::udp::Socket;
 use adit_proto::snell::udp::is_quic_initial;
@@ -14,8 +13,9 @@ use adit_proto::wire::Target;
 use super::SnellOutbound;
 use super::link::Link;
 use super::quic::{QuicFlow, QuicOverUdp};
+use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Carried, DropReason, FlowTransport, Known, Lane, Names, PacketFlow, PacketOutbound, Tick, set_options,
+    Carried, DropReason, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick, set_options,
 };
 
 /// The way out for datagrams through one server, on one core.
@@ -24,7 +24,7 @@ pub(crate) struct SnellPackets {
     outbound: Rc<SnellOutbound>,
     pool: Pool,
     quic: QuicMode,
-    names: Names,
+    names: Scope,
     egress: Egress,
     udp: Udp,
 }
@@ -44,7 +44,7 @@ impl SnellPackets {
     pub(crate) fn new(
         outbound: &model::Outbound,
         client: &SnellClient,
-        udp: &Udp,
+        (udp, dns): (&Udp, &Rc<Dns>),
         (running, pool): (&Rc<SnellOutbound>, &Pool),
     ) -> Self {
         let raw = |may_give_up| QuicMode::Raw(Rc::new(QuicOverUdp::new(running.clone(), may_give_up)));
@@ -60,15 +60,15 @@ impl SnellPackets {
             outbound: running.clone(),
             pool: pool.clone(),
             quic,
-            names: Names::new(Resolver::new(&outbound.dial.dns), outbound.dial.family),
+            names: dns.scope(&outbound.dial),
             egress: outbound.dial.egress.clone(),
             udp: udp.clone(),
         }
     }
 
     /// A socket towards the server.
-    fn socket(&self, now: Tick) -> std::io::Result<Socket> {
-        let socket = match self.names.find(&self.server, None, now) {
+    fn socket(&self) -> std::io::Result<Socket> {
+        let socket = match Known::find(&self.names, &self.server, None) {
             Known::Addr(server) => Socket::connect(server, &self.egress)?,
             // As long as the server's address is not known the socket may send anywhere.
             Known::Pending | Known::Nothing => Socket::open(&self.egress)?,
@@ -79,11 +79,11 @@ impl SnellPackets {
 }
 
 impl PacketOutbound for SnellPackets {
-    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, first: &Target, lane: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
         let transport = match (&self.quic, lane) {
             (QuicMode::Raw(quic), Lane::Own(_)) => {
                 let codec = QuicFlow::new(quic.clone(), first.clone());
-                let socket = self.socket(now).map_err(DropReason::System)?;
+                let socket = self.socket().map_err(DropReason::System)?;
                 FlowTransport::Socket(socket, Some(Box::new(codec)))
             }
             (QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_), _) => {
@@ -93,8 +93,8 @@ impl PacketOutbound for SnellPackets {
         Ok(PacketFlow { transport, outbound: self, witness: None })
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known {
-        self.names.find(&self.server, waker, now)
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+        Known::find(&self.names, &self.server, waker)
     }
 
     fn has_lanes(&self) -> bool {

@@ -13,7 +13,7 @@ use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NORMAL, Waiting}
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
-use crate::packet::names::Known;
+use crate::packet::known::Known;
 use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
 use crate::packet::scratch::{Payload, Scratch};

@@ -1,0 +1,418 @@
+//! `[dns]`: name servers, policy, hosts and cache.
+//!
+//! A server is written as `address`, `udp://address:port`, `tcp://..`, `tls://host:port` or `https://host/path`. What
+//! names it (in policies and messages) is its `name`, or else the text itself.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::wire::{Host, Target};
+
+use super::fields::{Fields, Report, Span, Spanned};
+use super::keys::Table;
+use super::outbound::FAMILIES;
+use super::{MAX_NAME, name};
+use crate::dialect::value::{self, MAX_DNS, Problem, duration_text, quote, text_of};
+use crate::model::{Dns, DnsPolicy, DnsTransport, Family, Outbound, OutboundProtocol, Tag, Upstream};
+
+/// Entries of one list.
+const MAX_ENTRIES: usize = 4096;
+/// Longest text of a server, in bytes.
+const MAX_SERVER: usize = 1024;
+/// Answers that can be remembered.
+const MAX_CACHE: usize = 1 << 20;
+/// Longest time for which an answer can be remembered: RFC 8767 section 4.
+const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The ports of the transports, without and with TLS.
+const PORT: u16 = 53;
+const TLS_PORT: u16 = 853;
+const HTTPS_PORT: u16 = 443;
+
+/// `[dns]` as it is written, before the outbounds are known.
+pub(super) struct RawDns {
+    dns: Dns,
+    path: String,
+    /// The outbound of each server that is behind one, with the server's place in the list.
+    through: Vec<(usize, Spanned<Box<str>>)>,
+}
+
+/// The defaults, for a file without the table.
+pub(super) fn none() -> RawDns {
+    RawDns { dns: Dns::default(), path: String::new(), through: Vec::new() }
+}
+
+pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
+    let default = Dns::default();
+    let mut raw = RawDns { path: "dns".into(), ..none() };
+    let tables = fields.take("upstream").map(|field| field.tables(report, Table::DnsUpstream, MAX_DNS));
+    let mut servers: Vec<(Arc<Upstream>, bool)> = Vec::new();
+    for (at, table) in tables.unwrap_or_default().into_iter().enumerate() {
+        let path = table.path("name");
+        let place = table.at.clone();
+        let Some((upstream, through, is_default)) = upstream(table, report) else { continue };
+        if servers.iter().any(|(other, _)| other.name == upstream.name) {
+            let problem = Problem::new(format!("the name is taken: {}", value::excerpt(&upstream.name)));
+            report.error(&place, path, problem.hint("give one of them another name"));
+            continue;
+        }
+        raw.through.extend(through.map(|through| (at, through)));
+        servers.push((Arc::new(upstream), is_default));
+    }
+    let policy = fields.take("policy").map(|field| field.tables(report, Table::DnsPolicy, MAX_ENTRIES));
+    let mut policies = Vec::new();
+    for table in policy.unwrap_or_default() {
+        policies.extend(policy_of(table, &servers, report));
+    }
+    let hosts = fields.take("hosts").map(|field| field.tables(report, Table::DnsHost, MAX_ENTRIES));
+    let hosts = hosts.unwrap_or_default().into_iter().filter_map(|table| host(table, report)).collect();
+    let min_ttl = ttl(&mut fields, report, "min-ttl", default.min_ttl);
+    let max_ttl = ttl(&mut fields, report, "max-ttl", default.max_ttl);
+    if min_ttl > max_ttl {
+        let (at, path) = (fields.place("min-ttl"), fields.path("min-ttl"));
+        report.error(
+            &at,
+            path,
+            Problem::new("longer than max-ttl").hint("make it shorter, or max-ttl longer"),
+        );
+    }
+    raw.dns = Dns {
+        upstreams: servers
+            .into_iter()
+            .filter(|(_, is_default)| *is_default)
+            .map(|(server, _)| server)
+            .collect(),
+        policy: policies,
+        hosts,
+        cache: fields.integer(report, "cache", 1..=MAX_CACHE).unwrap_or(default.cache),
+        min_ttl,
+        max_ttl: max_ttl.max(min_ttl),
+        stale: fields.flag(report, "stale").unwrap_or(default.stale),
+        family: fields.one_of(report, "family", FAMILIES).unwrap_or(Family::Any),
+    };
+    fields.finish(report, None);
+    raw
+}
+
+fn ttl(fields: &mut Fields<'_>, report: &mut Report<'_>, key: &'static str, default: Duration) -> Duration {
+    let given = fields.duration(report, key).unwrap_or(default);
+    if given > MAX_TTL {
+        let problem = Problem::new("longer than 7d").hint("RFC 8767 allows no more");
+        report.error(&fields.place(key), fields.path(key), problem);
+    }
+    given.min(MAX_TTL)
+}
+
+type Read = (Upstream, Option<Spanned<Box<str>>>, bool);
+
+fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
+    let server = fields.require(report, "server").and_then(|field| field.parsed(report, server));
+    let address = fields.parsed(report, "address", address);
+    let given = fields.parsed(report, "name", name);
+    let bootstrap = fields.list(report, "bootstrap", MAX_DNS, value::name_server).unwrap_or_default();
+    let through = fields.parsed(report, "through", name);
+    let is_default = fields.flag(report, "default").unwrap_or(true);
+    let (bootstrap_at, address_at) = (fields.place("bootstrap"), fields.place("address"));
+    let (bootstrap_path, address_path) = (fields.path("bootstrap"), fields.path("address"));
+    fields.finish(report, None);
+    let Spanned { value: (text, transport, mut target), .. } = server?;
+    if let Some(address) = &address {
+        if matches!(target.host, Host::Ip(_)) {
+            let problem = Problem::new("server is an address already").hint("leave it out");
+            report.error(&address_at, address_path, problem);
+        }
+        target.host = Host::Ip(address.value);
+    }
+    if !bootstrap.is_empty() && matches!(target.host, Host::Ip(_)) {
+        let problem = Problem::new("the address of the server is known").hint("leave it out");
+        report.error(&bootstrap_at, bootstrap_path, problem);
+    }
+    let bootstrap: Vec<SocketAddr> = bootstrap.into_iter().map(|server| server.value).collect();
+    let bootstrap = if matches!(target.host, Host::Ip(_)) { Vec::new() } else { bootstrap };
+    // A path may hold a token, which messages should not show.
+    let short = || match &transport {
+        DnsTransport::Https { authority, .. } => cut(&format!("https://{authority}")),
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => cut(&text),
+    };
+    let name = given.map_or_else(short, |name| name.value);
+    let behind = through.as_ref().map(|through| Tag::from(&*through.value));
+    Some((Upstream { name, transport, server: target, bootstrap, through: behind }, through, is_default))
+}
+
+/// The text as a name.
+fn cut(text: &str) -> Box<str> {
+    text.chars().take(MAX_NAME).collect::<String>().into()
+}
+
+fn address(text: &str) -> Result<IpAddr, Problem> {
+    let address = text.trim().trim_start_matches('[').trim_end_matches(']').parse();
+    address.map_err(|_| Problem::new(format!("not an IP address: {}", value::excerpt(text))))
+}
+
+/// The text as it is kept, how the server is spoken to, and where it is.
+fn server(text: &str) -> Result<(Box<str>, DnsTransport, Target), Problem> {
+    let text = text_of(text.trim(), MAX_SERVER)?;
+    let (scheme, rest) = text.split_once("://").unwrap_or(("udp", &text));
+    let target = |port| target(rest, port).ok_or_else(|| bad_server(&text));
+    let (transport, target) = match scheme.to_ascii_lowercase().as_str() {
+        "udp" => (DnsTransport::Udp, target(PORT)?),
+        "tcp" => (DnsTransport::Tcp, target(PORT)?),
+        "tls" => {
+            let target = target(TLS_PORT)?;
+            (DnsTransport::Tls { name: target.host.to_string().into() }, target)
+        }
+        "https" => https(rest).ok_or_else(|| bad_server(&text))?,
+        "quic" | "doq" | "h3" | "http3" => {
+            let problem = Problem::new("DNS over QUIC and HTTP/3 are not supported yet");
+            return Err(problem.hint("write tls://.. or https://.."));
+        }
+        other => {
+            let problem = Problem::new(format!("unknown transport: {}", value::excerpt(other)));
+            return Err(problem.hint("write udp://, tcp://, tls:// or https:// in front of the server"));
+        }
+    };
+    Ok((text, transport, target))
+}
+
+fn bad_server(text: &str) -> Problem {
+    Problem::new(format!("bad name server: {}", value::excerpt(text))).hint(
+        "write 1.1.1.1, udp://1.1.1.1:53, tcp://.., tls://dns.example:853 or https://dns.example/dns-query",
+    )
+}
+
+/// `host`, `host:port`, an address, or an IPv6 address in brackets with a port.
+fn target(text: &str, port: u16) -> Option<Target> {
+    if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        return Some(SocketAddr::new(ip, port).into());
+    }
+    let has_port = text.rfind(':') > text.rfind(']');
+    let target: Target = if has_port { text.parse().ok()? } else { format!("{text}:{port}").parse().ok()? };
+    let is_name =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    let is_good = match &target.host {
+        Host::Name(name) => !name.is_empty() && is_name(name),
+        Host::Ip(_) => true,
+    };
+    (target.port != 0 && is_good).then_some(target)
+}
+
+fn https(rest: &str) -> Option<(DnsTransport, Target)> {
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let path = if path.is_empty() { "/dns-query" } else { path };
+    if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+        return None;
+    }
+    let target = target(authority, HTTPS_PORT)?;
+    let name: Box<str> = target.host.to_string().into();
+    let authority = authority.into();
+    Some((DnsTransport::Https { authority, path: path.into(), name }, target))
+}
+
+fn policy_of(
+    mut fields: Fields<'_>,
+    servers: &[(Arc<Upstream>, bool)],
+    report: &mut Report<'_>,
+) -> Vec<DnsPolicy> {
+    let domains = match fields.has("domain") {
+        true => fields.list(report, "domain", MAX_ENTRIES, domain).unwrap_or_default(),
+        false => {
+            fields.require(report, "domain");
+            Vec::new()
+        }
+    };
+    let names = fields.list(report, "upstream", MAX_DNS, name).unwrap_or_default();
+    if names.is_empty() {
+        let problem = Problem::new("missing").hint("write the names of the servers that are asked");
+        report.error(&fields.place("upstream"), fields.path("upstream"), problem);
+    }
+    let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
+    for name in names {
+        match servers.iter().find(|(server, _)| server.name == name.value) {
+            Some((server, _)) => upstreams.push(server.clone()),
+            None => {
+                let problem = Problem::new(format!("no such upstream: {}", value::excerpt(&name.value)));
+                let known = servers.iter().map(|(server, _)| &*server.name);
+                let problem = match value::closest(&name.value, known) {
+                    Some(name) => problem.hint(format!("did you mean `{name}`?")),
+                    None => problem.hint("add a [[dns.upstream]] of that name"),
+                };
+                report.error(&name.at, fields.path("upstream"), problem);
+            }
+        }
+    }
+    fields.finish(report, None);
+    if upstreams.is_empty() {
+        return Vec::new();
+    }
+    let policy = |domain: Spanned<Box<str>>| DnsPolicy { domain: domain.value, upstreams: upstreams.clone() };
+    domains.into_iter().map(policy).collect()
+}
+
+fn domain(text: &str) -> Result<Box<str>, Problem> {
+    let text = text_of(text.trim(), 256)?.to_ascii_lowercase();
+    let (lead, rest) = text.strip_prefix('=').map_or(("", text.as_str()), |rest| ("=", rest));
+    let rest = rest.strip_prefix("*.").or_else(|| rest.strip_prefix('.')).unwrap_or(rest);
+    let rest = rest.strip_suffix('.').unwrap_or(rest);
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if rest.is_empty() || rest.split('.').any(str::is_empty) || !rest.bytes().all(is_good) {
+        return Err(Problem::new(format!("bad domain: {}", value::excerpt(&text)))
+            .hint("write example.com for it and all below it, =example.com for it alone"));
+    }
+    Ok(format!("{lead}{rest}").into())
+}
+
+fn host(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Vec<IpAddr>)> {
+    let name = fields.require(report, "name").and_then(|field| field.parsed(report, domain));
+    let ips = fields.list(report, "address", MAX_DNS, address);
+    if ips.as_ref().is_none_or(Vec::is_empty) && !fields.has("address") {
+        report.error(&fields.at.clone(), fields.path("address"), Problem::new("missing"));
+    }
+    fields.finish(report, None);
+    let name = name?.value;
+    Some((name, ips?.into_iter().map(|ip| ip.value).collect()))
+}
+
+/// Checks what is behind an outbound, once those are known.
+pub(super) fn resolve(raw: RawDns, outbounds: &[Outbound], report: &mut Report<'_>) -> Dns {
+    let RawDns { dns, path, through } = raw;
+    let mut all = dns.upstreams.iter().chain(dns.policy.iter().flat_map(|policy| &policy.upstreams));
+    for (at, via) in &through {
+        let path = format!("{path}.upstream[{at}].through");
+        let found = outbounds.iter().find(|outbound| *outbound.name == *via.value);
+        let Some(found) = found else {
+            let names = outbounds.iter().map(|outbound| &*outbound.name);
+            let problem = Problem::new(format!("no such outbound: {}", value::excerpt(&via.value)));
+            let problem = match value::closest(&via.value, names) {
+                Some(name) => problem.hint(format!("did you mean `{name}`?")),
+                None => problem,
+            };
+            report.error(&via.at, path, problem);
+            continue;
+        };
+        let needs_name = all.clone().any(|upstream| {
+            let is_this = upstream.through.as_deref() == Some(&*via.value);
+            is_this && upstream.bootstrap.is_empty() && matches!(upstream.server.host, Host::Name(_))
+        });
+        if needs_name && looks_up(found, outbounds) {
+            let text =
+                format!("outbound {} would look the server's name up itself, by this server", found.name);
+            report.error(&via.at, path, Problem::new(text).hint("give address or bootstrap too"));
+        }
+    }
+    check_loop(&dns, outbounds, &through, &mut all, report);
+    dns
+}
+
+/// Whether an outbound looks up the names of targets here, instead of passing them on.
+fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
+    match &outbound.protocol {
+        OutboundProtocol::Direct => outbound.dial.dns.is_empty(),
+        OutboundProtocol::Group(group) => group.members.iter().any(|member| {
+            all.iter().find(|outbound| outbound.name == member.outbound).is_some_and(|member| {
+                matches!(member.protocol, OutboundProtocol::Direct) && member.dial.dns.is_empty()
+            })
+        }),
+        OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Shadowsocks(_) => false,
+    }
+}
+
+fn check_loop<'d>(
+    dns: &Dns,
+    outbounds: &[Outbound],
+    through: &[(usize, Spanned<Box<str>>)],
+    all: &mut (impl Iterator<Item = &'d Arc<Upstream>> + Clone),
+    report: &mut Report<'_>,
+) {
+    let Some(found) = dns.find_loop(outbounds) else { return };
+    let via =
+        all.find(|upstream| upstream.name == found.upstream).and_then(|upstream| upstream.through.clone());
+    let place = through.iter().find(|(_, through)| Some(&*through.value) == via.as_deref());
+    let (at, path): (Span, String) = match place {
+        Some((at, through)) => (through.at.clone(), format!("dns.upstream[{at}].through")),
+        None => (0..0, "dns".into()),
+    };
+    let problem = format!(
+        "outbound {} needs the address of {}, which this server {} is asked for through it",
+        found.outbound, found.host, found.upstream
+    );
+    report.error(
+        &at,
+        path,
+        Problem::new(problem)
+            .hint("give that outbound `dns` of its own, its address in [[dns.hosts]], or a policy"),
+    );
+}
+
+/// Writes `[dns]`; nothing where all is as usual.
+pub(super) fn write(dns: &Dns) -> String {
+    let mut out = String::new();
+    let default = Dns::default();
+    if *dns == default {
+        return out;
+    }
+    let family = FAMILIES.iter().find(|(_, family)| *family == dns.family).map_or("any", |(name, _)| name);
+    let mut line = |text: String| writeln!(out, "{text}").expect("a string takes any text");
+    line("[dns]".into());
+    line(format!("cache = {}", dns.cache));
+    line(format!("min-ttl = {}", quote(&duration_text(dns.min_ttl))));
+    line(format!("max-ttl = {}", quote(&duration_text(dns.max_ttl))));
+    line(format!("stale = {}", dns.stale));
+    line(format!("family = {}", quote(family)));
+    let mut servers: Vec<(&Upstream, bool)> = dns.upstreams.iter().map(|server| (&**server, true)).collect();
+    for server in dns.policy.iter().flat_map(|policy| &policy.upstreams) {
+        if !servers.iter().any(|(other, _)| other.name == server.name) {
+            servers.push((server, false));
+        }
+    }
+    for (server, is_default) in servers {
+        upstream_lines(server, is_default).into_iter().for_each(&mut line);
+    }
+    for policy in &dns.policy {
+        let names: Vec<String> = policy.upstreams.iter().map(|server| quote(&server.name)).collect();
+        line("\n[[dns.policy]]".into());
+        line(format!("domain = {}", quote(&policy.domain)));
+        line(format!("upstream = [{}]", names.join(", ")));
+    }
+    for (name, ips) in &dns.hosts {
+        let ips: Vec<String> = ips.iter().map(|ip| quote(&ip.to_string())).collect();
+        line("\n[[dns.hosts]]".into());
+        line(format!("name = {}", quote(name)));
+        line(format!("address = [{}]", ips.join(", ")));
+    }
+    out.push('\n');
+    out
+}
+
+fn upstream_lines(server: &Upstream, is_default: bool) -> Vec<String> {
+    let Upstream { name, transport, server: target, bootstrap, through } = server;
+    let with_host = |host: &str| match host.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, target.port).to_string(),
+        Err(_) => format!("{host}:{}", target.port),
+    };
+    let (text, host) = match transport {
+        DnsTransport::Udp => (format!("udp://{target}"), None),
+        DnsTransport::Tcp => (format!("tcp://{target}"), None),
+        DnsTransport::Tls { name } => (format!("tls://{}", with_host(name)), Some(name)),
+        DnsTransport::Https { authority, path, name } => (format!("https://{authority}{path}"), Some(name)),
+    };
+    let mut lines = vec!["\n[[dns.upstream]]".to_owned(), format!("name = {}", quote(name))];
+    lines.push(format!("server = {}", quote(&text)));
+    if let (Some(host), Host::Ip(ip)) = (host, &target.host)
+        && host.parse::<IpAddr>().ok() != Some(*ip)
+    {
+        lines.push(format!("address = {}", quote(&ip.to_string())));
+    }
+    if !bootstrap.is_empty() {
+        let servers: Vec<String> = bootstrap.iter().map(|server| quote(&server.to_string())).collect();
+        lines.push(format!("bootstrap = [{}]", servers.join(", ")));
+    }
+    lines.extend(through.as_ref().map(|through| format!("through = {}", quote(through))));
+    if !is_default {
+        lines.push("default = false".into());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! How names are resolved.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::wire::{Host, Target};
+
+use super::{Family, Member, Outbound, OutboundProtocol, Tag};
+
+/// The DNS service of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dns {
+    /// Name servers in the order in which they are asked; empty for the system's (resolv.conf).
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Names that other name servers are asked for. The most specific pattern wins.
+    pub policy: Vec<DnsPolicy>,
+    /// Names with fixed addresses. They come before the system's hosts file and all name servers.
+    pub hosts: Vec<(Box<str>, Vec<IpAddr>)>,
+    /// Answers that are remembered, at least 1; an answer is about one name and record type.
+    pub cache: usize,
+    /// Shortest time for which an answer is remembered, whatever it says itself.
+    pub min_ttl: Duration,
+    /// Longest time for which an answer is remembered, whatever it says itself.
+    pub max_ttl: Duration,
+    /// Whether an answer that has expired is used while a new one is fetched, and when none can be had (RFC 8767).
+    pub stale: bool,
+    /// The address families of outbounds that leave it open ([`Family::Any`]).
+    pub family: Family,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self {
+            upstreams: Vec::new(),
+            policy: Vec::new(),
+            hosts: Vec::new(),
+            cache: 4096,
+            min_ttl: Duration::ZERO,
+            max_ttl: Duration::from_secs(24 * 3600),
+            stale: true,
+            family: Family::Any,
+        }
+    }
+}
+
+/// One name server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    /// Name in messages and in policies.
+    pub name: Box<str>,
+    /// How it is spoken to.
+    pub transport: DnsTransport,
+    /// Where it is.
+    pub server: Target,
+    /// Name servers that are asked, by UDP, for the address of [`Upstream::server`] if that is a name; empty for the
+    /// system's.
+    pub bootstrap: Vec<SocketAddr>,
+    /// The outbound that it is reached through; `None` for straight from this machine. Through an outbound, a server of
+    /// transport [`DnsTransport::Udp`] is asked by TCP.
+    pub through: Option<Tag>,
+}
+
+/// How a name server is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum DnsTransport {
+    /// Datagrams, and TCP for answers that do not fit (RFC 1035, section 4.2).
+    Udp,
+    /// TCP (RFC 7766).
+    Tcp,
+    /// DNS over TLS (RFC 7858).
+    Tls {
+        /// The name or address that the server's certificate must have.
+        name: Box<str>,
+    },
+    /// DNS over HTTPS (RFC 8484), by HTTP/2 or 1.1.
+    Https {
+        /// Host, with a port that is not 443; what the request is addressed to.
+        authority: Box<str>,
+        /// The path, beginning with a slash.
+        path: Box<str>,
+        /// The name or address that the server's certificate must have.
+        name: Box<str>,
+    },
+}
+
+/// Which name servers are asked for some names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsPolicy {
+    /// A domain, which stands for itself and everything below it, in lower case and without a dot at the end. With
+    /// `=` in front it stands for itself alone.
+    pub domain: Box<str>,
+    /// The servers, at least one, in the order in which they are asked.
+    pub upstreams: Vec<Arc<Upstream>>,
+}
+
+/// An outbound that could be reached only through itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsLoop {
+    /// The outbound.
+    pub outbound: Tag,
+    /// The name that it needs.
+    pub host: Box<str>,
+    /// The name server that would be asked for it.
+    pub upstream: Box<str>,
+    /// The outbound that this name server is reached through: the same one, or one that needs it.
+    pub through: Tag,
+}
+
+impl Dns {
+    /// The name servers for `name`, which is in lower case and has no dot at the end, by the number of their list: 0
+    /// for [`Dns::upstreams`], and one more than the index in [`Dns::policy`].
+    pub fn list_for(&self, name: &str) -> usize {
+        let matching = self.policy.iter().enumerate().filter_map(|(at, policy)| {
+            let specific = match policy.domain.strip_prefix('=') {
+                Some(exact) => (name == exact).then_some(usize::MAX),
+                None => is_below(name, &policy.domain).then_some(policy.domain.len()),
+            };
+            specific.map(|specific| (specific, at))
+        });
+        // The first of several that are alike.
+        matching.max_by_key(|(specific, at)| (*specific, std::cmp::Reverse(*at))).map_or(0, |(_, at)| at + 1)
+    }
+
+    /// The list with this number, see [`Dns::list_for`].
+    pub fn list(&self, number: usize) -> &[Arc<Upstream>] {
+        match number.checked_sub(1) {
+            Some(at) => &self.policy[at].upstreams,
+            None => &self.upstreams,
+        }
+    }
+
+    /// An outbound whose server can only be found through itself, if there is one.
+    pub fn find_loop(&self, outbounds: &[Outbound]) -> Option<DnsLoop> {
+        outbounds.iter().enumerate().find_map(|(at, _)| self.loop_of(at, outbounds))
+    }
+
+    fn loop_of(&self, start: usize, outbounds: &[Outbound]) -> Option<DnsLoop> {
+        let (mut waiting, mut seen) = (vec![start], vec![false; outbounds.len()]);
+        while let Some(at) = waiting.pop() {
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            for (host, upstream, through) in self.needs(at, outbounds) {
+                let Some(next) = outbounds.iter().position(|outbound| outbound.name == through) else {
+                    continue;
+                };
+                if next == start {
+                    let (outbound, upstream) = (outbounds[start].name.clone(), upstream.name.clone());
+                    return Some(DnsLoop { outbound, host, upstream, through: outbounds[at].name.clone() });
+                }
+                waiting.push(next);
+            }
+            if let OutboundProtocol::Group(group) = &outbounds[at].protocol {
+                // A group works while one of its members does, but a member that cannot is a mistake all the same.
+                if at == start {
+                    continue;
+                }
+                let place = |member: &Member| outbounds.iter().position(|o| o.name == member.outbound);
+                waiting.extend(group.members.iter().filter_map(place));
+            }
+        }
+        None
+    }
+
+    /// What an outbound has to look up to reach anything: the name, a server that is asked, and the outbound that this
+    /// one is reached through.
+    fn needs(&self, at: usize, outbounds: &[Outbound]) -> Vec<(Box<str>, Arc<Upstream>, Tag)> {
+        let outbound = &outbounds[at];
+        if !outbound.dial.dns.is_empty() {
+            return Vec::new();
+        }
+        let mut hosts: Vec<Box<str>> = Vec::new();
+        let mut note = |target: &Target| match &target.host {
+            Host::Name(name) => hosts.push(plain(name)),
+            Host::Ip(_) => {}
+        };
+        match &outbound.protocol {
+            OutboundProtocol::Snell(client) => note(&client.server),
+            OutboundProtocol::Shadowsocks(client) => note(&client.server),
+            OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => {}
+        }
+        if let Some(carrier) = &outbound.dial.carrier {
+            note(&carrier.server);
+        }
+        if hosts.iter().any(|host| self.hosts.iter().any(|(name, _)| name == host)) {
+            hosts.retain(|host| !self.hosts.iter().any(|(name, _)| name == host));
+        }
+        let mut needs = Vec::new();
+        for host in hosts {
+            for upstream in self.list(self.list_for(&host)) {
+                if let Some(through) = &upstream.through {
+                    needs.push((host.clone(), upstream.clone(), through.clone()));
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// A name in lower case, without the dot of the root.
+fn plain(name: &str) -> Box<str> {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()
+}
+
+fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Dial;
+
+    fn upstream(name: &str, through: Option<&str>) -> Arc<Upstream> {
+        let server = "192.0.2.53:53".parse().unwrap();
+        let through = through.map(Tag::from);
+        let (transport, bootstrap) = (DnsTransport::Udp, Vec::new());
+        Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through })
+    }
+
+    #[test]
+    fn the_most_specific_policy_wins() {
+        let policy = ["example.com", "a.example.com", "=b.example.com", "example.com"];
+        let policy =
+            policy.map(|domain| DnsPolicy { domain: domain.into(), upstreams: vec![upstream("u", None)] });
+        let dns = Dns { policy: policy.into(), ..Dns::default() };
+        for (name, list) in [
+            ("example.com", 1),
+            ("www.example.com", 1),
+            ("badexample.com", 0),
+            ("a.example.com", 2),
+            ("x.a.example.com", 2),
+            ("b.example.com", 3),
+            ("x.b.example.com", 1),
+            ("com", 0),
+        ] {
+            assert_eq!(dns.list_for(name), list, "{name}");
+        }
+    }
+
+    fn outbound(name: &str, carrier_server: &str, dns: bool) -> Outbound {
+        let loaded = crate::dialect::native::parse(
+            "t",
+            &format!(
+                "[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:0\"\n[[outbound]]\nname = \"{name}\"\n\
+                 protocol = \"snell\"\nserver = \"{carrier_server}\"\npsk = \"0123456789abcdef\"\n{}",
+                if dns { "dns = \"192.0.2.1\"\n" } else { "" }
+            ),
+        );
+        loaded.unwrap().config.outbounds.remove(0)
+    }
+
+    #[test]
+    fn loops_are_found() {
+        let (a, b) = (outbound("a", "a.test:1", false), outbound("b", "b.test:1", false));
+        let all = [a.clone(), b];
+        let through = |list: Vec<Arc<Upstream>>| Dns { upstreams: list, ..Dns::default() };
+        let dns = through(vec![upstream("u", Some("a"))]);
+        let found = dns.find_loop(&all).unwrap();
+        assert_eq!((&*found.outbound, &*found.upstream, &*found.host), ("a", "u", "a.test"));
+
+        // Each needs the other.
+        let policy = [("a.test", "b"), ("b.test", "a")].map(|(domain, through)| DnsPolicy {
+            domain: domain.into(),
+            upstreams: vec![upstream(through, Some(through))],
+        });
+        let dns = Dns { policy: policy.into(), ..Dns::default() };
+        assert!(dns.find_loop(&all).is_some());
+        let dns = Dns { policy: vec![dns.policy[0].clone()], ..Dns::default() };
+        assert_eq!(dns.find_loop(&all), None, "b is found by the system's name servers");
+
+        let dns = through(vec![upstream("u", Some("a"))]);
+        for ready in [outbound("a", "192.0.2.1:1", false), outbound("a", "a.test:1", true)] {
+            assert_eq!(dns.find_loop(&[ready]), None);
+        }
+        let direct = Outbound { name: "a".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
+        assert_eq!(dns.find_loop(&[direct]), None);
+        let hosts = vec![("a.test".into(), vec!["192.0.2.1".parse().unwrap()])];
+        assert_eq!(Dns { hosts, ..dns }.find_loop(&[a]), None, "its address is given");
+    }
+}

@@ -1,0 +1,266 @@
+//! One question to one name server.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::model::{Dial, DnsTransport, Egress, Family, Upstream};
+use adit_net::dial::Dialer;
+use adit_net::https::HttpsClient;
+use adit_net::query::QuerySocket;
+use adit_net::resolve::ResolveError;
+use adit_net::rt::{self, Stream};
+use adit_net::tls::{Duplex, TlsConnector, TlsStream};
+use adit_proto::wire::{Host, Rng as _, Target};
+use hickory_proto::rr::{Name, RecordType};
+
+use super::link::{HttpsLink, Link};
+use super::message::{Answer, Reply, question, read_reply};
+use super::{Dns, Streams};
+use crate::rng::OsRng;
+
+/// The longest message (RFC 1035 section 4.2.2).
+pub(super) const MAX_MESSAGE: usize = 65_535;
+/// A datagram of a server that keeps to what it was told.
+const DATAGRAM_LEN: usize = 4096;
+/// A datagram may get lost: the question is sent again after these times.
+const RESEND: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// Datagrams that are no answer to the question before the question goes to TCP, where guesses do not reach.
+const MAX_FOREIGN: usize = 16;
+/// Format error: what servers say that do not know EDNS (RFC 6891 section 7).
+const FORMERR: u16 = 1;
+
+/// The connections of one core to name servers.
+#[derive(Default)]
+pub(super) struct Exchanges {
+    streams: RefCell<Option<Rc<dyn Streams>>>,
+    links: RefCell<HashMap<Arc<Upstream>, Rc<Link>>>,
+    sessions: RefCell<HashMap<Arc<Upstream>, Rc<HttpsLink>>>,
+}
+
+impl Exchanges {
+    pub(super) fn set_streams(&self, streams: Rc<dyn Streams>) {
+        *self.streams.borrow_mut() = Some(streams);
+    }
+
+    pub(super) fn clear_streams(&self) {
+        let streams = self.streams.borrow_mut().take();
+        drop(streams);
+    }
+
+    /// The kept connection to a server, or one that is being made. There is one for each server.
+    fn link(&self, dns: &Rc<Dns>, upstream: &Arc<Upstream>) -> (Rc<Link>, bool) {
+        let mut links = self.links.borrow_mut();
+        if let Some(link) = links.get(upstream).filter(|link| link.is_open()) {
+            return (link.clone(), true);
+        }
+        links.retain(|_, link| link.is_open());
+        let (dns, to) = (dns.clone(), upstream.clone());
+        let link = Link::start(async move { connect_link(&dns, &to).await });
+        links.insert(upstream.clone(), link.clone());
+        (link, false)
+    }
+
+    fn session(&self, upstream: &Arc<Upstream>) -> Rc<HttpsLink> {
+        self.sessions.borrow_mut().entry(upstream.clone()).or_default().clone()
+    }
+
+    /// Connections that are open or being made.
+    #[cfg(test)]
+    pub(super) fn open_links(&self) -> usize {
+        self.links.borrow().values().filter(|link| link.is_open()).count()
+    }
+}
+
+/// The answer of `upstream`.
+///
+/// # Errors
+/// [`ResolveError`], when it has none.
+pub(super) async fn ask(
+    dns: &Rc<Dns>,
+    upstream: &Arc<Upstream>,
+    name: &Name,
+    kind: RecordType,
+) -> Result<Answer, ResolveError> {
+    match ask_once(dns, upstream, name, kind, true).await? {
+        // Once more without the extension.
+        Reply::Failed(FORMERR) => result(ask_once(dns, upstream, name, kind, false).await?),
+        reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => result(reply),
+    }
+}
+
+fn result(reply: Reply) -> Result<Answer, ResolveError> {
+    match reply {
+        Reply::Answer(answer) => Ok(answer),
+        Reply::Failed(code) => Err(ResolveError::Server(code)),
+        Reply::Truncated | Reply::Foreign => {
+            Err(ResolveError::Other(Arc::new(io::Error::other("it is not the answer to the question"))))
+        }
+    }
+}
+
+async fn ask_once(
+    dns: &Rc<Dns>,
+    upstream: &Arc<Upstream>,
+    name: &Name,
+    kind: RecordType,
+    edns: bool,
+) -> Result<Reply, ResolveError> {
+    match &upstream.transport {
+        DnsTransport::Udp if upstream.through.is_none() => {
+            let addrs = addresses(dns, upstream).await?;
+            let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
+            match ask_udp(*addr, name, kind, edns).await? {
+                Reply::Truncated | Reply::Foreign => {}
+                reply @ (Reply::Answer(_) | Reply::Failed(_)) => return Ok(reply),
+            }
+            ask_stream(dns, upstream, name, kind, edns).await
+        }
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => {
+            ask_stream(dns, upstream, name, kind, edns).await
+        }
+        DnsTransport::Https { authority, path, .. } => {
+            // RFC 8484 section 4.1: id 0, so that caches on the way see equal questions as equal.
+            let message = question(name, kind, 0, edns)?;
+            let session = dns.exchanges.session(upstream);
+            let connect = || connect_https(dns, upstream);
+            let reply = session.post(connect, (authority, path), &message).await?;
+            Ok(read_reply(&reply, name, kind, 0))
+        }
+    }
+}
+
+/// By UDP, from a port of its own; [`Reply::Foreign`] if too much comes that is no answer.
+async fn ask_udp(
+    server: SocketAddr,
+    name: &Name,
+    kind: RecordType,
+    edns: bool,
+) -> Result<Reply, ResolveError> {
+    let id = random_id();
+    let message = question(name, kind, id, edns)?;
+    let socket = QuerySocket::connect(server, &Egress::default())?;
+    let mut buffer = vec![0; DATAGRAM_LEN];
+    socket.send(&message).await?;
+    let mut resend = RESEND.iter();
+    let mut foreign = 0;
+    loop {
+        let receive = socket.recv(&mut buffer);
+        let received = match resend.as_slice().first() {
+            Some(wait) => match rt::timeout(*wait, receive).await {
+                Ok(received) => received,
+                Err(rt::Elapsed) => {
+                    resend.next();
+                    socket.send(&message).await?;
+                    continue;
+                }
+            },
+            None => receive.await,
+        };
+        match read_reply(&buffer[..received?], name, kind, id) {
+            Reply::Foreign if foreign < MAX_FOREIGN => foreign += 1,
+            reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => {
+                return Ok(reply);
+            }
+        }
+    }
+}
+
+/// By a kept connection. One that the server has closed in the meantime is replaced, once.
+async fn ask_stream(
+    dns: &Rc<Dns>,
+    upstream: &Arc<Upstream>,
+    name: &Name,
+    kind: RecordType,
+    edns: bool,
+) -> Result<Reply, ResolveError> {
+    loop {
+        let (link, is_old) = dns.exchanges.link(dns, upstream);
+        let id = link.free_id(random_id()).ok_or(ResolveError::Busy)?;
+        let message = question(name, kind, id, edns)?;
+        match link.exchange(id, &message).await {
+            Ok(reply) => return Ok(read_reply(&reply, name, kind, id)),
+            Err(error) if is_old => tracing::debug!(%error, "kept connection to a name server"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn connect_link(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Duplex> {
+    let stream = connect(dns, upstream).await?;
+    match &upstream.transport {
+        DnsTransport::Udp | DnsTransport::Tcp => Ok(Duplex::Plain(stream)),
+        DnsTransport::Tls { name } | DnsTransport::Https { name, .. } => {
+            let connector = dns.shared.tls.dot().map_err(io::Error::other)?;
+            Ok(Duplex::Tls(Box::new(shake_hands(&connector, name, stream).await?)))
+        }
+    }
+}
+
+async fn connect_https(dns: &Rc<Dns>, upstream: &Upstream) -> Result<HttpsClient, ResolveError> {
+    let DnsTransport::Https { name, .. } = &upstream.transport else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported).into());
+    };
+    let stream = connect(dns, upstream).await?;
+    let connector = dns.shared.tls.https().map_err(io::Error::other)?;
+    let tls = shake_hands(&connector, name, stream).await?;
+    HttpsClient::new(tls).await.map_err(|error| ResolveError::Other(Arc::new(error)))
+}
+
+/// A TLS session with the server `name`, a domain or an address.
+async fn shake_hands(connector: &TlsConnector, name: &str, stream: Stream) -> io::Result<TlsStream<Stream>> {
+    let host = name.parse().map_or_else(|_| Host::Name(name.into()), Host::Ip);
+    Box::pin(connector.connect(&host, stream)).await.map_err(io::Error::other)
+}
+
+/// A connection to the server, through its outbound if it has one.
+async fn connect(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Stream> {
+    let Some(via) = &upstream.through else {
+        let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
+        let dialer = Dialer::by_system(&Dial::default());
+        return match dialer.dial_addrs(&addrs).await {
+            Ok(stream) => Ok(stream.into()),
+            Err(error) => Err(io::Error::other(error)),
+        };
+    };
+    let streams = dns.exchanges.streams.borrow().clone();
+    let streams = streams.ok_or_else(|| io::Error::other("outbounds are not there yet"))?;
+    // Without servers that know the name, the outbound is given it.
+    let to = match (&upstream.server.host, upstream.bootstrap.is_empty()) {
+        (Host::Name(_), false) => {
+            let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
+            addrs.first().map_or_else(|| upstream.server.clone(), |addr| Target::from(*addr))
+        }
+        (Host::Name(_) | Host::Ip(_), _) => upstream.server.clone(),
+    };
+    streams.connect(via, &to).await
+}
+
+/// Where a server is: by its bootstrap servers, or the system's, if only its name is known. These are asked straight by
+/// UDP, so that this never leads back here.
+async fn addresses(dns: &Rc<Dns>, upstream: &Upstream) -> Result<Vec<SocketAddr>, ResolveError> {
+    let port = upstream.server.port;
+    match &upstream.server.host {
+        Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, port)]),
+        Host::Name(name) => {
+            let list = match &*upstream.bootstrap {
+                [] => dns.shared.system_list(),
+                servers => dns.shared.list_of(servers),
+            };
+            let family = dns.shared.config.family;
+            let family = if family == Family::Any { Family::PreferV4 } else { family };
+            let ips = Box::pin(dns.listed(list, family).lookup(name, family)).await?;
+            Ok(ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+        }
+    }
+}
+
+fn random_id() -> u16 {
+    let mut id = [0; 2];
+    OsRng.fill(&mut id);
+    u16::from_ne_bytes(id)
+}

@@ -1,0 +1,299 @@
+//! The one owner of names: every look-up of the process goes through here.
+//!
+//! ```text
+//!   dialers, datagrams ─→ Scope (one per outbound and core) ─→ Shared: hosts, cache, questions under way
+//!                                                                │ a question that nobody asks yet
+//!                           Dns (one per core) ←─ ticket ────────┘
+//!                             └ race: upstreams of the list, one after the other
+//!                                 └ exchange: UDP socket | kept TCP, TLS or HTTPS connection ─→ name server
+//! ```
+//!
+//! [`Shared`] is what all cores share; a question is asked by the core that came first, and everybody else waits for the
+//! same answer. A name server behind an outbound is reached through [`Streams`], which the outbounds implement.
+
+mod cache;
+mod exchange;
+mod files;
+mod link;
+mod lookup;
+mod message;
+mod race;
+#[cfg_attr(not(test), allow(dead_code, reason = "a DNS inbound asks whole questions, and there is none yet"))]
+mod server;
+mod shared;
+mod system;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Dial, Family};
+use adit_net::resolve::{Answers, Known, Resolve, ResolveError, is_allowed, literal};
+use adit_net::rt::{self, Stream};
+use adit_proto::wire::Target;
+use hickory_proto::rr::{Name, RecordType};
+
+use self::exchange::Exchanges;
+use self::lookup::Lookup;
+use self::message::{Body, absolute};
+use self::shared::{Begins, Begun, Ticket};
+
+pub use self::message::fuzz_dns_reply;
+pub(crate) use self::shared::Shared;
+
+/// A stream that is being opened.
+pub(crate) type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;
+
+/// Opens streams through outbounds, for name servers that are reached through one.
+pub(crate) trait Streams {
+    /// A stream to `to` through the outbound `via`.
+    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a>;
+}
+
+/// What is known of the target of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Its address.
+    Address(IpAddr),
+    /// It is being asked for.
+    Pending,
+    /// It has none, or none of an allowed family.
+    Nothing,
+}
+
+/// The DNS service on one core.
+pub(crate) struct Dns {
+    shared: Arc<Shared>,
+    exchanges: Exchanges,
+    /// The server of a list that is asked first, if not the first one, and since when.
+    preferred: RefCell<HashMap<u32, (usize, Instant)>>,
+}
+
+/// Names as one outbound sees them: by servers of its own, or by those of the process.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    dns: Rc<Dns>,
+    /// The list of servers; `None` for the one that the policy says.
+    list: Option<u32>,
+    family: Family,
+    /// Addresses that [`Scope::find`] has just given, so that a datagram costs one look: thousands go to one name. Each
+    /// is used until the time beside it, a second at most.
+    recent: Recent,
+}
+
+type Recent = Rc<RefCell<HashMap<Box<str>, (IpAddr, Instant)>>>;
+
+/// How long [`Scope::recent`] holds, and how many addresses; the cache's own times are no finer.
+const RECENT: Duration = Duration::from_secs(1);
+const MAX_RECENT: usize = 256;
+
+impl Dns {
+    /// The service on this core.
+    pub(crate) fn new(shared: Arc<Shared>) -> Rc<Self> {
+        Rc::new(Self { shared, exchanges: Exchanges::default(), preferred: RefCell::default() })
+    }
+
+    /// From now on name servers behind an outbound are reached through `streams`.
+    pub(crate) fn set_streams(&self, streams: Rc<dyn Streams>) {
+        self.exchanges.set_streams(streams);
+    }
+
+    /// Lets go of the outbounds, whose dialers hold this service.
+    pub(crate) fn clear_streams(&self) {
+        self.exchanges.clear_streams();
+    }
+
+    /// Names for an outbound that dials like this.
+    pub(crate) fn scope(self: &Rc<Self>, dial: &Dial) -> Scope {
+        let list = (!dial.dns.is_empty()).then(|| self.shared.list_of(&dial.dns));
+        Scope { dns: self.clone(), list, family: self.family(dial), recent: Rc::default() }
+    }
+
+    /// The families of an outbound that dials like this.
+    pub(crate) fn family(&self, dial: &Dial) -> Family {
+        if dial.family == Family::Any { self.shared.config.family } else { dial.family }
+    }
+
+    /// Names for this core's own use, by the servers of `list`.
+    fn listed(self: &Rc<Self>, list: u32, family: Family) -> Scope {
+        Scope { dns: self.clone(), list: Some(list), family, recent: Rc::default() }
+    }
+
+    /// Begins to ask, here if nobody else does.
+    fn begin(self: &Rc<Self>, name: &str, list: u32, kind: RecordType, now: Instant) -> Begins {
+        let Begun { known, ticket } = self.shared.begin(name, list, kind.into(), now);
+        if let Some(ticket) = ticket {
+            rt::spawn_local(Box::pin(self.clone().answer(ticket)));
+        }
+        known
+    }
+
+    async fn answer(self: Rc<Self>, ticket: Ticket) {
+        let outcome = match absolute(&ticket.key.name) {
+            Ok(name) => {
+                let kind = RecordType::from(ticket.key.kind);
+                let answer = race::ask(&self, ticket.key.list, &name, kind).await;
+                answer.map(|answer| (answer.body, answer.ttl))
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &outcome {
+            tracing::debug!(%error, "name servers");
+        }
+        ticket.finish(outcome, rt::now());
+    }
+
+    /// The addresses that need no name server: in text, localhost, and the hosts of configuration and system.
+    fn fixed(&self, name: &str, now: Instant) -> Option<Vec<IpAddr>> {
+        if let Some(ips) = literal(name) {
+            return Some(ips);
+        }
+        let plain = name.strip_suffix('.').unwrap_or(name);
+        let lower = plain.to_ascii_lowercase();
+        if let Some(ips) = self.shared.hosts.get(lower.as_str()) {
+            return Some(ips.clone());
+        }
+        self.shared.system.read(now).hosts.find(&lower).map(<[IpAddr]>::to_vec)
+    }
+}
+
+impl Scope {
+    /// The names that `name` may stand for, in order, each with the list of servers that know it.
+    fn candidates(&self, name: &str, now: Instant) -> Result<Vec<(Box<str>, u32)>, ResolveError> {
+        let whole = absolute(name)?;
+        let shared = &self.dns.shared;
+        let list_of = |name: &str| {
+            self.list.unwrap_or_else(|| u32::try_from(shared.config.list_for(name)).unwrap_or_default())
+        };
+        let own = key_of(&whole);
+        let list = list_of(&own);
+        if !shared.servers(list).is_empty() {
+            return Ok(vec![(own, list)]);
+        }
+        let names = shared.system.read(now).candidates(name, whole);
+        Ok(names.iter().map(|name| (key_of(name), list)).collect())
+    }
+
+    /// All addresses of `name`; see [`adit_net::resolve::lookup`].
+    ///
+    /// # Errors
+    /// [`ResolveError`].
+    pub(crate) async fn lookup(&self, name: &str, family: Family) -> Result<Vec<IpAddr>, ResolveError> {
+        adit_net::resolve::lookup(self, name, family).await
+    }
+
+    /// The address of `name` that a datagram is sent to, as of `now`; `waker` is woken once it is known if it is not.
+    /// With both families allowed it is an IPv4 address where there is one: a datagram has no second attempt.
+    pub(crate) fn find(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
+        if let Some((ip, until)) = self.recent.borrow().get(name)
+            && now < *until
+        {
+            return Found::Address(*ip);
+        }
+        let found = self.find_anew(name, waker, now);
+        if let Found::Address(ip) = found {
+            let mut recent = self.recent.borrow_mut();
+            if recent.len() >= MAX_RECENT {
+                recent.clear();
+            }
+            recent.insert(name.into(), (ip, now + RECENT));
+        }
+        found
+    }
+
+    fn find_anew(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
+        if let Some(ips) = self.dns.fixed(name, now) {
+            let allowed = || ips.iter().filter(|ip| is_allowed(**ip, self.family));
+            let ip = allowed().find(|ip| ip.is_ipv4()).or_else(|| allowed().next());
+            return ip.map_or(Found::Nothing, |ip| Found::Address(*ip));
+        }
+        let Ok(candidates) = self.candidates(name, now) else { return Found::Nothing };
+        for (name, list) in candidates {
+            match self.find_one(&name, list, waker, now) {
+                Found::Nothing => {}
+                found @ (Found::Address(_) | Found::Pending) => return found,
+            }
+        }
+        Found::Nothing
+    }
+
+    fn find_one(&self, name: &str, list: u32, waker: Option<&Waker>, now: Instant) -> Found {
+        let kinds: &[RecordType] = match self.family {
+            Family::Any | Family::PreferV4 => &[RecordType::A, RecordType::AAAA],
+            Family::V4Only => &[RecordType::A],
+            Family::V6Only => &[RecordType::AAAA],
+        };
+        let mut pending = false;
+        for kind in kinds {
+            let outcome = match self.dns.begin(name, list, *kind, now) {
+                Begins::Known(hit) => Some(hit.outcome),
+                Begins::Wait(flight) => flight.poll(waker),
+                Begins::Busy => continue,
+            };
+            match outcome {
+                // The other family counts only once this one is known to be missing.
+                Some(Ok(Body::Addresses(ips))) if !pending => return Found::Address(ips[0]),
+                Some(_) => {}
+                None => pending = true,
+            }
+        }
+        if pending { Found::Pending } else { Found::Nothing }
+    }
+
+    /// The families that are asked for.
+    pub(crate) fn family(&self) -> Family {
+        self.family
+    }
+}
+
+impl Resolve for Scope {
+    fn start(&self, name: &str, family: Family) -> Box<dyn Answers> {
+        let now = rt::now();
+        if let Some(ips) = self.dns.fixed(name, now) {
+            return Box::new(Known::new(&ips, family));
+        }
+        match self.candidates(name, now) {
+            Ok(candidates) => Box::new(Lookup::new(self.dns.clone(), candidates, family)),
+            Err(error) => Box::new(Known::failed(error)),
+        }
+    }
+}
+
+/// A name as the cache knows it: ASCII in lower case, without the dot of the root.
+fn key_of(name: &Name) -> Box<str> {
+    let text = name.to_ascii().to_ascii_lowercase();
+    text.strip_suffix('.').unwrap_or(&text).into()
+}
+
+/// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.
+pub fn resolver(servers: &[SocketAddr]) -> Rc<dyn Resolve> {
+    let dns = Dns::new(Arc::new(Shared::new(&adit_config::model::Dns::default())));
+    Rc::new(dns.scope(&Dial { dns: servers.to_vec(), ..Dial::default() }))
+}
+
+impl fmt::Debug for Dns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dns").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope")
+            .field("list", &self.list)
+            .field("family", &self.family)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! What all cores share: the cache, the questions under way, and the lists of name servers.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use adit_config::model::{self, DnsTransport, Upstream};
+use adit_net::resolve::ResolveError;
+use adit_net::rt;
+use adit_net::tls::Roots;
+
+use super::cache::{Cache, Hit, Key, Outcome, Terms};
+use super::message::Body;
+use super::system::System;
+use super::tls::Tls;
+
+/// Questions under way at the same time in the whole process; each holds a socket or two.
+pub(super) const MAX_FLIGHTS: usize = 1024;
+
+/// The part of the DNS service that all cores share.
+pub(crate) struct Shared {
+    pub(super) config: model::Dns,
+    pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
+    pub(super) system: System,
+    pub(super) tls: Tls,
+    state: Mutex<State>,
+    /// Name servers by the number of their list: first those of [`model::Dns::list_for`].
+    lists: Mutex<Vec<Arc<[Arc<Upstream>]>>>,
+}
+
+struct State {
+    cache: Cache,
+    flights: HashMap<Key, Arc<Flight>>,
+}
+
+/// One question under way.
+pub(super) struct Flight(Mutex<Progress>);
+
+enum Progress {
+    Waiting(Vec<Waker>),
+    Over(Outcome),
+}
+
+/// The duty to answer a question; dropping it is a failure.
+pub(super) struct Ticket {
+    shared: Arc<Shared>,
+    pub(super) key: Key,
+    flight: Arc<Flight>,
+    is_done: bool,
+}
+
+/// What comes of asking.
+pub(super) struct Begun {
+    pub(super) known: Begins,
+    /// A question that the caller has to ask, on this core.
+    pub(super) ticket: Option<Ticket>,
+}
+
+/// What there is to say at once.
+pub(super) enum Begins {
+    /// The cache knows it.
+    Known(Hit),
+    /// It is being asked for.
+    Wait(Arc<Flight>),
+    /// Too many questions are under way.
+    Busy,
+}
+
+impl Shared {
+    /// A service with an empty cache. Name servers must have certificates of the system's authorities.
+    pub(crate) fn new(config: &model::Dns) -> Self {
+        Self::with_system(config, System::default(), Roots::System)
+    }
+
+    pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
+        let terms = Terms {
+            entries: config.cache.max(1),
+            min_ttl: config.min_ttl,
+            max_ttl: config.max_ttl,
+            stale: config.stale,
+        };
+        let lists = (0..=config.policy.len()).map(|number| config.list(number).into()).collect();
+        let lower = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into();
+        Self {
+            hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
+            config: config.clone(),
+            system,
+            tls: Tls::new(roots),
+            state: Mutex::new(State { cache: Cache::new(terms), flights: HashMap::new() }),
+            lists: Mutex::new(lists),
+        }
+    }
+
+    /// The number of the list with these servers, asked by UDP; equal lists have one number.
+    pub(super) fn list_of(&self, servers: &[SocketAddr]) -> u32 {
+        let upstreams: Arc<[Arc<Upstream>]> = servers.iter().map(|server| plain(*server)).collect();
+        let mut lists = lock(&self.lists);
+        let first = self.config.policy.len() + 1;
+        let known = lists.iter().skip(first).position(|list| *list == upstreams);
+        let number = known.map_or(lists.len(), |at| at + first);
+        if number == lists.len() {
+            lists.push(upstreams);
+        }
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }
+
+    /// The number of the system's list.
+    pub(super) fn system_list(&self) -> u32 {
+        self.list_of(&[])
+    }
+
+    /// The servers of a list; empty for the system's.
+    pub(super) fn servers(&self, list: u32) -> Arc<[Arc<Upstream>]> {
+        let lists = lock(&self.lists);
+        usize::try_from(list).ok().and_then(|at| lists.get(at)).cloned().unwrap_or_else(|| Arc::new([]))
+    }
+
+    /// What is known of a question; `name` is in lower case. Asks for what is not known, once per process.
+    pub(super) fn begin(self: &Arc<Self>, name: &str, list: u32, kind: u16, now: Instant) -> Begun {
+        let mut state = lock(&self.state);
+        let hit = state.cache.find(name, list, kind, now);
+        if let Some(hit) = &hit
+            && !hit.is_stale
+        {
+            return Begun { known: Begins::Known(hit.clone()), ticket: None };
+        }
+        let key = Key { name: name.into(), list, kind };
+        let (flight, ticket) = match state.flights.get(&key) {
+            Some(flight) => (Some(flight.clone()), None),
+            None if state.flights.len() >= MAX_FLIGHTS => (None, None),
+            None => {
+                let flight = Arc::new(Flight(Mutex::new(Progress::Waiting(Vec::new()))));
+                state.flights.insert(key.clone(), flight.clone());
+                let ticket = Ticket { shared: self.clone(), key, flight: flight.clone(), is_done: false };
+                (Some(flight), Some(ticket))
+            }
+        };
+        let known = match (hit, flight) {
+            (Some(hit), _) => Begins::Known(hit),
+            (None, Some(flight)) => Begins::Wait(flight),
+            (None, None) => Begins::Busy,
+        };
+        Begun { known, ticket }
+    }
+
+    /// Answers that are remembered, and questions under way.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        (state.cache.entries(), state.flights.len())
+    }
+}
+
+/// A server that is asked by UDP, straight from this machine.
+pub(super) fn plain(server: SocketAddr) -> Arc<Upstream> {
+    let (name, transport) = (server.to_string().into(), DnsTransport::Udp);
+    Arc::new(Upstream { name, transport, server: server.into(), bootstrap: Vec::new(), through: None })
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Flight {
+    /// The outcome; `waker` is woken once there is one.
+    pub(super) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
+        match &mut *lock(&self.0) {
+            Progress::Over(outcome) => Some(outcome.clone()),
+            Progress::Waiting(wakers) => {
+                if let Some(waker) = waker
+                    && !wakers.iter().any(|known| known.will_wake(waker))
+                {
+                    wakers.push(waker.clone());
+                }
+                None
+            }
+        }
+    }
+
+    /// Waits for the outcome.
+    pub(super) async fn wait(&self) -> Outcome {
+        std::future::poll_fn(|cx: &mut Context<'_>| {
+            self.poll(Some(cx.waker())).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Ticket {
+    /// The question has been answered, for so many seconds, or nobody could.
+    pub(super) fn finish(mut self, outcome: Result<(Body, u32), ResolveError>, now: Instant) {
+        self.end(outcome, now);
+    }
+
+    fn end(&mut self, outcome: Result<(Body, u32), ResolveError>, now: Instant) {
+        self.is_done = true;
+        let mut state = lock(&self.shared.state);
+        let known = state.cache.insert(&self.key, outcome, now);
+        state.flights.remove(&self.key);
+        drop(state);
+        let before = std::mem::replace(&mut *lock(&self.flight.0), Progress::Over(known));
+        if let Progress::Waiting(wakers) = before {
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.end(Err(ResolveError::Timeout), rt::now());
+        }
+    }
+}
+
+/// A panic elsewhere leaves nothing half done here.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,753 @@
+mod name_server;
+
+use std::cell::RefCell;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+use std::thread;
+
+use adit_config::model::{self, DnsPolicy, DnsTransport, Upstream};
+use adit_net::resolve::next_answer;
+use adit_net::rt::Cores;
+use adit_net::tls::Roots;
+use adit_testkit::in_time;
+use hickory_proto::op::{Message, ResponseCode};
+
+use self::name_server::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
+use super::message::{Answer, Reply as Read, question, read_reply};
+use super::shared::{MAX_FLIGHTS, plain};
+use super::system::System;
+use super::*;
+
+const NOWHERE: &str = "/nonexistent";
+
+fn upstreams(servers: &[&NameServer]) -> Vec<Arc<Upstream>> {
+    servers.iter().map(|server| plain(server.addr)).collect()
+}
+
+fn config(servers: &[&NameServer]) -> model::Dns {
+    model::Dns { upstreams: upstreams(servers), ..model::Dns::default() }
+}
+
+fn shared(config: &model::Dns) -> Arc<Shared> {
+    shared_under(config, Roots::System)
+}
+
+fn shared_under(config: &model::Dns, roots: Roots) -> Arc<Shared> {
+    let nowhere = Path::new(NOWHERE);
+    Arc::new(Shared::with_system(config, System::new(nowhere, nowhere), roots))
+}
+
+fn service(config: &model::Dns) -> Rc<Dns> {
+    Dns::new(shared(config))
+}
+
+fn names(config: &model::Dns) -> Scope {
+    service(config).scope(&Dial::default())
+}
+
+/// Runs a test on an event loop.
+fn run(test: impl AsyncFnOnce()) {
+    Cores::block_on(async { test().await }).unwrap();
+}
+
+async fn texts(names: &Scope, name: &str, family: Family) -> Vec<String> {
+    names.lookup(name, family).await.unwrap().iter().map(IpAddr::to_string).collect()
+}
+
+async fn error(names: &Scope, name: &str, family: Family) -> ResolveError {
+    names.lookup(name, family).await.unwrap_err()
+}
+
+fn ips(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn families_choose_records_and_order() {
+    let server = NameServer::start();
+    server.set_ips("both.test", A, &["192.0.2.1", "192.0.2.2"]);
+    server.set_ips("both.test", AAAA, &["2001:db8::1"]);
+    server.set_ips("six.test", AAAA, &["2001:db8::6", "::ffff:192.0.2.9"]);
+    server.set("six.test", A, Reply::Empty(60));
+    server.set_ips("one.test", A, &["192.0.2.1"]);
+    run(async || {
+        let names = names(&config(&[&server]));
+        assert_eq!(texts(&names, "Both.test", Family::Any).await, ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
+        assert_eq!(texts(&names, "both.test.", Family::PreferV4).await[0], "192.0.2.1");
+        assert_eq!(texts(&names, "both.test", Family::V6Only).await, ["2001:db8::1"]);
+        assert_eq!(texts(&names, "six.test", Family::Any).await, ["2001:db8::6"], "no mapped address");
+        assert!(matches!(error(&names, "six.test", Family::V4Only).await, ResolveError::NoAddress));
+        texts(&names, "one.test", Family::V4Only).await;
+        assert_eq!((server.asked("one.test", A), server.asked("one.test", AAAA)), (1, 0));
+        assert_eq!(server.asked("both.test", A), 1, "letters of either case, with or without a dot");
+
+        let prefer = model::Dns { family: Family::PreferV4, ..config(&[&server]) };
+        let dns = service(&prefer);
+        assert_eq!(dns.scope(&Dial::default()).family(), Family::PreferV4);
+        let own = Dial { family: Family::V6Only, ..Dial::default() };
+        assert_eq!(dns.scope(&own).family(), Family::V6Only);
+    });
+}
+
+#[test]
+fn addresses_and_localhost_ask_nobody() {
+    let server = NameServer::start();
+    run(async || {
+        let names = names(&config(&[&server]));
+        assert_eq!(texts(&names, "::ffff:192.0.2.1", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts(&names, "localhost", Family::Any).await, ["::1", "127.0.0.1"]);
+        assert!(matches!(error(&names, "192.0.2.1", Family::V6Only).await, ResolveError::NoAddress));
+        assert_eq!(names.find("a.localhost", None, rt::now()), Found::Address(ips(&["127.0.0.1"])[0]));
+        assert_eq!(server.asked("a.localhost", 0) + server.asked("localhost", 0), 0);
+    });
+}
+
+#[test]
+fn absence_is_remembered_for_its_time() {
+    let server = NameServer::start();
+    server.set("gone.test", A, Reply::Missing(1));
+    server.set("kept.test", A, Reply::Missing(60));
+    run(async || {
+        let names = names(&model::Dns { stale: false, ..config(&[&server]) });
+        for _ in 0..3 {
+            assert!(matches!(error(&names, "gone.test", Family::V4Only).await, ResolveError::NotFound));
+            assert!(matches!(error(&names, "kept.test", Family::V4Only).await, ResolveError::NotFound));
+        }
+        assert_eq!(server.asked("gone.test", A), 1);
+        rt::sleep(Duration::from_millis(1100)).await;
+        error(&names, "gone.test", Family::V4Only).await;
+        error(&names, "kept.test", Family::V4Only).await;
+        assert_eq!((server.asked("gone.test", A), server.asked("kept.test", A)), (2, 1));
+    });
+}
+
+#[test]
+fn a_stale_answer_serves_while_a_new_one_is_fetched() {
+    let server = NameServer::start();
+    server.set("a.test", A, Reply::Ips(ips(&["192.0.2.1"]), 1));
+    run(async || {
+        let names = names(&config(&[&server]));
+        texts(&names, "a.test", Family::V4Only).await;
+        let new = Reply::Ips(ips(&["192.0.2.2"]), 60);
+        server.set("a.test", A, Reply::Late(Duration::from_millis(300), Box::new(new)));
+        rt::sleep(Duration::from_millis(1100)).await;
+        let begun = rt::now();
+        for _ in 0..10 {
+            assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+        }
+        assert!(rt::now() - begun < Duration::from_millis(250), "nobody waited");
+        rt::sleep(Duration::from_millis(900)).await;
+        assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.2"]);
+        assert_eq!(server.asked("a.test", A), 2, "one exchange refreshed it");
+
+        server.set("b.test", A, Reply::Ips(ips(&["192.0.2.3"]), 1));
+        texts(&names, "b.test", Family::V4Only).await;
+        server.set("b.test", A, Reply::Code(2));
+        rt::sleep(Duration::from_millis(1100)).await;
+        for _ in 0..3 {
+            assert_eq!(texts(&names, "b.test", Family::V4Only).await, ["192.0.2.3"], "better than nothing");
+            rt::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(server.asked("b.test", A), 2, "a failed refresh is not repeated at once");
+    });
+}
+
+#[test]
+fn one_exchange_for_identical_questions_over_two_cores() {
+    let server = NameServer::start();
+    let reply = |ip| Reply::Late(Duration::from_millis(300), Box::new(Reply::Ips(ips(&[ip]), 60)));
+    server.set("many.test", A, reply("192.0.2.1"));
+    server.set("many.test", AAAA, reply("2001:db8::1"));
+    let shared = shared(&config(&[&server]));
+    let done = Arc::new(AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let (shared, done) = (shared.clone(), done.clone());
+            scope.spawn(move || {
+                run(async || {
+                    let names = Dns::new(shared).scope(&Dial::default());
+                    let mut all = adit_net::race::Race::new();
+                    for _ in 0..50 {
+                        let names = &names;
+                        all.push(async move { texts(names, "many.test", Family::Any).await });
+                    }
+                    while let Some(found) = all.next().await {
+                        assert_eq!(found, ["2001:db8::1", "192.0.2.1"]);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            });
+        }
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 100);
+    assert_eq!((server.asked("many.test", A), server.asked("many.test", AAAA)), (1, 1));
+}
+
+#[test]
+fn answers_can_be_had_as_they_arrive() {
+    let server = NameServer::start();
+    let six = Reply::Ips(ips(&["2001:db8::1"]), 60);
+    server.set("slow.test", AAAA, Reply::Late(Duration::from_millis(300), Box::new(six)));
+    server.set_ips("slow.test", A, &["192.0.2.1"]);
+    run(async || {
+        let names = names(&config(&[&server]));
+        let mut answers = names.start("slow.test", Family::Any);
+        let first = rt::timeout(Duration::from_millis(250), next_answer(&mut *answers)).await.unwrap();
+        assert_eq!(first.unwrap(), ips(&["192.0.2.1"]));
+        assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["2001:db8::1"]));
+        assert_eq!(next_answer(&mut *answers).await, None);
+    });
+}
+
+#[test]
+fn a_silent_server_is_passed_over_and_then_demoted() {
+    in_time(|| {
+        let (first, second) = (NameServer::start(), NameServer::start());
+        for name in ["a.test", "b.test"] {
+            first.set(name, A, Reply::Silence);
+            second.set_ips(name, A, &["192.0.2.1"]);
+        }
+        run(async || {
+            let names = names(&config(&[&first, &second]));
+            let begun = rt::now();
+            texts(&names, "a.test", Family::V4Only).await;
+            let waited = rt::now() - begun;
+            assert!((990..3000).contains(&waited.as_millis()), "{waited:?}");
+            let begun = rt::now();
+            texts(&names, "b.test", Family::V4Only).await;
+            assert!(rt::now() - begun < Duration::from_millis(500), "the second server is asked first");
+            assert_eq!(first.asked("b.test", 0), 0);
+        });
+    });
+}
+
+#[test]
+fn a_dead_or_failing_server_is_passed_over_at_once() {
+    in_time(|| {
+        let (first, second) = (NameServer::start(), NameServer::start());
+        first.set("a.test", A, Reply::Code(2));
+        first.set("bad.test", A, Reply::Code(5));
+        second.set_ips("a.test", A, &["192.0.2.1"]);
+        second.set("bad.test", A, Reply::Code(2));
+        second.set_ips("dead.test", A, &["192.0.2.4"]);
+        run(async || {
+            let begun = rt::now();
+            let both = names(&config(&[&first, &second]));
+            assert_eq!(texts(&both, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+            assert!(matches!(error(&both, "bad.test", Family::V4Only).await, ResolveError::Server(_)));
+            let dead = "127.0.0.1:1".parse().unwrap();
+            let with_dead = model::Dns { upstreams: vec![plain(dead), plain(second.addr)], ..config(&[]) };
+            assert_eq!(texts(&names(&with_dead), "dead.test", Family::V4Only).await, ["192.0.2.4"]);
+            assert!(rt::now() - begun < Duration::from_millis(900), "{:?}", rt::now() - begun);
+        });
+    });
+}
+
+#[test]
+fn names_that_are_none() {
+    let server = NameServer::start();
+    for asked in ["_srv.under_score.test", "xn--bcher-kva.test"] {
+        server.set_ips(asked, A, &["192.0.2.1"]);
+    }
+    run(async || {
+        let names = names(&config(&[&server]));
+        let long_label = format!("{}.test", "a".repeat(64));
+        for name in ["", "a..b", "a\\.b", long_label.as_str(), &"a.".repeat(128)] {
+            assert!(matches!(error(&names, name, Family::Any).await, ResolveError::BadName), "{name:?}");
+            assert_eq!(names.find(name, None, rt::now()), Found::Nothing);
+        }
+        for name in ["_srv.under_score.test", "b\u{fc}cher.test"] {
+            assert_eq!(texts(&names, name, Family::V4Only).await, ["192.0.2.1"], "{name}");
+        }
+    });
+}
+
+#[test]
+fn hosts_come_first_and_the_file_is_read_again() {
+    let server = NameServer::start();
+    server.set_ips("web.test", A, &["192.0.2.1"]);
+    let file = std::env::temp_dir().join(format!("adit-core-hosts-{}", std::process::id()));
+    fs::write(&file, "192.0.2.77 web.test\n2001:db8::77 web.test\n192.0.2.78 own.test\n").unwrap();
+    let hosts = vec![("Own.test".into(), ips(&["192.0.2.99"]))];
+    let config = model::Dns { hosts, ..config(&[&server]) };
+    let shared =
+        Arc::new(Shared::with_system(&config, System::new(Path::new(NOWHERE), &file), Roots::System));
+    run(async || {
+        let names = Dns::new(shared.clone()).scope(&Dial::default());
+        assert_eq!(texts(&names, "WEB.test", Family::Any).await, ["2001:db8::77", "192.0.2.77"]);
+        assert_eq!(texts(&names, "own.test", Family::Any).await, ["192.0.2.99"]);
+        assert_eq!(server.asked("web.test", 0), 0);
+        fs::remove_file(&file).unwrap();
+        let later = rt::now() + Duration::from_secs(5);
+        assert_eq!(names.find("web.test", None, later), Found::Pending);
+        assert_eq!(texts(&names, "web.test", Family::V4Only).await, ["192.0.2.1"]);
+    });
+}
+
+#[test]
+fn short_names_are_searched_for_and_long_ones_are_not() {
+    let server = NameServer::start();
+    server.set_ips("web.lan.test", A, &["192.0.2.1"]);
+    server.set_ips("bare", A, &["192.0.2.2"]);
+    let file = std::env::temp_dir().join(format!("adit-core-resolv-{}", std::process::id()));
+    fs::write(&file, "search corp.test lan.test\nnameserver 127.0.0.1\n").unwrap();
+    let snapshot = System::new(&file, Path::new(NOWHERE)).read(rt::now());
+    fs::remove_file(&file).unwrap();
+    let candidates = |name: &str| {
+        let all = snapshot.candidates(name, absolute(name).unwrap());
+        all.iter().map(|name| key_of(name).into_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(candidates("web"), ["web.corp.test", "web.lan.test", "web"]);
+    assert_eq!(candidates("web."), ["web"]);
+    assert_eq!(candidates("gone.example"), ["gone.example"]);
+    run(async || {
+        let dns = service(&config(&[&server]));
+        let all = ["web.corp.test", "web.lan.test", "web"].map(|name| (name.into(), 0));
+        let mut answers = Lookup::new(dns.clone(), all.to_vec(), Family::Any);
+        assert_eq!(next_answer(&mut answers).await.unwrap(), ips(&["192.0.2.1"]));
+        assert_eq!(next_answer(&mut answers).await, None);
+        assert_eq!((server.asked("web.corp.test", 0), server.asked("web", 0)), (2, 0));
+    });
+}
+
+#[test]
+fn policies_choose_servers_and_outbounds_have_their_own() {
+    let (usual, office, own) = (NameServer::start(), NameServer::start(), NameServer::start());
+    for (server, ip) in [(&usual, "192.0.2.1"), (&office, "192.0.2.2"), (&own, "192.0.2.3")] {
+        for name in ["www.office.test", "www.test"] {
+            server.set_ips(name, A, &[ip]);
+        }
+    }
+    let policy = vec![DnsPolicy { domain: "office.test".into(), upstreams: upstreams(&[&office]) }];
+    let config = model::Dns { policy, ..config(&[&usual]) };
+    run(async || {
+        let dns = service(&config);
+        let names = dns.scope(&Dial::default());
+        assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.2"]);
+        assert_eq!(texts(&names, "www.test", Family::V4Only).await, ["192.0.2.1"]);
+        let names = dns.scope(&Dial { dns: vec![own.addr], ..Dial::default() });
+        assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.3"]);
+    });
+}
+
+#[test]
+fn what_is_cut_off_is_fetched_by_tcp_over_one_connection() {
+    let server = NameServer::start();
+    let many: Vec<IpAddr> = (0..20).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+    for i in 0..20 {
+        server.set(&format!("n{i}.test"), A, Reply::Cut(Box::new(Reply::Ips(many.clone(), 60))));
+    }
+    run(async || {
+        let names = names(&config(&[&server]));
+        let mut all = adit_net::race::Race::new();
+        for i in 0..20 {
+            let names = &names;
+            all.push(async move { texts(names, &format!("n{i}.test"), Family::V4Only).await });
+        }
+        while let Some(found) = all.next().await {
+            assert_eq!(found.len(), 20);
+        }
+        assert_eq!(server.connections(), 1);
+        assert_eq!(names.dns.exchanges.open_links(), 1);
+    });
+}
+
+#[test]
+fn a_kept_connection_that_was_closed_is_replaced() {
+    let server = NameServer::start();
+    server.close_after(1);
+    let transport = DnsTransport::Tcp;
+    let tcp = Upstream { transport, ..(*plain(server.addr)).clone() };
+    let config = model::Dns { upstreams: vec![Arc::new(tcp)], ..config(&[]) };
+    for name in ["a.test", "b.test", "c.test"] {
+        server.set_ips(name, A, &["192.0.2.1"]);
+    }
+    run(async || {
+        let names = names(&config);
+        for name in ["a.test", "b.test", "c.test"] {
+            assert_eq!(texts(&names, name, Family::V4Only).await, ["192.0.2.1"]);
+        }
+        assert_eq!(server.connections(), 3);
+    });
+}
+
+/// Scripts for answers that must not be believed, each with a good one behind it.
+fn lies(good: &'static str) -> [(&'static str, Reply); 5] {
+    let raw = |script: fn(&[u8], Vec<u8>) -> Vec<Vec<u8>>| {
+        Reply::Raw(Arc::new(move |question: &[u8]| {
+            let ip: IpAddr = good.parse().unwrap();
+            script(question, message(question.to_vec(), 0, &[address(&ip, 60)], &[]))
+        }))
+    };
+    [
+        (
+            "id.test",
+            raw(|question, good| {
+                let mut lie = message(question.to_vec(), 0, &[record(A, 60, &[203, 0, 113, 66])], &[]);
+                lie[0] ^= 1;
+                vec![lie, good]
+            }),
+        ),
+        (
+            "name.test",
+            raw(|question, good| {
+                let mut lie = message(question.to_vec(), 0, &[record(A, 60, &[203, 0, 113, 66])], &[]);
+                lie[13] ^= 1;
+                vec![lie, good]
+            }),
+        ),
+        (
+            "type.test",
+            raw(|question, good| {
+                let mut lie = message(question.to_vec(), 0, &[record(A, 60, &[203, 0, 113, 66])], &[]);
+                let at = question.len() - 3;
+                lie[at] = 28;
+                vec![lie, good]
+            }),
+        ),
+        ("noise.test", raw(|_, good| vec![vec![], vec![0; 11], vec![0xff; 600], good])),
+        ("query.test", raw(|question, good| vec![question.to_vec(), good])),
+    ]
+}
+
+#[test]
+fn answers_to_other_questions_are_not_taken() {
+    let server = NameServer::start();
+    let all = lies("192.0.2.1");
+    for (name, reply) in &all {
+        server.set(name, A, reply.clone());
+    }
+    run(async || {
+        let udp = names(&config(&[&server]));
+        for (name, _) in &all {
+            assert_eq!(texts(&udp, name, Family::V4Only).await, ["192.0.2.1"], "{name}");
+        }
+    });
+}
+
+#[test]
+fn endless_guesses_send_the_question_to_tcp() {
+    let server = NameServer::start();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let script = move |question: &[u8]| {
+        if calls.fetch_add(1, Ordering::Relaxed) > 0 {
+            return vec![message(question.to_vec(), 0, &[record(A, 60, &[192, 0, 2, 1])], &[])];
+        }
+        let mut lie = message(question.to_vec(), 0, &[record(A, 60, &[203, 0, 113, 66])], &[]);
+        lie[0] ^= 1;
+        vec![lie; 40]
+    };
+    server.set("a.test", A, Reply::Raw(Arc::new(script)));
+    run(async || {
+        let names = names(&config(&[&server]));
+        assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(server.connections(), 1);
+    });
+}
+
+/// `example` as an alias of itself, and of a chain of `links` other names before an address.
+fn aliases(head: &[u8], links: u8) -> Vec<u8> {
+    let name = |link: u8| vec![1, b'a' + link, 0];
+    let mut records = vec![record(CNAME, 60, &name(0))];
+    for link in 0..links {
+        let mut alias = record(CNAME, 50, &name(link + 1));
+        alias.splice(0..2, name(link));
+        records.push(alias);
+    }
+    let mut end = record(A, 40, &[192, 0, 2, 1]);
+    end.splice(0..2, name(links));
+    records.push(end);
+    records.reverse();
+    message(head.to_vec(), 0, &records, &[])
+}
+
+#[test]
+fn chains_of_aliases_are_followed_and_bounded() {
+    let name = absolute("www.example").unwrap();
+    let head = question(&name, RecordType::A, 7, false).unwrap();
+    for (links, is_good) in [(0, true), (1, true), (15, true), (16, false)] {
+        let reply = read_reply(&aliases(&head, links), &name, RecordType::A, 7);
+        let answer = Answer { body: Body::Addresses(ips(&["192.0.2.1"]).into()), ttl: 40 };
+        let want = if is_good { Read::Answer(answer) } else { Read::Failed(2) };
+        assert_eq!(reply, want, "{links}");
+    }
+    let itself = message(head.clone(), 0, &[record(CNAME, 60, &[0xc0, 0x0c])], &[]);
+    assert_eq!(read_reply(&itself, &name, RecordType::A, 7), Read::Failed(2));
+    let nothing = message(head, 0, &[record(CNAME, 60, &[1, b'a', 0])], &[]);
+    let none = Read::Answer(Answer { body: Body::NoRecord, ttl: 0 });
+    assert_eq!(read_reply(&nothing, &name, RecordType::A, 7), none);
+}
+
+#[test]
+fn damaged_answers_are_refused_or_read_within_bounds() {
+    let name = absolute("www.example.com").unwrap();
+    let head = question(&name, RecordType::A, 0x1234, false).unwrap();
+    let whole = aliases(&head, 3);
+    for len in 0..whole.len() {
+        let reply = read_reply(&whole[..len], &name, RecordType::A, 0x1234);
+        assert_eq!(reply, Read::Foreign, "cut after {len} bytes");
+    }
+    for bit in 0..whole.len() * 8 {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        // Bits of bytes count from the lowest.
+        let reply = read_reply(&damaged, &name, RecordType::A, 0x1234);
+        // A letter in the other case is the same name.
+        let is_case = bit % 8 == 5 && damaged[bit / 8].is_ascii_alphabetic();
+        let is_of_id = bit < 16;
+        let is_of_question = (12 * 8..head.len() * 8).contains(&bit) && !is_case;
+        if is_of_id || is_of_question {
+            assert_eq!(reply, Read::Foreign, "bit {bit}");
+        }
+        fuzz_dns_reply(&[&[0x12, 0x34, 0], &*damaged].concat());
+    }
+}
+
+#[test]
+fn huge_and_slow_answers_cost_one_server() {
+    let (first, second) = (NameServer::start(), NameServer::start());
+    let huge = |question: &[u8]| {
+        let mut all: Vec<Vec<u8>> =
+            (0..4080u16).map(|i| record(A, 60, &[10, 0, i.to_be_bytes()[0], i.to_be_bytes()[1]])).collect();
+        all.truncate((65_535 - question.len()) / 16);
+        vec![message(question.to_vec(), 0, &all, &[])]
+    };
+    first.set("huge.test", A, Reply::Raw(Arc::new(huge)));
+    let drip = |question: &[u8]| {
+        thread::sleep(Duration::from_secs(8));
+        vec![question.to_vec()]
+    };
+    first.set("drip.test", A, Reply::Raw(Arc::new(drip)));
+    second.set_ips("drip.test", A, &["192.0.2.1"]);
+    let transport = DnsTransport::Tcp;
+    let tcp = Arc::new(Upstream { transport, ..(*plain(first.addr)).clone() });
+    run(async || {
+        let names = names(&model::Dns { upstreams: vec![tcp, plain(second.addr)], ..config(&[]) });
+        assert_eq!(texts(&names, "huge.test", Family::V4Only).await.len(), 32, "the rest is not kept");
+        let begun = rt::now();
+        assert_eq!(texts(&names, "drip.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert!(rt::now() - begun < Duration::from_secs(3));
+    });
+}
+
+fn secure(server: &NameServer, name: &str, is_https: bool) -> Arc<Upstream> {
+    let name: Box<str> = name.into();
+    let transport = if is_https {
+        let authority = format!("{name}:{}", server.addr.port()).into();
+        DnsTransport::Https { authority, path: "/dns-query".into(), name }
+    } else {
+        DnsTransport::Tls { name }
+    };
+    Arc::new(Upstream { transport, ..(*plain(server.addr)).clone() })
+}
+
+#[test]
+fn tls_and_https_check_certificates_and_keep_connections() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    for is_https in [false, true] {
+        let server = if is_https {
+            NameServer::https(&authority, "dns.test")
+        } else {
+            NameServer::tls(&authority, "dns.test")
+        };
+        for i in 0..10 {
+            server.set_ips(&format!("n{i}.test"), A, &["192.0.2.1"]);
+        }
+        run(async || {
+            let names = |name: &str, authority: &Authority| {
+                let config = model::Dns { upstreams: vec![secure(&server, name, is_https)], ..config(&[]) };
+                Dns::new(shared_under(&config, authority.roots())).scope(&Dial::default())
+            };
+            for (name, authority) in [("else.test", &authority), ("dns.test", &other)] {
+                let names = names(name, authority);
+                let refused = error(&names, "n0.test", Family::V4Only).await;
+                let text = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
+                assert!(text.contains("certificate"), "{refused:?}");
+            }
+            let before = server.connections();
+            assert_eq!(server.asked("n0.test", A), 0);
+            let names = names("dns.test", &authority);
+            for round in 0..2 {
+                let mut all = adit_net::race::Race::new();
+                for i in 0..10 {
+                    let (names, family) = (&names, [Family::V4Only, Family::Any][round]);
+                    all.push(async move { texts(names, &format!("n{i}.test"), family).await });
+                }
+                while let Some(found) = all.next().await {
+                    assert_eq!(found, ["192.0.2.1"]);
+                }
+            }
+            assert_eq!(server.connections() - before, 1, "{is_https}");
+        });
+    }
+}
+
+/// Opens streams straight, and notes through what and to where.
+#[derive(Default)]
+struct Noted(RefCell<Vec<String>>);
+
+impl Streams for Noted {
+    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a> {
+        self.0.borrow_mut().push(format!("{via} {to}"));
+        Box::pin(async move {
+            let at = adit_net::dial::Dialer::by_system(&Dial::default());
+            at.dial(to).await.map(Stream::from).map_err(io::Error::other)
+        })
+    }
+}
+
+#[test]
+fn servers_behind_an_outbound_are_reached_through_it() {
+    let (server, bootstrap) = (NameServer::start(), NameServer::start());
+    server.set_ips("a.test", A, &["192.0.2.1"]);
+    bootstrap.set_ips("dns.test", A, &["127.0.0.1"]);
+    let port = server.addr.port();
+    for (host, bootstrap, asked) in
+        [("127.0.0.1", vec![], 0), ("localhost", vec![], 0), ("dns.test", vec![bootstrap.addr], 1)]
+    {
+        let server = format!("{host}:{port}").parse().unwrap();
+        let (transport, through) = (DnsTransport::Udp, Some("home".into()));
+        let behind = Upstream { name: "u".into(), transport, server, bootstrap: bootstrap.clone(), through };
+        let config = model::Dns { upstreams: vec![Arc::new(behind)], ..config(&[]) };
+        run(async || {
+            let dns = service(&config);
+            let names = dns.scope(&Dial::default());
+            assert!(matches!(error(&names, "b.test", Family::V4Only).await, ResolveError::Io(_)));
+            let noted = Rc::new(Noted::default());
+            dns.set_streams(noted.clone());
+            assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+            let host = if asked == 0 { host } else { "127.0.0.1" };
+            assert_eq!(*noted.0.borrow(), [format!("home {host}:{port}")]);
+        });
+    }
+    assert_eq!(bootstrap.asked("dns.test", A), 1);
+}
+
+struct Flag(AtomicUsize);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn datagrams_find_names_without_waiting() {
+    let server = NameServer::start();
+    server.set_ips("both.test", A, &["192.0.2.1"]);
+    server.set_ips("both.test", AAAA, &["2001:db8::1"]);
+    server.set_ips("six.test", AAAA, &["2001:db8::6"]);
+    server.set(
+        "late.test",
+        A,
+        Reply::Late(Duration::from_millis(100), Box::new(Reply::Ips(ips(&["192.0.2.9"]), 60))),
+    );
+    run(async || {
+        let names = names(&config(&[&server]));
+        let flag = Arc::new(Flag(AtomicUsize::new(0)));
+        let waker = flag.clone().into();
+        let settled = async |name: &str| {
+            for _ in 0..100 {
+                match names.find(name, Some(&waker), rt::now()) {
+                    Found::Pending => rt::sleep(Duration::from_millis(10)).await,
+                    found @ (Found::Address(_) | Found::Nothing) => return found,
+                }
+            }
+            Found::Pending
+        };
+        assert_eq!(names.find("both.test", Some(&waker), rt::now()), Found::Pending);
+        assert_eq!(settled("both.test").await, Found::Address(ips(&["192.0.2.1"])[0]));
+        assert_eq!(settled("six.test").await, Found::Address(ips(&["2001:db8::6"])[0]));
+        assert_eq!(settled("gone.test").await, Found::Nothing);
+
+        let before = flag.0.load(Ordering::Relaxed);
+        for _ in 0..1000 {
+            assert_eq!(names.find("late.test", Some(&waker), rt::now()), Found::Pending);
+        }
+        rt::sleep(Duration::from_millis(300)).await;
+        let woken = flag.0.load(Ordering::Relaxed) - before;
+        assert!((1..=2).contains(&woken), "once for each type, however many datagrams came: {woken}");
+        let asked = server.asked("both.test", 0);
+        for _ in 0..1000 {
+            assert!(matches!(names.find("both.test", None, rt::now()), Found::Address(_)));
+        }
+        assert_eq!(server.asked("both.test", 0), asked);
+    });
+}
+
+#[test]
+fn a_flood_of_names_is_bounded() {
+    let server = NameServer::start();
+    run(async || {
+        let dns = service(&model::Dns { cache: 100, ..config(&[&server]) });
+        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
+        // Nothing is answered meanwhile: this loop does not let the tasks run.
+        for i in 0..20_000 {
+            let found = names.find(&format!("n{i}.test"), None, rt::now());
+            let want = if i < MAX_FLIGHTS { Found::Pending } else { Found::Nothing };
+            assert_eq!(found, want, "{i}");
+        }
+        assert_eq!(dns.shared.sizes(), (0, MAX_FLIGHTS));
+    });
+    // The event loop is gone, and with it the questions.
+    run(async || {
+        let dns = service(&model::Dns { cache: 100, ..config(&[&server]) });
+        for i in 0..2000 {
+            let begun = dns.shared.begin(&format!("n{i}.test"), 0, 1, rt::now());
+            let body = Body::Addresses(ips(&["192.0.2.1"]).into());
+            begun.ticket.unwrap().finish(Ok((body, 60)), rt::now());
+        }
+        assert_eq!(dns.shared.sizes(), (100, 0));
+    });
+}
+
+#[test]
+fn a_question_that_nobody_answers_any_more_is_over() {
+    let server = NameServer::start();
+    server.set("a.test", A, Reply::Silence);
+    let shared = shared(&config(&[&server]));
+    run(async || {
+        let names = Dns::new(shared.clone()).scope(&Dial::default());
+        assert_eq!(names.find("a.test", None, rt::now()), Found::Pending);
+        rt::sleep(Duration::from_millis(20)).await;
+        assert_ne!(shared.sizes().1, 0);
+    });
+    assert_eq!(shared.sizes().1, 0, "its event loop has ended");
+}
+
+#[test]
+fn clients_can_ask_whole_questions() {
+    let server = NameServer::start();
+    server.set_ips("a.test", A, &["192.0.2.1", "192.0.2.2"]);
+    server.set("a.test", AAAA, Reply::Empty(60));
+    let text = |question: &[u8]| vec![message(question.to_vec(), 0, &[record(16, 60, b"\x05hello")], &[])];
+    server.set("a.test", 16, Reply::Raw(Arc::new(text)));
+    let hosts = vec![("fixed.test".into(), ips(&["192.0.2.7"]))];
+    run(async || {
+        let names = names(&model::Dns { hosts, ..config(&[&server]) });
+        let ask = async |name: &str, kind: RecordType| {
+            let question = question(&absolute(name).unwrap(), kind, 99, true).unwrap();
+            Message::from_vec(&names.query(&question, 1232).await.unwrap()).unwrap()
+        };
+        for round in 0..2 {
+            let answer = ask("a.test", RecordType::A).await;
+            assert_eq!((answer.metadata.id, answer.answers.len()), (99, 2), "{round}");
+            assert!((1..=60).contains(&answer.answers[0].ttl));
+            assert!(answer.metadata.recursion_available && answer.edns.is_some());
+            assert!(ask("a.test", RecordType::AAAA).await.answers.is_empty());
+            assert_eq!(ask("a.test", RecordType::TXT).await.answers.len(), 1);
+            assert_eq!(ask("gone.test", RecordType::A).await.metadata.response_code, ResponseCode::NXDomain);
+            assert_eq!(ask("fixed.test", RecordType::A).await.answers.len(), 1);
+            assert_eq!(ask("a.test", RecordType::ANY).await.metadata.response_code, ResponseCode::NotImp);
+        }
+        assert_eq!((server.asked("a.test", A), server.asked("a.test", 16)), (1, 1));
+        let one = question(&absolute("a.test").unwrap(), RecordType::A, 1, false).unwrap();
+        for len in 0..one.len() {
+            assert!(names.query(&one[..len], 512).await.is_none(), "{len}");
+        }
+    });
+}

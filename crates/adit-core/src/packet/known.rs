@@ -1,0 +1,37 @@
+//! Where a datagram's target is: a datagram cannot wait for an answer, it is asked about again once that is there.
+
+use std::net::SocketAddr;
+use std::task::Waker;
+
+use adit_net::resolve::is_allowed;
+use adit_net::rt;
+use adit_proto::wire::{Host, Target};
+
+use crate::dns::{Found, Scope};
+
+/// What is known of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Its address.
+    Addr(SocketAddr),
+    /// It is being asked for.
+    Pending,
+    /// It has no address, or none of an allowed family.
+    Nothing,
+}
+
+impl Known {
+    /// The address of `target` as `names` see it; `waker` is woken once it is known if it is not.
+    pub(crate) fn find(names: &Scope, target: &Target, waker: Option<&Waker>) -> Self {
+        let found = match &target.host {
+            Host::Ip(ip) if is_allowed(*ip, names.family()) => Found::Address(*ip),
+            Host::Ip(_) => Found::Nothing,
+            Host::Name(name) => names.find(name, waker, rt::now()),
+        };
+        match found {
+            Found::Address(ip) => Self::Addr(SocketAddr::new(ip, target.port)),
+            Found::Pending => Self::Pending,
+            Found::Nothing => Self::Nothing,
+        }
+    }
+}
