@@ -82,6 +82,12 @@ impl Source {
         self.literals.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
+    /// The lines of the file that are no test code, comments included, numbered from 1.
+    pub(super) fn product_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        lines.filter(|(line, _)| !self.is_test(*line))
+    }
+
     /// Lines of the file, rows of tables in test code left out.
     pub(super) fn counted_lines(&self) -> usize {
         self.counted(1, self.text.lines().count())
@@ -221,6 +227,7 @@ impl Name {
 /// Whether a whole file is test code.
 pub(super) fn is_test_path(path: &str) -> bool {
     path.starts_with("crates/adit-testkit/")
+        || path.ends_with("_tests.rs")
         || path.split('/').any(|part| matches!(part, "tests" | "benches" | "tests.rs" | "fuzz"))
 }
 

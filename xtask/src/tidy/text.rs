@@ -164,7 +164,7 @@ fn names_io(name: &Name) -> bool {
 }
 
 /// The module of the crate root that `name` leads to, spelled `crate::x`, `adit_proto::x` or `super::…::x`.
-fn crate_module<'a>(source: &Source, name: &'a Name) -> Option<&'a str> {
+pub(super) fn crate_module<'a>(source: &Source, name: &'a Name) -> Option<&'a str> {
     let first = name.segments[0].as_str();
     if first == "crate" || first == "adit_proto" {
         return name.segments.get(1).map(String::as_str);
@@ -190,7 +190,7 @@ fn protocol(path: &str) -> Option<&str> {
 }
 
 /// The crate that a file belongs to; `None` for the fuzz targets and the like.
-fn package(path: &str) -> Option<&str> {
+pub(super) fn package(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.split('/').next()
 }
 
