@@ -46,7 +46,7 @@ pub enum Measure {
     Busy(busy::Measure),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
-    /// What it makes of a link: `path-...`.
+    /// Use of a link: `path-...`.
     Link(link::measure::Measure),
 }
 
@@ -363,7 +363,7 @@ pub struct Sizes {
     pub transfer: u32,
     /// Time after opening and after closing idle connections before memory is read.
     pub settle: Duration,
-    /// What counts system calls.
+    /// The counter of system calls.
     pub counter: Option<Counter>,
     /// Sizes of the measures of datagrams.
     pub udp: udp::Sizes,

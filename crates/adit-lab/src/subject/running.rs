@@ -24,7 +24,7 @@ use crate::process;
 pub struct Running {
     /// Where the load goes.
     pub address: SocketAddr,
-    /// What listens there.
+    /// The protocol that listens there.
     pub entry: Entry,
     name: String,
     dir: PathBuf,
@@ -258,7 +258,7 @@ pub(super) fn sum_dropped(value: &serde_json::Value, below: bool) -> f64 {
     value.as_f64().filter(|_| below).unwrap_or(0.0)
 }
 
-/// What an interrupt must clean up.
+/// The state that an interrupt must clean up.
 #[derive(Default)]
 struct Watched {
     groups: Vec<u32>,

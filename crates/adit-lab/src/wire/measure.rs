@@ -1,4 +1,4 @@
-//! What a subject puts on the wire between its two halves during downloads of a fixed size.
+//! The traffic of a subject between its two halves during downloads of a fixed size.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
