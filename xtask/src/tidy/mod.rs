@@ -42,12 +42,12 @@ const RULES: &[&str] = &[
     "unsafe",
 ];
 
-/// What a run of all rules says.
+/// The result of a run of all rules.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// What breaks an invariant.
+    /// Places that break an invariant.
     pub(crate) findings: Vec<Finding>,
-    /// What a reviewer should look at.
+    /// Places that a reviewer should look at.
     pub(crate) questions: Vec<Finding>,
     /// Number of files read.
     pub(crate) files: usize,

@@ -2,7 +2,7 @@
 //! lines that are test code, and every path that is named.
 //!
 //! This is a scan, not a parser: it knows comments, literals, brackets and `use` trees, which is enough for
-//! names. Whatever hides behind a macro or a rename is the reviewer's business.
+//! names. It does not see through macros or renames: the reviewer does.
 
 /// One Rust file.
 #[derive(Debug)]
@@ -329,7 +329,7 @@ struct Masks {
     literals: String,
 }
 
-/// What one stretch of text is.
+/// The kind of a stretch of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stretch {
     Code,

@@ -60,7 +60,7 @@ fn manifest(name: &str, dependencies: &str) -> String {
     format!("[package]\nname = \"{name}\"\nedition = \"2024\"\n\n{LINTS}\n[dependencies]\n{dependencies}")
 }
 
-/// What the rules say once `path` of a tidy tree holds `text`: `file:line: rule`, without the explanation.
+/// The findings in a tidy tree whose file `path` holds `text`: `file:line: rule`, without the explanation.
 fn found(path: &str, text: &str) -> Vec<String> {
     let tree = Tree::tidy();
     tree.write(path, text);
