@@ -125,12 +125,12 @@ fn what_cannot_be_said_is_named_with_its_place() {
     for (text, want) in [
         (
             "n = snell, a, 1, psk=k, shadow-tls-password=x",
-            "t:1:25: n.shadow-tls-password: adit has no words for it\n",
+            "t:1:25: n.shadow-tls-password: adit has no such setting\n",
         ),
         ("n = snell, a, 1, psk=k, underlying-proxy=m", "t:1:25: n.underlying-proxy: adit has no words"),
         (
             "n = snell, a, 1, psk=k, versoin=4",
-            "t:1:25: n.versoin: adit has no words for it\n  hint: did you mean `version`?",
+            "t:1:25: n.versoin: adit has no such setting\n  hint: did you mean `version`?",
         ),
         ("n = snell, a, x, psk=k", "t:1:15: n.port: no whole number from 1 to 65535"),
         ("n = snell, a, 1, version=4", "t:1:1: n.psk: missing"),
