@@ -40,7 +40,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is logged: the command line outranks the file.
+/// Log settings: the command line outranks the file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
     /// Log more: once for debug, twice for trace
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Share(ShareArgs),
     /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell:// and ss:// links) into adit.toml
     ///
-    /// It goes to standard output. What adit has no words for is an error that names the field.
+    /// Prints to standard output. A setting that adit does not have is an error that names the field.
     Import(ImportArgs),
     /// Show what a running adit does
     Status(StatusArgs),

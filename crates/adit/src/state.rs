@@ -36,7 +36,7 @@ pub(crate) fn settle(config: &mut Config, files: &[PathBuf]) {
     };
 }
 
-/// What a configuration is known by across restarts and edits: the paths of its files, and its ports where it comes from
+/// The identity of a configuration across restarts and edits: the paths of its files, and its ports where it comes from
 /// standard input. Links are not followed, since many deployments replace a file by switching a link.
 fn identity(config: &Config, files: &[PathBuf]) -> Vec<PathBuf> {
     let mut identity: Vec<PathBuf> = files.iter().map(|path| absolute(path)).collect();

@@ -57,7 +57,7 @@ fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
     }
 }
 
-/// What would run.
+/// A summary of the configuration that would run.
 fn summary(config: &Config) -> String {
     let mut out = String::from("ok\n");
     for inbound in &config.inbounds {
