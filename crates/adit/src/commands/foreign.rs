@@ -82,7 +82,7 @@ impl Format {
     /// The file as adit's own configuration.
     ///
     /// # Errors
-    /// Everything that is wrong, and what there are no words for.
+    /// Everything that is wrong, and every setting that `adit.toml` lacks.
     pub(super) fn convert(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
             Read::Config(loaded) => Ok(*loaded),
