@@ -54,11 +54,10 @@ fn absolute(path: &Path) -> PathBuf {
     }
     let mut plain = PathBuf::new();
     for component in std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components() {
-        match component {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
+        if component == Component::ParentDir {
+            plain.pop();
+        } else {
+            plain.push(component);
         }
     }
     plain
