@@ -74,7 +74,7 @@ pub struct Request {
     pub client_aborts: bool,
     /// The target resets the connection half-way.
     pub target_aborts: bool,
-    /// The target's direction obeys CUBIC, whatever is usual.
+    /// The target's direction obeys CUBIC, not the system's congestion control.
     pub cubic: bool,
 }
 
@@ -274,7 +274,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         let work = move || {
             shared.counters.busy.fetch_add(1, Ordering::Relaxed);
-            // Resets and early ends are part of the business; whoever sent the request notices.
+            // Resets and early ends are expected; the sender of the request notices.
             connection(stream, number, &shared).ok();
             shared.counters.busy.fetch_sub(1, Ordering::Relaxed);
         };

@@ -67,7 +67,7 @@ fn bound(interface: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets only TCP and UDP frames from or to `port` come, cut to `most` bytes. IPv6 and whatever is not IPv4 come as well:
+/// Lets only TCP and UDP frames from or to `port` come, cut to `most` bytes. IPv6 and other frames that are not IPv4 come as well:
 /// their ports have no fixed place.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ pub fn unpace_local(socket: impl AsFd, peer: IpAddr) -> io::Result<()> {
     if *PACED && peer.to_canonical().is_loopback() { set_congestion(socket, UNPACED) } else { Ok(()) }
 }
 
-/// Most bytes per second that a socket sends, whatever its congestion control; may be changed at any time.
+/// Most bytes per second that a socket sends, under any congestion control; may be changed at any time.
 ///
 /// # Errors
 /// The error of `setsockopt`; `Unsupported` on systems other than Linux.
@@ -83,7 +83,7 @@ pub fn set_unsent_limit(socket: impl AsFd, len: u32) -> io::Result<()> {
 /// Rate of the congestion control `brutal` of the kernel module of that name (tcp-brutal 1.0.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Brutal {
-    /// Bytes per second that are sent, whatever is lost; at least [`Brutal::MIN_RATE`].
+    /// Bytes per second that are sent, at any loss; at least [`Brutal::MIN_RATE`].
     pub rate: u64,
     /// Window in tenths of what the rate needs, 5 to 80.
     pub gain: u32,

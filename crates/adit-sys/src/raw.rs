@@ -3,7 +3,7 @@
 //!
 //! A filter on a socket of the kernel's TCP decides which segments its state machine ever sees. One that sees none
 //! acknowledges nothing, resets nothing and holds nothing, while the port stays taken; so no firewall is needed, and
-//! nothing is left behind when the process ends. Raw sockets have a copy of everything that comes, whatever others drop.
+//! nothing is left behind when the process ends. Raw sockets have a copy of everything that comes, even if others drop it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ const RST: u32 = 0x04;
 const ALL: u32 = 0xffff;
 
 /// Lets a listener of the kernel's TCP see nothing but requests for connections. It answers them, and hears nothing
-/// more of whoever has asked; with a single repetition of the answer (`TCP_SYNCNT`) it forgets that after three
+/// more of the peer that asked; with a single repetition of the answer (`TCP_SYNCNT`) it forgets that after three
 /// seconds.
 ///
 /// # Errors

@@ -206,7 +206,7 @@ impl Source {
             names.push(Name { line, segments, role: Role::Import });
             return at;
         }
-        // Nothing was read: step over whatever stands here, so that the caller's loop ends.
+        // Nothing was read: step over this token, so that the caller's loop ends.
         if matches!(self.punct(at), Some(',' | '}' | ';')) { at } else { at + 1 }
     }
 }

@@ -115,7 +115,7 @@ impl Running {
         }
         let log = self.dir.join(format!("{}.log", process.role));
         let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        // The guard sees to it that the process dies with this thread, whatever ends it.
+        // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
         command.args(&programs.helper.prefix).arg("guard");
         let site = programs.site.as_ref().filter(|_| process.role == SERVER);

@@ -1,4 +1,4 @@
-//! The lab's own datagrams, so that whoever receives one knows whether it is right.
+//! The lab's own datagrams, so that a receiver can check each one.
 //!
 //! ```text
 //! 0       4      5      8        16       24

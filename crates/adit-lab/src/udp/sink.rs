@@ -160,7 +160,7 @@ impl Sink {
         last
     }
 
-    /// Checks that whatever came was sent, once and to the right place.
+    /// Checks that every datagram that came was sent, once and to the right place.
     ///
     /// # Errors
     /// If not.

@@ -123,7 +123,7 @@ pub fn report_class(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
 }
 
 /// Keeps what ICMP says about earlier datagrams for [`take_error`]. The next call on the socket then fails once with
-/// the error, whatever its destination.
+/// the error, for any destination.
 ///
 /// # Errors
 /// The error of `setsockopt`.

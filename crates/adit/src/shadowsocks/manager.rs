@@ -263,7 +263,7 @@ mod tests {
         for (family, want) in [(Family::Libev, "port is not available"), (Family::Rust, "cannot listen on")] {
             let (running, mut servers) = servers(family);
             let addr = std::net::SocketAddr::new(servers.manager.hosts[0], 28_200);
-            #[expect(clippy::disallowed_methods, reason = "whoever has the port is a plain socket")]
+            #[expect(clippy::disallowed_methods, reason = "the holder of the port is a plain socket")]
             let taken = std::net::TcpListener::bind(addr).unwrap();
             let add = "add: {\"server_port\":28200,\"password\":\"p\"}";
             let answer = text(&mut servers, add).unwrap();

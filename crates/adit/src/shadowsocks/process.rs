@@ -43,7 +43,7 @@ pub(super) struct Settled<T> {
     _pid_file: Option<PidFile>,
 }
 
-/// The last steps of a start, once the ports are open: the file, the user, and the word to whoever has started it.
+/// The last steps of a start, once the ports are open: the file, the user, and the report to the starting process.
 pub(super) fn settle<T>(program: &str, process: &Process, control: T) -> anyhow::Result<Settled<T>> {
     let pid_file = process.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let Some(name) = &process.user {

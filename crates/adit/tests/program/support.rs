@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// A target that sends back whatever comes; gone with the process of the tests.
+/// A target that sends back all bytes; gone with the process of the tests.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
