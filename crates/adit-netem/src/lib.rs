@@ -172,7 +172,7 @@ impl<P: AsRef<[u8]> + Clone + Ord> Link<P> {
         std::mem::take(&mut self.queue_peak)
     }
 
-    /// The link behaves so from here on; what is on its way is not changed.
+    /// Changes the link from now on. Packets on their way are not affected.
     pub fn set_conditions(&mut self, conditions: Conditions) {
         self.conditions = conditions;
     }

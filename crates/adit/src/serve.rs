@@ -1,4 +1,4 @@
-//! Running a configuration: what is said at its start, until a signal ends it.
+//! Running a configuration: the log lines of its start, and the wait for a signal.
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{

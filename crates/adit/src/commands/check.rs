@@ -1,4 +1,4 @@
-//! `adit check`: everything that is wrong with a configuration, at once.
+//! `adit check`: all errors of a configuration at once.
 
 use std::io;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `adit status`: what a running adit does.
+//! `adit status`: the state of a running adit.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
