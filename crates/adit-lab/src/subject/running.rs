@@ -201,7 +201,9 @@ impl Running {
     /// # Errors
     /// If there are not two processes.
     pub fn link(&self) -> Result<u16> {
-        self.link.filter(|_| self.children.len() > 1).context("nothing lies between fewer than two processes")
+        self.link
+            .filter(|_| self.children.len() > 1)
+            .context("cannot capture a link: the subject has fewer than two processes")
     }
 
     /// The link between the two halves, if there is one.

@@ -281,7 +281,7 @@ pub fn drive(
     })?;
     running.link()?;
     let path = Path { address: running.address, entry: running.entry, target: target.address() };
-    let tap = tap.context("nothing lies between the halves of this subject")?;
+    let tap = tap.context("cannot capture a link: the subject has no two halves")?;
     warm_up(&path, &mut running)?;
     let before = tap.openings().len();
     load::fresh(&path, connections, 1, Duration::ZERO)?;
