@@ -1,4 +1,4 @@
-//! What the codecs cost in instructions and allocations, counted by valgrind, held against a stored baseline.
+//! The instructions and allocations of the codecs, counted by valgrind and compared with a stored baseline.
 //!
 //! Instructions do not depend on what else the machine does, so that a difference of a percent is the change's own. Each
 //! case of the example `instructions` (adit-testkit) runs twice; the difference is what the rounds between cost, without
@@ -20,7 +20,7 @@ const ROUNDS: [u32; 2] = [2, 10];
 /// A change of instructions beyond this, in percent, is one.
 const TOLERANCE: f64 = 2.0;
 
-/// What one round of a case costs.
+/// The cost of one round of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cost {
     instructions: f64,
@@ -127,7 +127,7 @@ fn measure(program: &Path, case: &str) -> anyhow::Result<Cost> {
     })
 }
 
-/// What `tool` says at the end.
+/// The figures that `tool` prints at the end.
 fn valgrind(program: &Path, case: &str, rounds: u32, tool: &str) -> anyhow::Result<String> {
     let mut command = Command::new("valgrind");
     command.arg(format!("--tool={tool}")).arg(format!("--{tool}-out-file=/dev/null"));
@@ -141,17 +141,17 @@ fn valgrind(program: &Path, case: &str, rounds: u32, tool: &str) -> anyhow::Resu
 /// Callgrind: `==1== Collected : 12345`.
 fn collected(text: &str) -> anyhow::Result<u64> {
     let number = text.lines().find_map(|line| line.split_once("Collected :").map(|(_, number)| number));
-    number.and_then(|number| number.trim().parse().ok()).context("no count in what callgrind says")
+    number.and_then(|number| number.trim().parse().ok()).context("no count in the output of callgrind")
 }
 
 /// DHAT: `==1== Total: 1,234 bytes in 5 blocks`: bytes and blocks.
 fn allocated(text: &str) -> anyhow::Result<(u64, u64)> {
     let line = text.lines().find_map(|line| line.split_once("Total:").map(|(_, rest)| rest));
-    let line = line.context("no total in what dhat says")?.replace(',', "");
+    let line = line.context("no total in the output of dhat")?.replace(',', "");
     let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
     match (numbers.next(), numbers.next()) {
         (Some(bytes), Some(blocks)) => Ok((bytes, blocks)),
-        _ => bail!("no total in what dhat says: {line}"),
+        _ => bail!("no total in the output of dhat: {line}"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What garbage does to users that a server knows: times to the first byte of a warm user of a Snell server whose
-//! users have a key each, in a quiet time and while strangers send garbage, in turns.
+//! The effect of garbage on users that a server knows: times to the first byte of a warm user of a Snell server whose
+//! users have a key each, in a quiet time and while unauthenticated peers send garbage, in turns.
 //!
 //! ```text
 //! cargo run -p adit-lab --example garbage -- --adit target/release/adit
@@ -30,11 +30,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use socket2::{Domain, Socket, Type};
 
-/// Bytes that a stranger sends: enough for every version to be tried.
+/// Bytes that an unauthenticated peer sends: enough for every version to be tried.
 const GARBAGE_LEN: usize = 600;
 /// Between two connections of the user.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest wait for the first connection, which is a stranger's.
+/// Longest wait for the first connection, which the server does not know yet.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Parser)]
@@ -45,7 +45,7 @@ struct Args {
     /// Users of the server.
     #[arg(long, default_value_t = 10_000)]
     users: usize,
-    /// What the server takes: 4, 5, 6 or auto.
+    /// The versions that the server takes: 4, 5, 6 or auto.
     #[arg(long, default_value = "5")]
     version: String,
     /// Connections with garbage per second, each from a source of its own.
@@ -101,7 +101,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What a time of either kind shows.
+/// The figures of one turn, with or without garbage.
 struct Turn {
     /// Median, 90th and 99th percentile, in microseconds.
     times: [f64; 3],
@@ -116,7 +116,7 @@ fn turn(args: &Args, running: &Running, path: &Path, with_garbage: bool) -> Resu
     let ended = AtomicBool::new(false);
     rest(server_time)?;
     thread::scope(|scope| {
-        let strangers = with_garbage.then(|| scope.spawn(|| flood(address, args.rate, &ended)));
+        let flood_thread = with_garbage.then(|| scope.spawn(|| flood(address, args.rate, &ended)));
         if with_garbage {
             // The line in front of the trials fills first.
             thread::sleep(Duration::from_secs(2));
@@ -125,8 +125,8 @@ fn turn(args: &Args, running: &Running, path: &Path, with_garbage: bool) -> Resu
         let times = fresh(path, args.connections, 1, PAUSE);
         let (after, elapsed) = (server_time()?, since.elapsed());
         ended.store(true, Ordering::Relaxed);
-        if let Some(strangers) = strangers {
-            strangers.join().ok().context("the strangers panicked")??;
+        if let Some(flood_thread) = flood_thread {
+            flood_thread.join().ok().context("the garbage thread panicked")??;
         }
         let times = times?;
         let at = |percent| percentile(&times, percent).context("a connection at least");
@@ -135,7 +135,7 @@ fn turn(args: &Args, running: &Running, path: &Path, with_garbage: bool) -> Resu
     })
 }
 
-/// Waits until the server has nothing left to do: strangers that have gone may still stand in its line.
+/// Waits until the server has nothing left to do: connections that have closed may still stand in its queue.
 fn rest(server_time: impl Fn() -> Result<Duration>) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(500);
     let (since, mut calm) = (Instant::now(), 0);

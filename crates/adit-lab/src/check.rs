@@ -18,7 +18,7 @@ use crate::random::{Random, Stream};
 use crate::subject::{Programs, Running, Subject};
 use crate::target::{Command, GOOD, Request, Target};
 
-/// What to do.
+/// The plan of a check.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Connections in all.
@@ -39,7 +39,7 @@ pub struct Plan {
     pub settle: Duration,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Outcome {
     /// Connections by kind.
@@ -244,7 +244,7 @@ fn drive(path: &Path, plan: &Plan, half_close: bool, ledger: &Ledger, done: &(dy
     });
 }
 
-/// What connection `number` does: a function of the seed alone, so that a failure can be repeated.
+/// The work of connection `number`: a function of the seed alone, so that a failure can be repeated.
 fn draw(plan: &Plan, half_close: bool, number: usize) -> (Kind, Request) {
     let mut random = Random::new(plan.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let kind = match random.below(100) {

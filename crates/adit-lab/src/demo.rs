@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes per read and write.
 const CHUNK: usize = 256 * 1024;
 
-/// What to run.
+/// The plan of a run.
 pub struct Plan<'a> {
     /// Words between this program and its configuration on standard input.
     pub words: &'a [&'a str],
@@ -52,7 +52,7 @@ pub struct Load {
     pub connections: usize,
 }
 
-/// What was seen.
+/// The figures of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     /// From the site to the local side.
@@ -161,7 +161,7 @@ impl Demo {
         Ok(took.as_secs_f64() * 1e3)
     }
 
-    /// What one direction costs.
+    /// The cost of one direction.
     fn bulk(&self, load: &Load, run: impl FnOnce() -> Result<(u64, Duration)>) -> Result<Bulk> {
         let pids = [self.server.pid(), self.client.pid()];
         let cpu = || -> Result<Duration> { Ok(cpu_time(pids[0])? + cpu_time(pids[1])?) };

@@ -192,7 +192,7 @@ fn request(path: &Path) -> Result<[Duration; 3]> {
 }
 
 fn transfers(running: &Running, path: &Path, way: Way, count: usize, len: u32) -> Result<Values> {
-    // What the first connection brings in is no part of a transfer.
+    // The first connection's setup is no part of a transfer.
     transfer(path, way, 1)?;
     let (before, own, begin) = (processor(running)?, process::cpu_time(std::process::id())?, Instant::now());
     thread::scope(|scope| {

@@ -33,7 +33,7 @@ const SLOTS: usize = READ / PAYLOAD;
 /// Most payload ranges per `writev`.
 const RANGES: usize = 64;
 
-/// What a floor does with the bytes.
+/// The work that a floor does on the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Copies them.

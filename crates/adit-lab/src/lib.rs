@@ -82,9 +82,9 @@ enum Command {
     Run(RunArgs),
     /// Put the raw data of two runs side by side: do their ratios agree?
     Compare {
-        /// What `--json` wrote.
+        /// A file that `--json` wrote.
         first: PathBuf,
-        /// What it wrote another time.
+        /// A file that it wrote another time.
         second: PathBuf,
     },
     /// Drive one subject with mixed connections and verify every byte.

@@ -23,7 +23,7 @@ const PER_SOURCE: usize = 20_000;
 pub struct Path {
     /// Where to connect.
     pub address: SocketAddr,
-    /// What listens there.
+    /// The protocol that listens there.
     pub entry: Entry,
     /// Where it must lead.
     pub target: SocketAddr,

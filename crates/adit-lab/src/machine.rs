@@ -1,4 +1,4 @@
-//! What the figures depend on and a reader must know: processor, kernel, TCP settings.
+//! The machine that the figures depend on: processor, kernel, TCP settings.
 
 use std::fs;
 

@@ -46,7 +46,7 @@ pub enum Measure {
     Busy(busy::Measure),
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
-    /// What it makes of a link: `path-...`.
+    /// Use of a link: `path-...`.
     Link(link::measure::Measure),
 }
 
@@ -363,7 +363,7 @@ pub struct Sizes {
     pub transfer: u32,
     /// Time after opening and after closing idle connections before memory is read.
     pub settle: Duration,
-    /// What counts system calls.
+    /// The counter of system calls.
     pub counter: Option<Counter>,
     /// Sizes of the measures of datagrams.
     pub udp: udp::Sizes,
@@ -512,7 +512,7 @@ fn first_byte(path: &Path, sizes: &Sizes) -> Result<Values> {
 }
 
 fn idle(running: &Running, path: &Path, target: &Target, count: usize, settle: Duration) -> Result<Values> {
-    ensure!(running.has_processes(), "nothing to measure without processes");
+    ensure!(running.has_processes(), "cannot measure: the subject has no processes of its own");
     // Code and tables that the first connection brings in are no part of what each one costs.
     load::fresh(path, WARM_UP_CONNECTIONS, 1, Duration::ZERO)?;
     thread::sleep(Duration::from_millis(500));
@@ -556,8 +556,10 @@ fn idle(running: &Running, path: &Path, target: &Target, count: usize, settle: D
 }
 
 fn calls(running: &Running, path: &Path, target: &Target, sizes: &Sizes) -> Result<Values> {
-    let Some(counter) = sizes.counter else { bail!("nothing here counts system calls") };
-    ensure!(running.has_processes(), "nothing to measure without processes");
+    let Some(counter) = sizes.counter else {
+        bail!("cannot count system calls: neither perf nor strace works here")
+    };
+    ensure!(running.has_processes(), "cannot measure: the subject has no processes of its own");
     let streams = Streams::start(path, Way::Down, 1, target)?;
     thread::sleep(WARM_UP);
     let (bytes_before, begin) = (streams.bytes(target), Instant::now());

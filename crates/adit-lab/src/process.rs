@@ -1,4 +1,4 @@
-//! What the kernel knows about a subject's processes: processor time, memory, descriptors, threads.
+//! The kernel's figures on a subject's processes: processor time, memory, descriptors, threads.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// What [`Stream::receive`] got.
+/// The result of [`Stream::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// How many bytes came.
@@ -86,7 +86,7 @@ impl Stream {
     /// Sends the next `len` bytes.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub fn send(&mut self, mut to: &TcpStream, mut len: u64) -> io::Result<()> {
         while len > 0 {
             let bytes = self.next(usize::try_from(len).unwrap_or(usize::MAX).min(PIECE));
@@ -99,7 +99,7 @@ impl Stream {
     /// Receives until `len` bytes came or the peer ended, and compares.
     ///
     /// # Errors
-    /// What the socket says, unless the bytes before were wrong already.
+    /// The socket's error, unless the bytes before it were already wrong.
     pub fn receive(&mut self, mut from: &TcpStream, len: u64) -> io::Result<Received> {
         let mut buf = vec![0; PIECE];
         let mut received = Received { bytes: 0, right: true, ended: false };

@@ -17,7 +17,7 @@ use crate::summaries::{self, Figure, Limit};
 use crate::syscalls::Counter;
 use crate::target::Target;
 
-/// What to run.
+/// The plan of a run.
 #[derive(Debug)]
 pub struct Plan {
     /// The subjects in the order of the tables.

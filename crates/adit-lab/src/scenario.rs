@@ -183,7 +183,8 @@ impl Scenario {
         }
     }
 
-    /// What `adit audit` compares: every generation of Snell and Shadowsocks, with and without obfuscation, and plain TLS.
+    /// The subjects that `adit audit` compares: every generation of Snell and Shadowsocks, with and without
+    /// obfuscation, and plain TLS.
     #[must_use]
     pub fn audit() -> Self {
         Self {

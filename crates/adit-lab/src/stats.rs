@@ -68,7 +68,7 @@ pub fn is_undecided(ratios: &[f64]) -> bool {
 }
 
 /// The narrowest pair of equally deep order statistics that encloses the median with at least 90 percent confidence,
-/// whatever the distribution: of five values the smallest and the largest.
+/// for any distribution: of five values the smallest and the largest.
 #[must_use]
 pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
     const MISSES: f64 = 0.1;

@@ -45,7 +45,7 @@ pub struct Subject {
     pub name: String,
     /// One line for people.
     pub about: String,
-    /// What listens at the entry port.
+    /// The protocol at the entry port.
     pub entry: Entry,
     /// The method that `{method}` stands for unless the subject is named as `NAME:METHOD`.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct Drops {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Process {
-    /// What it is in the pair: `server` or `client` appear in tables.
+    /// Its role in the pair: `server` or `client` appear in tables.
     pub role: String,
     /// The program's name, looked up in the options and then in `PATH`; `@lab` is this program itself.
     pub program: String,

@@ -23,7 +23,7 @@ pub struct Figure {
     pub key: String,
     /// Median and range.
     pub summary: Summary,
-    /// What holds the median with 90 percent confidence; from five rounds on.
+    /// Range that holds the median with 90 percent confidence; from five rounds on.
     pub interval: Option<(f64, f64)>,
     /// Ratios to the baselines, taken within each round.
     pub ratios: BTreeMap<String, Ratio>,
@@ -34,13 +34,13 @@ pub struct Figure {
 pub struct Ratio {
     /// Median and range.
     pub summary: Summary,
-    /// What holds the median with 90 percent confidence; from five rounds on.
+    /// Range that holds the median with 90 percent confidence; from five rounds on.
     pub interval: Option<(f64, f64)>,
     /// Whether the rounds lie too far apart to say on which side of 1 it is.
     pub inconclusive: bool,
 }
 
-/// What the load generator moves without a subject, against the fastest subject.
+/// The load generator's rate without a subject, against the fastest subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
     /// Name of the measure.

@@ -31,12 +31,12 @@ use crate::subject::free_port;
 
 /// Bytes of a request, and of the answer to [`Command::Request`] and [`Command::Hold`].
 pub const REQUEST_LEN: usize = 200;
-/// What the target sends last in the integrity check if everything it got was right.
+/// The target's last byte in the integrity check if all that it received was right.
 pub const GOOD: u8 = b'K';
 /// The same if something was wrong.
 pub const BAD: u8 = b'X';
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// The target sends for ever.
@@ -60,7 +60,7 @@ pub enum Command {
 /// The first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What the connection is for.
+    /// The connection's purpose.
     pub command: Command,
     /// Seed of the random bytes; the target's own use its complement.
     pub seed: u64,
@@ -74,7 +74,7 @@ pub struct Request {
     pub client_aborts: bool,
     /// The target resets the connection half-way.
     pub target_aborts: bool,
-    /// The target's direction obeys CUBIC, whatever is usual.
+    /// The target's direction obeys CUBIC, not the system's congestion control.
     pub cubic: bool,
 }
 
@@ -146,7 +146,7 @@ impl Request {
     }
 }
 
-/// What the target saw.
+/// The target's counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Bytes received by [`Command::Upload`].
@@ -227,7 +227,7 @@ impl Target {
         self.address
     }
 
-    /// What it saw so far.
+    /// Its counters so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
@@ -274,7 +274,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         let work = move || {
             shared.counters.busy.fetch_add(1, Ordering::Relaxed);
-            // Resets and early ends are part of the business; whoever sent the request notices.
+            // Resets and early ends are expected; the sender of the request notices.
             connection(stream, number, &shared).ok();
             shared.counters.busy.fetch_sub(1, Ordering::Relaxed);
         };

@@ -100,7 +100,7 @@ fn the_audit_tells_ciphertext_from_plain() {
     assert!(audit::drive(&subject("direct"), &programs(), 1, None).is_err());
 }
 
-/// A bare relay answers whatever is sent again, and tells nothing apart.
+/// A bare relay answers every probe, and tells nothing apart.
 #[test]
 fn a_relay_is_probed_with_what_its_client_sent() {
     let mut plan = probe::Plan {

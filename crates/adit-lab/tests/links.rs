@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use adit_lab::link::{Counts, Emulator, FAR, Kind, NEAR, Network, Spec};
 use adit_testkit::in_time;
 
-/// What became of datagrams that were sent from near to far.
+/// The fate of datagrams that were sent from near to far.
 struct Outcome {
     /// Number, milliseconds from the first sending to the arrival, milliseconds on the way; in the order of arrival.
     arrivals: Vec<(u32, f64, f64)>,
@@ -125,7 +125,7 @@ fn the_rate_and_the_queue_are_those_of_the_link() {
     });
 }
 
-/// What is drawn depends on the seed and the number of packets alone: 20,000 of them, and the kernel may add a few.
+/// The draws depend on the seed and the number of packets alone: 20,000 of them, and the kernel may add a few.
 #[test]
 #[ignore = "needs root, and time"]
 fn loss_order_and_repeats_are_those_of_the_link() {

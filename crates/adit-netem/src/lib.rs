@@ -17,14 +17,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// What a link does to packets. The default does nothing.
+/// The effect of a link on packets. The default has none.
 #[derive(Debug, Clone, Copy)]
 pub struct Conditions {
     /// Bits per second; 0 is without limit.
     pub rate: u64,
     /// Bytes that wait for the rate, at most.
     pub queue_len: usize,
-    /// What is added to each packet's length: the headers below.
+    /// Bytes added to each packet's length: the headers below.
     pub overhead: usize,
     /// Time from leaving the queue to arriving.
     pub delay: Duration,
@@ -73,7 +73,7 @@ impl Default for Conditions {
     }
 }
 
-/// What has become of packets.
+/// Counters of packets by their fate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fates {
     /// Packets that were given to the link.
@@ -86,7 +86,7 @@ pub struct Fates {
     pub delivered_len: u64,
 }
 
-/// What becomes of one packet.
+/// The fate of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It comes out, perhaps twice.
@@ -162,7 +162,7 @@ impl<P: AsRef<[u8]> + Clone + Ord> Link<P> {
         self.on_the_way.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// What has become of packets so far.
+    /// The counters so far.
     pub fn fates(&self) -> Fates {
         self.fates
     }
@@ -172,7 +172,7 @@ impl<P: AsRef<[u8]> + Clone + Ord> Link<P> {
         std::mem::take(&mut self.queue_peak)
     }
 
-    /// The link behaves so from here on; what is on its way is not changed.
+    /// Changes the link from now on. Packets on their way are not affected.
     pub fn set_conditions(&mut self, conditions: Conditions) {
         self.conditions = conditions;
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of another socket on this host: sock_diag(7).
+//! The kernel's state of another socket on this host: sock_diag(7).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};

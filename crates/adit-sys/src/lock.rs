@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 /// Locks the file for this process, for as long as it is open. False if another process has it.
 ///
 /// # Errors
-/// What the system reports.
+/// The error of the system call.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: the descriptor is open as long as `file` is borrowed.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };

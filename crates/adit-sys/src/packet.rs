@@ -9,7 +9,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What was said about one frame.
+/// The kernel's notes on one received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
     /// Bytes in the buffer.
@@ -67,11 +67,11 @@ fn bound(interface: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets only TCP and UDP frames from or to `port` come, cut to `most` bytes. IPv6 and whatever is not IPv4 come as well:
+/// Lets only TCP and UDP frames from or to `port` come, cut to `most` bytes. IPv6 and other frames that are not IPv4 come as well:
 /// their ports have no fixed place.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn keep_port(socket: impl AsFd, port: u16, most: u16) -> io::Result<()> {
     let (port, most) = (u32::from(port), u32::from(most));
     // Loads go from the start of an Ethernet frame; jumps count instructions.
@@ -140,7 +140,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Frame> {
 /// Frames that were lost for want of room since the last call.
 ///
 /// # Errors
-/// What `getsockopt` reports.
+/// The error of `getsockopt`.
 pub fn take_drops(socket: impl AsFd) -> io::Result<u32> {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;

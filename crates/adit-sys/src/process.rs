@@ -7,7 +7,7 @@ use std::process::Command;
 /// Soft and hard limit of open descriptors.
 ///
 /// # Errors
-/// What `getrlimit` reports.
+/// The error of `getrlimit`.
 pub fn fd_limit() -> io::Result<(u64, u64)> {
     let limit = read_limit()?;
     Ok((widen(limit.rlim_cur), widen(limit.rlim_max)))
@@ -16,7 +16,7 @@ pub fn fd_limit() -> io::Result<(u64, u64)> {
 /// Sets the soft limit of open descriptors; above the hard limit it fails.
 ///
 /// # Errors
-/// What `setrlimit` reports.
+/// The error of `setrlimit`.
 #[allow(clippy::useless_conversion, reason = "rlim_t is signed or narrower elsewhere")]
 pub fn set_fd_limit(soft: u64) -> io::Result<()> {
     let mut limit = read_limit()?;
@@ -29,7 +29,7 @@ pub fn set_fd_limit(soft: u64) -> io::Result<()> {
 /// lowers it.
 ///
 /// # Errors
-/// What `getrlimit` and `setrlimit` report.
+/// The error of `getrlimit` or `setrlimit`.
 pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     let (old, hard) = fd_limit()?;
     // Darwin reports no hard limit but refuses more than OPEN_MAX.
@@ -82,7 +82,7 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
 /// Asks a child to end (SIGTERM). It must not have been waited for: its number may be another process's by then.
 ///
 /// # Errors
-/// What `kill` reports; `InvalidInput` for a number that is no process.
+/// The error of `kill`; `InvalidInput` for a number that is no process.
 pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: takes no pointers; a positive number names one process.
@@ -105,7 +105,7 @@ pub fn in_new_session(command: &mut Command) -> &mut Command {
 /// Puts `/dev/null` in the place of standard input, output and error.
 ///
 /// # Errors
-/// What `open` and `dup2` report.
+/// The error of `open` or `dup2`.
 pub fn silence_stdio() -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for stream in 0..=2 {

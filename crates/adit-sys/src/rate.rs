@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 /// Chooses the congestion control of a socket by its name.
 ///
 /// # Errors
-/// What `setsockopt` reports: `NotFound` when the kernel has none of that name, `PermissionDenied` when it is kept for
+/// The error of `setsockopt`: `NotFound` when the kernel has none of that name, `PermissionDenied` when it is kept for
 /// the superuser; `Unsupported` on systems other than Linux.
 pub fn set_congestion(socket: impl AsFd, name: &str) -> io::Result<()> {
     #[cfg(target_os = "linux")]
@@ -33,15 +33,15 @@ const UNPACED: &str = "reno";
 /// more than the bytes: a pair of relays took 1,300 ns of processor time per KB with it and 560 without.
 ///
 /// # Errors
-/// What `setsockopt` reports; the connection works, paced.
+/// The error of `setsockopt`; the connection works, paced.
 pub fn unpace_local(socket: impl AsFd, peer: IpAddr) -> io::Result<()> {
     if *PACED && peer.to_canonical().is_loopback() { set_congestion(socket, UNPACED) } else { Ok(()) }
 }
 
-/// Most bytes per second that a socket sends, whatever its congestion control; may be changed at any time.
+/// Most bytes per second that a socket sends, under any congestion control; may be changed at any time.
 ///
 /// # Errors
-/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `setsockopt`; `Unsupported` on systems other than Linux.
 pub fn set_pacing_rate(socket: impl AsFd, rate: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -53,10 +53,10 @@ pub fn set_pacing_rate(socket: impl AsFd, rate: u64) -> io::Result<()> {
     unsupported((socket, rate))
 }
 
-/// What [`set_pacing_rate`] has set, in bytes per second; [`u64::MAX`] for no limit.
+/// The rate that [`set_pacing_rate`] has set, in bytes per second; [`u64::MAX`] for no limit.
 ///
 /// # Errors
-/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `getsockopt`; `Unsupported` on systems other than Linux.
 pub fn pacing_rate(socket: impl AsFd) -> io::Result<u64> {
     #[cfg(target_os = "linux")]
     {
@@ -72,7 +72,7 @@ pub fn pacing_rate(socket: impl AsFd) -> io::Result<u64> {
 /// Bytes that a socket takes ahead of what it has sent: beyond them it is not writable.
 ///
 /// # Errors
-/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `setsockopt`; `Unsupported` on systems other than Linux.
 pub fn set_unsent_limit(socket: impl AsFd, len: u32) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &len.to_ne_bytes());
@@ -83,7 +83,7 @@ pub fn set_unsent_limit(socket: impl AsFd, len: u32) -> io::Result<()> {
 /// Rate of the congestion control `brutal` of the kernel module of that name (tcp-brutal 1.0.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Brutal {
-    /// Bytes per second that are sent, whatever is lost; at least [`Brutal::MIN_RATE`].
+    /// Bytes per second that are sent, at any loss; at least [`Brutal::MIN_RATE`].
     pub rate: u64,
     /// Window in tenths of what the rate needs, 5 to 80.
     pub gain: u32,
@@ -109,7 +109,7 @@ impl Brutal {
     /// Sets the rate of a socket whose congestion control is [`Brutal::NAME`]; may be changed at any time.
     ///
     /// # Errors
-    /// What `setsockopt` reports: `ENOPROTOOPT` for a socket with another congestion control, `EINVAL` for values out
+    /// The error of `setsockopt`: `ENOPROTOOPT` for a socket with another congestion control, `EINVAL` for values out
     /// of range; `Unsupported` on systems other than Linux.
     pub fn set(self, socket: impl AsFd) -> io::Result<()> {
         #[cfg(target_os = "linux")]

@@ -1,9 +1,9 @@
-//! What a process that writes segments of TCP itself asks of the kernel (raw(7), socket(7)): filters, so that the
+//! Kernel calls for a process that writes TCP segments itself (raw(7), socket(7)): filters, so that the
 //! kernel's own TCP keeps out of it.
 //!
 //! A filter on a socket of the kernel's TCP decides which segments its state machine ever sees. One that sees none
 //! acknowledges nothing, resets nothing and holds nothing, while the port stays taken; so no firewall is needed, and
-//! nothing is left behind when the process ends. Raw sockets have a copy of everything that comes, whatever others drop.
+//! nothing is left behind when the process ends. Raw sockets have a copy of everything that comes, even if others drop it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,11 +18,11 @@ const RST: u32 = 0x04;
 const ALL: u32 = 0xffff;
 
 /// Lets a listener of the kernel's TCP see nothing but requests for connections. It answers them, and hears nothing
-/// more of whoever has asked; with a single repetition of the answer (`TCP_SYNCNT`) it forgets that after three
+/// more of the peer that asked; with a single repetition of the answer (`TCP_SYNCNT`) it forgets that after three
 /// seconds.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn answer_only(listener: impl AsFd) -> io::Result<()> {
     crate::tcp::set_option(&listener, libc::IPPROTO_TCP, libc::TCP_SYNCNT, &1_i32.to_ne_bytes())?;
     keep_flags(listener, SYN)
@@ -31,7 +31,7 @@ pub fn answer_only(listener: impl AsFd) -> io::Result<()> {
 /// Lets a socket that is about to connect see nothing but the answer to that.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn connect_only(socket: impl AsFd) -> io::Result<()> {
     keep_flags(socket, SYN | RST)
 }
@@ -39,7 +39,7 @@ pub fn connect_only(socket: impl AsFd) -> io::Result<()> {
 /// Lets a connection of the kernel's TCP see nothing any more.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn silence(socket: impl AsFd) -> io::Result<()> {
     packet::attach(socket, &[op(packet::BPF_RET, 0, 0, 0)])
 }
@@ -58,7 +58,7 @@ fn keep_flags(socket: impl AsFd, flags: u32) -> io::Result<()> {
 /// when it is divided by `count`, which is not 0: so that several sockets share the work.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn keep_port(socket: impl AsFd, is_v6: bool, port: u16, (index, count): (u32, u32)) -> io::Result<()> {
     // IPv4 comes with its header, IPv6 without.
     let header = if is_v6 { op(BPF_LDX_NUMBER, 0, 0, 0) } else { op(packet::BPF_LDX_HEADER, 0, 0, 0) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// not finished their handshake; 0 switches it off.
 ///
 /// # Errors
-/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `setsockopt`; `Unsupported` on systems other than Linux.
 pub fn set_fast_open(socket: impl AsFd, queue: u32) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return set_int(&socket, libc::TCP_FASTOPEN, queue.try_into().unwrap_or(libc::c_int::MAX));
@@ -19,7 +19,7 @@ pub fn set_fast_open(socket: impl AsFd, queue: u32) -> io::Result<()> {
 /// The queue length that [`set_fast_open`] has set; 0 for none.
 ///
 /// # Errors
-/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `getsockopt`; `Unsupported` on systems other than Linux.
 pub fn fast_open(socket: impl AsFd) -> io::Result<u32> {
     #[cfg(target_os = "linux")]
     return get_int(&socket, libc::TCP_FASTOPEN).map(|queue| queue.try_into().unwrap_or(0));
@@ -31,7 +31,7 @@ pub fn fast_open(socket: impl AsFd) -> io::Result<u32> {
 /// known. `connect` then reports success before anything was sent; the first write reports what went wrong.
 ///
 /// # Errors
-/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `setsockopt`; `Unsupported` on systems other than Linux.
 pub fn set_fast_open_connect(socket: impl AsFd, on: bool) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return set_int(&socket, libc::TCP_FASTOPEN_CONNECT, on.into());
@@ -42,7 +42,7 @@ pub fn set_fast_open_connect(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// Whether [`set_fast_open_connect`] is on.
 ///
 /// # Errors
-/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `getsockopt`; `Unsupported` on systems other than Linux.
 pub fn fast_open_connect(socket: impl AsFd) -> io::Result<bool> {
     #[cfg(target_os = "linux")]
     return get_int(&socket, libc::TCP_FASTOPEN_CONNECT).map(|on| on != 0);
@@ -54,7 +54,7 @@ pub fn fast_open_connect(socket: impl AsFd) -> io::Result<bool> {
 /// peers may then share one.
 ///
 /// # Errors
-/// What `setsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `setsockopt`; `Unsupported` on systems other than Linux.
 pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return set_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32.to_ne_bytes());
@@ -62,7 +62,7 @@ pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     unsupported(socket)
 }
 
-/// What the system allows of TCP Fast Open, whatever a socket asks for.
+/// The system's setting of TCP Fast Open, which limits every socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastOpenSupport {
     /// Outgoing connections may use it.
@@ -86,7 +86,7 @@ fn parse_fast_open_support(text: &str) -> Option<FastOpenSupport> {
 /// Name of the congestion control that this socket uses.
 ///
 /// # Errors
-/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `getsockopt`; `Unsupported` on systems other than Linux.
 pub fn congestion(socket: impl AsFd) -> io::Result<String> {
     #[cfg(target_os = "linux")]
     {
@@ -116,7 +116,7 @@ pub struct TcpInfo {
 /// Reads [`TcpInfo`].
 ///
 /// # Errors
-/// What `getsockopt` reports; `Unsupported` on systems other than Linux.
+/// The error of `getsockopt`; `Unsupported` on systems other than Linux.
 pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
     #[cfg(target_os = "linux")]
     {

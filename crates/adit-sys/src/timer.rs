@@ -13,7 +13,7 @@ impl Timer {
     /// A timer that is not set.
     ///
     /// # Errors
-    /// What `timerfd_create` reports; [`io::ErrorKind::Unsupported`] where there is none.
+    /// The error of `timerfd_create`; [`io::ErrorKind::Unsupported`] where there is none.
     #[cfg(target_os = "linux")]
     pub fn new() -> io::Result<Self> {
         use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -42,7 +42,7 @@ impl Timer {
     /// nanosecond counts as one.
     ///
     /// # Errors
-    /// What `timerfd_settime` reports.
+    /// The error of `timerfd_settime`.
     #[cfg(target_os = "linux")]
     pub fn set(&self, duration: Duration) -> io::Result<()> {
         use std::os::fd::AsRawFd as _;

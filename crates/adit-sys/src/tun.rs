@@ -41,7 +41,7 @@ pub fn turn_offload_off(name: &str) -> io::Result<()> {
         let mut request = Request::new(name)?;
         request.value.pointer = value.as_ptr();
         match request.make(socket.as_raw_fd(), SIOCETHTOOL) {
-            // What the interface does not do needs not be turned off.
+            // An interface that lacks the feature refuses; there is nothing to turn off.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             done => done?,
         }

@@ -57,7 +57,7 @@ impl User {
     /// done if it runs as that user already.
     ///
     /// # Errors
-    /// What the system reports; the process must end then, since it may be neither one nor the other.
+    /// The error of the system call. The process must end then: it may be neither one user nor the other.
     pub fn assume(&self) -> io::Result<()> {
         if self.is_current() {
             return Ok(());

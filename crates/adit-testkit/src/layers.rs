@@ -8,7 +8,7 @@ use adit_proto::wire::{Layer, Opened, WireError};
 /// A byte that sealing must not find by chance; the free space around payloads is filled with it.
 const FILLER: u8 = 0xa5;
 
-/// What opening a stream gave.
+/// The result of opening a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
     /// All payload.

@@ -1,4 +1,4 @@
-//! What tests of several crates share: vectors ([`load`], [`hex`]), a random source that repeats itself
+//! Shared parts of the tests of several crates: vectors ([`load`], [`hex`]), a random source that repeats itself
 //! ([`FixedRng`]), a start of time ([`epoch`]), drivers for stream layers ([`layers`]), a link for
 //! datagrams ([`netem`]), other programs ([`peer`]) and what is logged ([`Lines`]).
 //!

@@ -1,4 +1,4 @@
-//! What is logged while a test runs.
+//! The log lines of a test.
 
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::wait_for;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What is logged from a moment on, by all tests of the process together, from level info up.
+/// Log lines from a moment on, of all tests of the process together, from level info up.
 #[derive(Debug)]
 pub struct Lines(usize);
 

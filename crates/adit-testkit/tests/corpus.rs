@@ -29,7 +29,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// What libFuzzer has found on this machine is named by its SHA-1 and not tracked: discovery, not replay.
+/// Whether a corpus file is tracked. libFuzzer names its own discoveries by their SHA-1; those are not replayed.
 fn is_kept(file: &Path) -> bool {
     let name = file.file_name().expect("a file in a folder").as_encoded_bytes();
     !(name.len() == 40 && name.iter().all(u8::is_ascii_hexdigit))

@@ -13,13 +13,13 @@ const EXAMPLES: &str = "\
 Examples:
   adit demo                          see it work on this machine, nothing to configure
   adit key                           a key for a new server
-  adit check -c adit.toml            what is wrong with a file, all of it
+  adit check -c adit.toml            all errors of a file
   adit run -c adit.toml              run it until a signal
   adit share -c adit.toml --host proxy.example.com --qr
                                      lines and a QR code for the clients of that server
   adit explain -c adit.toml --to example.com:443
                                      which way a connection would take, and by which rule
-  adit status                        what is open, how much went through, what was refused
+  adit status                        open connections, traffic, refusals by cause
 
 In place of other programs:
   adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
@@ -43,7 +43,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is logged: the command line outranks the file.
+/// Log settings: the command line outranks the file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
     /// Log more: once for debug, twice for trace
@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// The first signal stops accepting and lets open connections finish, for the time that `limits.drain` gives; the
     /// second one ends at once.
     Run(RunArgs),
-    /// Report everything that is wrong with a configuration
+    /// Report all errors of a configuration
     Check(CheckArgs),
     /// Say which rule and outbound a request would take, and why earlier rules do not match
     ///
@@ -72,13 +72,13 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print a new random key
     Key(KeyArgs),
-    /// Print a server as its clients want to read it: lines, files, a link, a QR code
+    /// Print a server for its clients: lines, files, a link, a QR code
     Share(ShareArgs),
     /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell:// and ss:// links) into adit.toml
     ///
-    /// It goes to standard output. What adit has no words for is an error that names the field.
+    /// Prints to standard output. A setting that adit does not have is an error that names the field.
     Import(ImportArgs),
-    /// Show what a running adit does
+    /// Show the state of a running adit
     Status(StatusArgs),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
     Demo(DemoArgs),

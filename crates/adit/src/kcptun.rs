@@ -115,7 +115,7 @@ fn watch(release: Release, observer: &Observer, file: Option<(String, Duration)>
             match &file {
                 Some((layout, _)) if is_row => {
                     if let Err(error) = append(release, layout, &counters) {
-                        tracing::warn!(file = layout, %error, "counters not written");
+                        tracing::warn!(file = layout, %error, "cannot write counters");
                     }
                 }
                 _ if !is_row => tracing::info!("{}", kcptun::dump(release, &counters)),
@@ -125,7 +125,7 @@ fn watch(release: Release, observer: &Observer, file: Option<(String, Duration)>
     });
     let watched: std::io::Result<()> = watched.and_then(|result| result);
     if let Err(error) = watched {
-        tracing::warn!(%error, "counters are not written");
+        tracing::warn!(%error, "counters cannot be written");
     }
 }
 

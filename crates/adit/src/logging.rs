@@ -77,7 +77,7 @@ static SYSTEM: OnceLock<Syslog> = OnceLock::new();
 pub(crate) fn to_system(name: &str) {
     match Syslog::open(name) {
         Ok(log) => drop(SYSTEM.set(log)),
-        Err(error) => tracing::warn!(%error, "there is no system log: lines go to standard error"),
+        Err(error) => tracing::warn!(%error, "cannot open the system log: log lines go to standard error"),
     }
 }
 
@@ -231,7 +231,7 @@ fn quoted(text: &str) -> serde_json::Value {
     text.into()
 }
 
-/// What an event carries.
+/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,

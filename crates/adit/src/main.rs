@@ -23,7 +23,7 @@ use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
 use adit_config::dialect::opensnell::Program;
 use adit_config::dialect::shadowsocks::{libev, rust};
 
-/// What a program's arguments lead to.
+/// The main function of a program, given its arguments.
 type Main = fn(Vec<OsString>) -> ExitCode;
 
 /// The names that adit answers to.

@@ -1,4 +1,4 @@
-//! What a person reads: data on standard output, everything else on standard error.
+//! Output for people: data on standard output, everything else on standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -43,20 +43,20 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What a person may do about an error.
+/// A hint on the remedy of an error.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the rest of a foreign, growing enum is one case")]
 pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
     match error.downcast_ref()? {
         StartError::Listen { source, .. } => source.hint(),
         StartError::Admin { source, .. } => Some(if source.kind() == io::ErrorKind::AddrInUse {
-            "another adit serves it, or it is no socket; [admin] socket names another path"
+            "another adit uses it, or it is not a socket; set another path at [admin] socket"
         } else {
-            "its folder must exist, and let this user write"
+            "create its folder, and let this user write there"
         }),
         StartError::Unix { source, .. } => (source.kind() != io::ErrorKind::AddrInUse)
-            .then_some("its folder must exist, and let this user write"),
+            .then_some("create its folder, and let this user write there"),
         StartError::State { .. } => Some(
-            "its folder must exist and let this user write; state = \"...\" names another file, and \"off\" none",
+            "create its folder, and let this user write there; state = \"...\" names another file, and \"off\" none",
         ),
         StartError::Build { .. }
         | StartError::Sets(_)

@@ -1,4 +1,4 @@
-//! Running a configuration: what is said at its start, until a signal ends it.
+//! Running a configuration: the log lines of its start, and the wait for a signal.
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
@@ -26,7 +26,7 @@ pub(crate) fn run_holding<T>(
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
-        Err(error) => tracing::warn!(%error, "descriptor limit not raised"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     let running = adit_core::start(config)?;
     let held = match hold(&running) {
@@ -69,7 +69,7 @@ pub(crate) fn log_findings(found: &Diagnostics) {
     }
 }
 
-/// What is worth knowing about a start.
+/// The facts about a start that are logged.
 struct Start {
     listening: Vec<(String, &'static str, String)>,
     dns: Vec<(String, String)>,
@@ -141,7 +141,7 @@ fn spoken_snell(versions: SnellVersions) -> &'static str {
     }
 }
 
-/// What an inbound speaks, with versions.
+/// The protocol of an inbound, with versions.
 pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
     match protocol {
         InboundProtocol::Snell(server) => spoken_snell(server.versions),

@@ -36,7 +36,7 @@ pub(crate) fn settle(config: &mut Config, files: &[PathBuf]) {
     };
 }
 
-/// What a configuration is known by across restarts and edits: the paths of its files, and its ports where it comes from
+/// The identity of a configuration across restarts and edits: the paths of its files, and its ports where it comes from
 /// standard input. Links are not followed, since many deployments replace a file by switching a link.
 fn identity(config: &Config, files: &[PathBuf]) -> Vec<PathBuf> {
     let mut identity: Vec<PathBuf> = files.iter().map(|path| absolute(path)).collect();
@@ -54,11 +54,10 @@ fn absolute(path: &Path) -> PathBuf {
     }
     let mut plain = PathBuf::new();
     for component in std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components() {
-        match component {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
+        if component == Component::ParentDir {
+            plain.pop();
+        } else {
+            plain.push(component);
         }
     }
     plain

@@ -4,6 +4,7 @@
 //! `ARCHITECTURE.md` beside the invariant that it keeps.
 
 mod crates;
+mod modules;
 mod source;
 mod text;
 
@@ -32,18 +33,21 @@ const RULES: &[&str] = &[
     "long-file",
     "long-function",
     "machine-paths",
+    "module-cycle",
+    "no-sleep",
     "protocol-folders",
+    "protocol-words",
     "sans-io",
     "sockets",
     "unsafe",
 ];
 
-/// What a run of all rules says.
+/// The result of a run of all rules.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// What breaks an invariant.
+    /// Places that break an invariant.
     pub(crate) findings: Vec<Finding>,
-    /// What a reviewer should look at.
+    /// Places that a reviewer should look at.
     pub(crate) questions: Vec<Finding>,
     /// Number of files read.
     pub(crate) files: usize,
@@ -93,9 +97,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
     }
     for source in &sources {
         text::findings(source, &mut report.findings);
+        modules::protocol_words(source, &mut report.findings);
+        modules::sleeps(source, &mut report.findings);
         text::questions(source, &mut report.questions);
     }
     text::protocol_folders(&sources, &mut report.findings);
+    modules::cycles(&sources, &mut report.findings);
 
     report.findings.sort();
     report.findings.dedup();

@@ -2,7 +2,7 @@
 //! lines that are test code, and every path that is named.
 //!
 //! This is a scan, not a parser: it knows comments, literals, brackets and `use` trees, which is enough for
-//! names. Whatever hides behind a macro or a rename is the reviewer's business.
+//! names. It does not see through macros or renames: the reviewer does.
 
 /// One Rust file.
 #[derive(Debug)]
@@ -80,6 +80,12 @@ impl Source {
     /// Lines with the contents of string literals only, numbered from 1.
     pub(super) fn literal_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.literals.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+
+    /// The lines of the file that are no test code, comments included, numbered from 1.
+    pub(super) fn product_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        lines.filter(|(line, _)| !self.is_test(*line))
     }
 
     /// Lines of the file, rows of tables in test code left out.
@@ -200,7 +206,7 @@ impl Source {
             names.push(Name { line, segments, role: Role::Import });
             return at;
         }
-        // Nothing was read: step over whatever stands here, so that the caller's loop ends.
+        // Nothing was read: step over this token, so that the caller's loop ends.
         if matches!(self.punct(at), Some(',' | '}' | ';')) { at } else { at + 1 }
     }
 }
@@ -221,6 +227,7 @@ impl Name {
 /// Whether a whole file is test code.
 pub(super) fn is_test_path(path: &str) -> bool {
     path.starts_with("crates/adit-testkit/")
+        || path.ends_with("_tests.rs")
         || path.split('/').any(|part| matches!(part, "tests" | "benches" | "tests.rs" | "fuzz"))
 }
 
@@ -322,7 +329,7 @@ struct Masks {
     literals: String,
 }
 
-/// What one stretch of text is.
+/// The kind of a stretch of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stretch {
     Code,

@@ -60,7 +60,7 @@ fn manifest(name: &str, dependencies: &str) -> String {
     format!("[package]\nname = \"{name}\"\nedition = \"2024\"\n\n{LINTS}\n[dependencies]\n{dependencies}")
 }
 
-/// What the rules say once `path` of a tidy tree holds `text`: `file:line: rule`, without the explanation.
+/// The findings in a tidy tree whose file `path` holds `text`: `file:line: rule`, without the explanation.
 fn found(path: &str, text: &str) -> Vec<String> {
     let tree = Tree::tidy();
     tree.write(path, text);
@@ -235,6 +235,119 @@ fn protocol_folders_know_no_other() {
         tree.write(&format!("crates/adit-proto/src/{path}"), text);
         assert_eq!(tree.check().findings, [], "{text}");
     }
+}
+
+#[test]
+fn neutral_modules_name_no_protocol() {
+    for module in ["engine", "dispatch", "route", "dns", "relay", "packet"] {
+        let path = format!("crates/adit-core/src/{module}/mod.rs");
+        assert_eq!(found(&path, "\n// as in Snell\n"), [format!("{path}:2: protocol-words")]);
+    }
+    let path = "crates/adit-core/src/relay/stack.rs";
+    for bad in [
+        "fn snell_frame() {}",
+        "struct TcpSSRKey;",
+        "enum Kind { SsrOrigin }",
+        "/// For SOCKS5 clients.",
+        "//! The ss-local program.",
+        "use adit_proto::shadowsocks::Cipher;",
+        "const A: &str = \"kcp\";",
+        "/* GoQuiet */",
+        "fn quic_lane() {}",
+        "// SIP022 and SIP004",
+        "let snowflakes = 1;",
+    ] {
+        assert_eq!(found(path, bad), ["crates/adit-core/src/relay/stack.rs:1: protocol-words"], "{bad}");
+    }
+    assert_eq!(
+        found("crates/adit-core/src/relay.rs", "// SSR"),
+        ["crates/adit-core/src/relay.rs:1: protocol-words"]
+    );
+    let good = "// less-than, quickly: pass class missing loss-rate, websockets\n\
+                #[cfg(test)]\nmod tests { use adit_proto::snell; }\n";
+    assert_eq!(found(path, good), [""; 0]);
+    for elsewhere in [
+        "crates/adit-core/src/inbound/mod.rs",
+        "crates/adit-core/src/relay/tests.rs",
+        "crates/adit-core/src/packet/tests/a.rs",
+        "crates/adit-net/src/relay/mod.rs",
+    ] {
+        assert_eq!(found(elsewhere, "fn snell() {}"), [""; 0], "{elsewhere}");
+    }
+}
+
+/// Findings of `module-cycle`, in full, of an adit-core with these files.
+fn cycles(files: &[(&str, &str)]) -> Vec<String> {
+    let tree = Tree::tidy();
+    for (path, text) in files {
+        tree.write(&format!("crates/adit-core/src/{path}"), text);
+    }
+    tree.check().findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn modules_import_each_other_without_cycles() {
+    let two = "crates/adit-core/src/a.rs:1: module-cycle: a -> b (a.rs:1) -> a (b/x.rs:2)";
+    for (first, second) in [
+        ("use crate::b::B;", "\nuse crate::a;"),
+        ("use crate::{c, b::{x::B}};", "\nfn f() { crate::a::f() }"),
+        ("use super::b;", "\nuse super::super::a::A;"),
+        ("fn f() -> crate::b::B {}", "\nuse {std::fmt, crate::{b, a}};"),
+    ] {
+        let files = [("a.rs", first), ("b/x.rs", second), ("c.rs", "")];
+        assert_eq!(cycles(&files), [two], "{first} {second}");
+    }
+    let three = [("a.rs", "use crate::b;"), ("b.rs", "use crate::c;"), ("c/mod.rs", "use crate::a;")];
+    let cycle = "a -> b (a.rs:1) -> c (b.rs:1) -> a (c/mod.rs:1)";
+    assert_eq!(cycles(&three), [format!("crates/adit-core/src/a.rs:1: module-cycle: {cycle}")]);
+}
+
+#[test]
+fn every_import_of_a_cycle_is_named() {
+    let a = ("a.rs", "use crate::b;\nuse crate::c;");
+    let found =
+        cycles(&[a, ("b.rs", "use crate::a;"), ("c.rs", "use crate::a;\nuse crate::d;"), ("d.rs", "")]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].ends_with("a -> b (a.rs:1) -> a (b.rs:1)"), "{}", found[0]);
+    assert!(found[1].ends_with("a -> c (a.rs:2) -> a (c.rs:1)"), "{}", found[1]);
+}
+
+#[test]
+fn imports_that_make_no_cycle() {
+    let line = [("a.rs", "use crate::{b, c};"), ("b.rs", "use crate::c;"), ("c.rs", "use crate::c;")];
+    assert_eq!(cycles(&line), [""; 0]);
+    let tests = [
+        ("a.rs", "use crate::b;"),
+        ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n"),
+        ("b/tests.rs", "use crate::a;"),
+        ("b/more_tests.rs", "use crate::a;"),
+        ("lib.rs", "#![forbid(unsafe_code)]\nmod a;\npub use a::A;"),
+    ];
+    assert_eq!(cycles(&tests), [""; 0]);
+    assert_eq!(
+        cycles(&[("a.rs", "// use crate::b;\nuse crate::b::a;"), ("b.rs", "// crate::a::A")]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn event_loops_do_not_sleep() {
+    for bad in
+        ["fn f() { std::thread::sleep(x) }", "fn f() { thread::sleep(x) }", "use std::thread::{self, sleep};"]
+    {
+        assert_eq!(
+            found("crates/adit-core/src/a.rs", bad),
+            ["crates/adit-core/src/a.rs:1: no-sleep"],
+            "{bad}"
+        );
+        assert_eq!(found("crates/adit-net/src/a.rs", bad), ["crates/adit-net/src/a.rs:1: no-sleep"], "{bad}");
+        for elsewhere in ["adit-core/src/user/trial.rs", "adit-core/tests/a.rs", "adit-sys/src/a.rs"] {
+            assert_eq!(found(&format!("crates/{elsewhere}"), bad), [""; 0], "{elsewhere}");
+        }
+        let test = format!("#[cfg(test)]\nmod tests {{\n    {bad}\n}}\n");
+        assert_eq!(found("crates/adit-core/src/a.rs", &test), [""; 0]);
+    }
+    assert_eq!(found("crates/adit-core/src/a.rs", "fn f() { rt::sleep(x) } // thread::sleep"), [""; 0]);
 }
 
 #[test]

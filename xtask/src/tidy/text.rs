@@ -13,7 +13,7 @@ const LONG_FUNCTION: usize = 100;
 /// Folders of adit-proto that every protocol may use.
 const SHARED_FOLDERS: &[&str] = &["buf", "crypto", "wire"];
 
-/// What a state machine without I/O must not name: crates, paths, and types wherever they come from.
+/// Names that a state machine without I/O must not use: crates, paths, and types wherever they come from.
 const IO_CRATES: &[&str] =
     &["getrandom", "libc", "log", "mio", "nix", "rand", "rustix", "socket2", "tokio", "tracing"];
 const IO_PATHS: &[&str] = &[
@@ -37,7 +37,7 @@ const IO_NAMES: &[&str] = &[
     "UnixStream",
 ];
 
-/// What opens a socket or starts a child.
+/// Calls that open a socket or start a child.
 const OPENS: &[&str] = &[
     "TcpListener::bind",
     "TcpStream::connect",
@@ -145,7 +145,7 @@ pub(super) fn machine_paths(path: &str, text: &str, findings: &mut Vec<Finding>)
     }
 }
 
-/// What is long enough to ask whether it is two things.
+/// Files and functions so long that they may be two things.
 pub(super) fn questions(source: &Source, questions: &mut Vec<Finding>) {
     let lines = source.counted_lines();
     if lines > LONG_FILE {
@@ -164,7 +164,7 @@ fn names_io(name: &Name) -> bool {
 }
 
 /// The module of the crate root that `name` leads to, spelled `crate::x`, `adit_proto::x` or `super::…::x`.
-fn crate_module<'a>(source: &Source, name: &'a Name) -> Option<&'a str> {
+pub(super) fn crate_module<'a>(source: &Source, name: &'a Name) -> Option<&'a str> {
     let first = name.segments[0].as_str();
     if first == "crate" || first == "adit_proto" {
         return name.segments.get(1).map(String::as_str);
@@ -190,7 +190,7 @@ fn protocol(path: &str) -> Option<&str> {
 }
 
 /// The crate that a file belongs to; `None` for the fuzz targets and the like.
-fn package(path: &str) -> Option<&str> {
+pub(super) fn package(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.split('/').next()
 }
 

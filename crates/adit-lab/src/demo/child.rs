@@ -50,7 +50,7 @@ impl Drop for Ending {
 impl Running {
     pub(super) fn start(plan: &Plan<'_>, config: &str) -> Result<Self> {
         let program = std::env::current_exe().context("path of this program")?;
-        // The guard sees to it that the process dies with this thread, whatever ends it.
+        // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&program);
         command.args(plan.prefix).args(["guard", "--"]).arg(&program).args(plan.words);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);

@@ -26,14 +26,14 @@ use super::spec::Spec;
 /// Least and most time between two looks at a direction where packets pass: waking up is most of what they cost. A
 /// packet leaves at most half of it early or late, and is taken for at most half of it older or younger than it is.
 const TURN: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(250));
-/// What a look may be off, as a part of the round trip.
+/// Most that a look may be late or early, as a part of the round trip.
 const TURNS_PER_TRIP: u32 = 400;
 /// Packets read before those that are due are looked at again.
 const BATCH: usize = 256;
 /// Longest sleep, so that the end is noticed.
 const LONGEST: Duration = Duration::from_millis(50);
 
-/// What became of packets of one kind in one direction.
+/// The fate of packets of one kind in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// Packets that came to the link.
@@ -90,7 +90,7 @@ impl Count {
 }
 
 impl Counts {
-    /// What came on top of `before`; peaks are those of now.
+    /// The increase since `before`; peaks are the current ones.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -148,7 +148,7 @@ pub struct Emulator {
     _middle: Option<Namespace>,
 }
 
-/// What the link's interfaces are.
+/// The kind of the link's interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Interfaces whose other end is this process.
@@ -275,13 +275,13 @@ impl Emulator {
         Ok(())
     }
 
-    /// What the link is like.
+    /// The link's properties.
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// What became of packets so far: those from near to far, and those from far to near.
+    /// The fate of packets so far: those from near to far, and those from far to near.
     #[must_use]
     pub fn counts(&self) -> (Counts, Counts) {
         (self.up.with(|counts| *counts), self.down.with(|counts| *counts))

@@ -1,4 +1,4 @@
-//! What subjects make of a link: goodput, what they make its queue drop, how long others wait, what they leave.
+//! Measures of subjects on a link: goodput, drops of its queue, the delay and the share of others.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -118,7 +118,7 @@ impl Measure {
     }
 }
 
-/// What a measurement has at hand.
+/// The means of a measurement.
 struct Over<'a> {
     running: &'a Running,
     path: &'a Path,

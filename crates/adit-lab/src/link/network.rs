@@ -1,7 +1,7 @@
 //! Two networks of the lab's own: the near one, where it and the clients are, and the far one with servers and target.
 //!
-//! They have no names and no files. What holds them is this process, its children and the open files of both, so that
-//! the kernel takes them and every interface in them away however the lab ends.
+//! They have no names and no files. This process, its children and their open files hold them, so
+//! that the kernel removes them with every interface in them, however the lab ends.
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -144,10 +144,10 @@ fn separate() -> Result<()> {
     }
 }
 
-/// What both networks need before anything runs in them.
+/// Prepares a network before anything runs in it.
 fn prepare() -> Result<()> {
     ip(&["link", "set", "lo", "up"])?;
-    // What one connection learns of the path must not help the next.
+    // One connection's knowledge of the path must not help the next.
     for (name, value) in [
         ("tcp_no_metrics_save", "1".to_owned()),
         ("tcp_rmem", buffers("131072")),

@@ -1,4 +1,4 @@
-//! What a link is like, in words: `100mbit,rtt=100ms,loss=1%,queue=1250kB`.
+//! A link in words: `100mbit,rtt=100ms,loss=1%,queue=1250kB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const LEAST_QUEUE: usize = 64_000;
 /// Both directions of a link, which are alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// What it was parsed from.
+    /// The text that it was parsed from.
     text: String,
     /// Bits per second; 0 is without limit.
     pub rate: u64,
@@ -38,7 +38,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// What the model is given for one direction.
+    /// The model's conditions for one direction.
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         let loss = match self.loss {

@@ -53,7 +53,7 @@ pub fn usual_lengths() -> Vec<usize> {
     (0..=64).chain(FURTHER).collect()
 }
 
-/// What a probe is made of.
+/// The content of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -75,11 +75,11 @@ pub enum Kind {
     ChangedLast,
     /// The same without its last byte.
     Cut,
-    /// What the server had sent.
+    /// Bytes that the server had sent.
     Reflection,
 }
 
-/// What came of the connections of one probe.
+/// The outcome of the connections of one probe.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tally {
     /// Connections.
@@ -102,7 +102,7 @@ pub struct Tally {
     pub closed_at: Option<(usize, usize)>,
 }
 
-/// What most connections met.
+/// The most common outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Usual {
     Answer,
@@ -173,11 +173,11 @@ impl Tally {
 /// One probe and what came of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What was sent.
+    /// The probe that was sent.
     pub kind: Kind,
     /// Bytes that were sent, at most.
     pub sent: usize,
-    /// What came of it.
+    /// The outcome.
     pub tally: Tally,
     /// How often the server went on to the target that the replayed request names, where that can be told.
     pub dialled: Option<u64>,
@@ -274,7 +274,7 @@ fn provoke_all(server: SocketAddr, plan: &Plan, jobs: &[(usize, Shape)]) -> Vec<
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is sent for `kind`, of a recorded flight where it takes one; nothing if there is too little of that.
+/// The bytes to send for `kind`, from the recorded flight where `kind` needs one; `None` if that is too short.
 fn shape(kind: Kind, flight: &Flight, random: &mut Random) -> Option<Shape> {
     let mut bytes =
         |len: usize| -> Vec<u8> { (0..len).map(|_| random.next_u64().to_le_bytes()[0]).collect() };

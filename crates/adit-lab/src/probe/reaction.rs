@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that are read of an answer; a server that sends more answers for good.
 const ANSWER: u64 = 1 << 20;
 
-/// What is sent over one connection.
+/// The bytes to send over one connection.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// The bytes.
@@ -46,7 +46,7 @@ pub enum End {
     Refused,
 }
 
-/// What the server did.
+/// The server's reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reaction {
     /// How it ended.

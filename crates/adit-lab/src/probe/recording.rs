@@ -1,4 +1,4 @@
-//! What was recorded of real connections, to be sent again.
+//! First flights recorded from real connections, to be sent again.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ const CONNECTIONS: usize = 256;
 /// The start of one connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flight {
-    /// What the client sent before the server answered.
+    /// Bytes that the client sent before the server answered.
     pub up: Vec<u8>,
-    /// What the server answered first.
+    /// The server's first answer.
     pub down: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Gathering {
         Self { server, flights: BTreeMap::new() }
     }
 
-    /// Looks at one packet. What is not the next piece of its direction, a repeat or what follows a gap, is left out.
+    /// Looks at one packet. A packet that repeats bytes or follows a gap is left out.
     pub fn note(&mut self, packet: &Packet<'_>) {
         let Transport::Tcp(tcp) = packet.transport else { return };
         let is_up = packet.to == self.server;

@@ -93,7 +93,7 @@ impl Probed {
         runs.into_iter().map(|(run, _)| run).collect()
     }
 
-    /// What a prober learns, a line each.
+    /// The facts that a prober learns, one per line.
     #[must_use]
     pub fn verdict(&self) -> Vec<String> {
         let runs = self.runs();
@@ -127,7 +127,7 @@ fn early(row: &Row) -> Option<(usize, usize)> {
     row.tally.closed_at.filter(|(least, _)| *least < ONE_BY_ONE)
 }
 
-/// What random bytes of that length, or the next that were tried, met.
+/// The outcome of random bytes of that length, or of the next longer one that was tried.
 fn random(runs: &[Run], len: usize) -> Option<&Tally> {
     runs.iter().find(|run| run.last >= len).or_else(|| runs.last()).map(|run| &run.tally)
 }
@@ -176,7 +176,7 @@ fn span(least: usize, most: usize) -> String {
     if least == most { least.to_string() } else { format!("{least}-{most}") }
 }
 
-/// What most connections met, with the share if that is not nearly all.
+/// The most common outcome, with its share if that is not nearly all.
 fn usual(tally: &Tally) -> String {
     const NEARLY_ALL: f64 = 0.9;
     let (usual, share) = tally.usual();

@@ -119,7 +119,7 @@ fn reactions_are_told_apart_by_kind_and_time() {
     let mixed = Tally::of(&mixed);
     assert_eq!(mixed.usual(), (Usual::Open, 0.7));
     assert!(mixed.is_like(&tally(End::Open, 1)) && !mixed.is_like(&tally(End::Fin, 60_000)));
-    // What was answered was answered, however the connection stands.
+    // An answer counts as an answer, whether the connection is open or closed.
     let answered = Tally::of(&[Reaction { received: 3, ..reaction(End::Fin, 1) }]);
     assert_eq!(answered.usual(), (Usual::Answer, 1.0));
     assert!(!answered.is_like(&tally(End::Fin, 1)));

@@ -24,7 +24,7 @@ use crate::process;
 pub struct Running {
     /// Where the load goes.
     pub address: SocketAddr,
-    /// What listens there.
+    /// The protocol that listens there.
     pub entry: Entry,
     name: String,
     dir: PathBuf,
@@ -115,7 +115,7 @@ impl Running {
         }
         let log = self.dir.join(format!("{}.log", process.role));
         let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        // The guard sees to it that the process dies with this thread, whatever ends it.
+        // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
         command.args(&programs.helper.prefix).arg("guard");
         let site = programs.site.as_ref().filter(|_| process.role == SERVER);
@@ -201,7 +201,9 @@ impl Running {
     /// # Errors
     /// If there are not two processes.
     pub fn link(&self) -> Result<u16> {
-        self.link.filter(|_| self.children.len() > 1).context("nothing lies between fewer than two processes")
+        self.link
+            .filter(|_| self.children.len() > 1)
+            .context("cannot capture a link: the subject has fewer than two processes")
     }
 
     /// The link between the two halves, if there is one.
@@ -258,7 +260,7 @@ pub(super) fn sum_dropped(value: &serde_json::Value, below: bool) -> f64 {
     value.as_f64().filter(|_| below).unwrap_or(0.0)
 }
 
-/// What an interrupt must clean up.
+/// The state that an interrupt must clean up.
 #[derive(Default)]
 struct Watched {
     groups: Vec<u32>,

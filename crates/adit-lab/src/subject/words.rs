@@ -1,4 +1,4 @@
-//! What the words in a subject's arguments and files stand for: ports, addresses, folders.
+//! The values of the words in a subject's arguments and files: ports, addresses, folders.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};

@@ -1,4 +1,4 @@
-//! The lab's own datagrams, so that whoever receives one knows whether it is right.
+//! The lab's own datagrams, so that a receiver can check each one.
 //!
 //! ```text
 //! 0       4      5      8        16       24
@@ -14,7 +14,7 @@ pub const MAX_FLOWS: u32 = 1 << 24;
 const HEADER: usize = 24;
 const MAGIC: [u8; 4] = *b"aLB1";
 
-/// What the receiver does with a datagram.
+/// The receiver's treatment of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Counts it.
@@ -28,7 +28,7 @@ pub enum Kind {
 /// The head of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram {
-    /// What to do with it.
+    /// Its treatment.
     pub kind: Kind,
     /// Which flow it belongs to, below [`MAX_FLOWS`].
     pub flow: u32,

@@ -1,4 +1,4 @@
-//! What takes time: round trips, latency, jitter, and flows at rest.
+//! Measures of time: round trips, latency, jitter, and flows at rest.
 
 use std::time::{Duration, Instant};
 
@@ -215,7 +215,7 @@ pub(super) fn jitter(way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
 pub(super) fn idle(running: &Running, way: &Way, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
     let sink = way.sink(Reading::Prompt, epoch)?;
-    // What is allocated with the first flow is not the flow's.
+    // Memory that the first flow allocates for all flows is not the flow's.
     let mut first = Flow::open(way, 0, way.target, epoch)?;
     greet(&sink, &mut first, 512)?;
     std::thread::sleep(Duration::from_millis(500));

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use super::flow::MAX_LEN;
 
-/// What the relay does wrong with what it relays.
+/// Faults that the relay adds on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// Nothing.

@@ -22,7 +22,7 @@ pub const MAX_LEN: usize = 2048;
 pub struct Way {
     /// The subject's entry.
     pub address: SocketAddr,
-    /// What listens there.
+    /// The protocol that listens there.
     pub entry: Entry,
     /// The lab's target.
     pub target: SocketAddr,
@@ -58,7 +58,7 @@ impl Way {
 pub struct Flow {
     /// The socket, connected to the subject.
     pub socket: UdpSocket,
-    /// What goes around its datagrams.
+    /// The wrapping of its datagrams.
     pub wrap: Wrap,
     number: u32,
     next: u64,

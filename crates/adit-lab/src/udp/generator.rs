@@ -15,11 +15,11 @@ use super::flow::Flow;
 
 /// Datagrams per call.
 const BATCH: usize = 64;
-/// What is not sent in time is made up for, up to so many datagrams or one part of a second's worth.
+/// Late datagrams are sent in a burst: at most so many, or those of this part of a second.
 const MOST_DUE: f64 = 64.0;
 const MOST_LATE: f64 = 1.0 / 500.0;
 
-/// What to send.
+/// The datagrams to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
     /// Payload bytes of each datagram.
@@ -28,7 +28,7 @@ pub struct Offer {
     pub rate: f64,
     /// The kernel cuts one message into many datagrams (`UDP_SEGMENT`), as it does for QUIC.
     pub gso: bool,
-    /// What the receiver does with them.
+    /// The receiver's treatment of them.
     pub kind: Kind,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel counts while datagrams pass: drops at sockets, fragments, tracked connections.
+//! The kernel's counters while datagrams pass: drops at sockets, fragments, tracked connections.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -54,7 +54,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// What the project's bars are decided by.
+    /// The sizes that decide the project's bars.
     #[must_use]
     pub fn usual(window: Duration) -> Self {
         Self { window, rate: 40_000.0, low_rate: 5_000.0, flows: 100, idle_flows: 3_000, most: 4e6 }

@@ -25,7 +25,7 @@ const SOURCE_KEEPS: f64 = 0.95;
 /// How often a rate is tried before it counts as too high.
 const TRIES: usize = 3;
 
-/// What a run at one rate gave.
+/// The result of a run at one rate.
 struct Outcome {
     values: Values,
     loss: f64,
@@ -128,7 +128,7 @@ struct Search<'a> {
     flows: Vec<Flow>,
 }
 
-/// What a rate turned out to be.
+/// The verdict on a rate.
 enum Verdict {
     Free(Outcome),
     Lossy,
@@ -205,7 +205,7 @@ pub(super) fn highest(running: &Running, way: &Way, len: usize, gso: bool, sizes
     Ok(values)
 }
 
-/// What is left of the peak when more is offered than can be carried, and who counted what was lost.
+/// The share of the peak that is left when more is offered than can be carried, and the counters of the losses.
 pub(super) fn overload(running: &Running, way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
     let _pinned = Pinned::new(running)?;
     let (sink, flows) = ready(way, 1, len, true)?;

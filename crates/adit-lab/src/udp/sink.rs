@@ -38,7 +38,7 @@ pub enum Reading {
     Merged,
 }
 
-/// What arrived of one flow.
+/// The datagrams of one flow that arrived.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
     /// Different datagrams.
@@ -141,7 +141,7 @@ impl Sink {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What arrived so far.
+    /// The datagrams that arrived so far.
     pub fn arrived(&self) -> MutexGuard<'_, Arrived> {
         self.shared.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,7 +160,7 @@ impl Sink {
         last
     }
 
-    /// Checks that whatever came was sent, once and to the right place.
+    /// Checks that every datagram that came was sent, once and to the right place.
     ///
     /// # Errors
     /// If not.
@@ -204,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// What the sink does when nothing waits.
+    /// The sink's behaviour when nothing waits.
     fn rest(&self) {
         if self.reading == Reading::Prompt {
             let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! What goes around a datagram on its way to the subject.
+//! The wrapping of a datagram on its way to the subject.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -74,7 +74,8 @@ impl Wrap {
         Ok(Self { address: address(target)?, kind: Kind::Socks5 })
     }
 
-    /// What a Shadowsocks client sends. `seed` makes session and salts: it must not be used twice with one server.
+    /// Wraps datagrams as a Shadowsocks client does. `seed` makes session and salts: do not use it
+    /// twice with one server.
     ///
     /// # Errors
     /// If the lab does not speak `method`.

@@ -1,8 +1,8 @@
-//! What the published rule against fully encrypted traffic says of the first packets of connections.
+//! The verdict of the published rule against fully encrypted traffic on the first packets of connections.
 //!
 //! The rule (Wu and others, USENIX Security 2023, "How the Great Firewall of China Detects and Blocks Fully Encrypted
 //! Traffic"; the thresholds agree with nDPI's) looks at the payload of the first segment from client to server that
-//! carries any. What is not exempt may be blocked.
+//! carries any. It may block a connection that no exemption saves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,7 +98,7 @@ pub fn exemptions(first: &[u8]) -> Vec<Exemption> {
     if first.is_empty() { Vec::new() } else { ALL.into_iter().filter(holds).collect() }
 }
 
-/// What was found at one server port, or for one subject.
+/// The findings at one server port, or for one subject.
 #[derive(Debug, Default, Serialize)]
 pub struct Finding {
     /// First packets that were looked at.
@@ -111,7 +111,7 @@ pub struct Finding {
     pub bits: Option<(f64, f64)>,
     /// Payload lengths of the first packets: least and most.
     pub lengths: Option<(usize, usize)>,
-    /// What the server did with probes, if it was probed.
+    /// The server's reaction to probes, if it was probed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed: Option<Probed>,
 }
@@ -180,7 +180,7 @@ impl Probing {
     fn plan(&self) -> Result<probe::Plan> {
         /// Longest probe: what fits the buffers of most systems.
         const MOST: usize = 1 << 20;
-        /// Servers bound how many strangers they keep from one address.
+        /// Servers bound the unauthenticated connections that they keep from one address.
         const AT_ONCE: usize = 16;
         ensure!((0.1..=3600.0).contains(&self.patience), "patience out of range: {}", self.patience);
         let mut lengths = if self.lengths.is_empty() { probe::usual_lengths() } else { self.lengths.clone() };
@@ -281,7 +281,7 @@ pub fn drive(
     })?;
     running.link()?;
     let path = Path { address: running.address, entry: running.entry, target: target.address() };
-    let tap = tap.context("nothing lies between the halves of this subject")?;
+    let tap = tap.context("cannot capture a link: the subject has no two halves")?;
     warm_up(&path, &mut running)?;
     let before = tap.openings().len();
     load::fresh(&path, connections, 1, Duration::ZERO)?;
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(exemptions(&[]), []);
     }
 
-    /// What holds for the first packet of a capture of one connection.
+    /// The exemptions of the first packet of a capture of one connection.
     fn captured(first: &[u8]) -> Vec<Exemption> {
         let mut writer = Writer::new(Vec::new()).unwrap();
         // The server's greeting does not count, nor what the client sends later.

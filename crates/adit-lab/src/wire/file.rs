@@ -33,7 +33,7 @@ const RESOLUTION: u16 = 9;
 pub struct Captured<'a> {
     /// Since 1970.
     pub time: Duration,
-    /// What it begins with; `None` if that is unknown here.
+    /// The type of its first header; `None` if it is unknown here.
     pub link: Option<Link>,
     /// Its bytes, as far as they were captured.
     pub bytes: &'a [u8],

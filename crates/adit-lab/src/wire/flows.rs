@@ -21,7 +21,7 @@ const MAX_TRIPS: usize = 1024;
 /// Upper ends of the size classes below a full segment, in payload bytes.
 pub const CLASSES: [usize; 4] = [127, 511, 1023, usize::MAX];
 
-/// What one side of a flow sent.
+/// The packets that one side of a flow sent.
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct Direction {
     /// Packets of all kinds.
@@ -169,9 +169,9 @@ pub struct Flow {
     pub server: SocketAddr,
     /// Payload bytes of a full segment: what the two agreed on, less options; for UDP the largest seen.
     pub full_size: usize,
-    /// What the client sent.
+    /// The client's packets.
     pub up: Direction,
-    /// What the server sent.
+    /// The server's packets.
     pub down: Direction,
 }
 

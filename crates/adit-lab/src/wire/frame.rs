@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a frame begins with; the numbers are those of capture files (LINKTYPE_).
+/// The type of a frame's first header; the numbers are those of capture files (LINKTYPE_).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// 1: Ethernet, with up to two VLAN tags. Loopback of Linux looks like this.
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-/// What a packet carries.
+/// The payload of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// A TCP segment.
@@ -93,7 +93,7 @@ pub struct Packet<'a> {
     pub from: SocketAddr,
     /// Where to.
     pub to: SocketAddr,
-    /// What it carries.
+    /// Its payload.
     pub transport: Transport,
     /// Bytes of payload, whether captured or not.
     pub len: usize,

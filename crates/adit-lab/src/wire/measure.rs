@@ -1,4 +1,4 @@
-//! What a subject puts on the wire between its two halves during downloads of a fixed size.
+//! The traffic of a subject between its two halves during downloads of a fixed size.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -74,7 +74,10 @@ pub fn drive(path: &Path, running: &Running, count: usize) -> Result<Values> {
     })?;
     ensure!(dropped == 0, "the kernel had no room for {dropped} frames");
     let flows: Vec<Flow> = flows.into_iter().filter(|flow| flow.protocol == "tcp").collect();
-    ensure!(flows.iter().any(|flow| flow.down.bytes > 0), "nothing was seen on port {link}");
+    ensure!(
+        flows.iter().any(|flow| flow.down.bytes > 0),
+        "no payload from the server was seen on port {link}"
+    );
     Ok(figures(&flows))
 }
 

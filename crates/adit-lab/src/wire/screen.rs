@@ -1,4 +1,4 @@
-//! What is shown while an interface is listened to: the busiest flows on a terminal, plain lines elsewhere.
+//! The display while an interface is captured: the busiest flows on a terminal, plain lines elsewhere.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stderr, stdout};

@@ -25,7 +25,7 @@ pub struct Tap {
     kept: Arc<Mutex<Kept>>,
 }
 
-/// What connections began with.
+/// The first bytes of connections.
 #[derive(Debug, Default)]
 struct Kept {
     openings: Vec<Vec<u8>>,
@@ -64,7 +64,7 @@ impl Tap {
         self.server
     }
 
-    /// What each connection began with, as the first read found it.
+    /// The first bytes of each connection, as the first read returned them.
     #[must_use]
     pub fn openings(&self) -> Vec<Vec<u8>> {
         lock(&self.kept).openings.clone()

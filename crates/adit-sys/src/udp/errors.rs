@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::control::{Control, int};
 use super::name::Name;
 
-/// What became of a datagram that was sent earlier (ip(7), `IP_RECVERR`).
+/// The fate of a datagram that was sent earlier (ip(7), `IP_RECVERR`).
 #[derive(Debug)]
 pub struct QueuedError {
     /// The error, for instance `ECONNREFUSED` or `EMSGSIZE`.

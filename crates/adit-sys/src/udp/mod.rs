@@ -25,7 +25,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Most payload bytes of one datagram, and of one message that is to be cut into segments: what IPv4 leaves.
 pub const MAX_PAYLOAD: usize = 65_507;
 
-/// What the kernel does with a datagram that is larger than the path takes.
+/// The kernel's treatment of a datagram that is larger than the path takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fragmentation {
     /// As the system is set up, which mostly is: fragment what is larger than the path is known to take.
@@ -37,7 +37,7 @@ pub enum Fragmentation {
 /// Sets [`Fragmentation`] for both families that `socket` may serve.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn set_fragmentation(socket: impl AsFd, is_v6: bool, wanted: Fragmentation) -> io::Result<()> {
     let (v4, v6) = match wanted {
         Fragmentation::Allow => (libc::IP_PMTUDISC_WANT, libc::IPV6_PMTUDISC_WANT),
@@ -52,7 +52,7 @@ pub fn set_fragmentation(socket: impl AsFd, is_v6: bool, wanted: Fragmentation) 
 /// Bytes that a datagram to the connected peer may have with its IP header, as far as is known.
 ///
 /// # Errors
-/// What `getsockopt` reports, `ENOTCONN` for a socket without a peer.
+/// The error of `getsockopt`, `ENOTCONN` for a socket without a peer.
 pub fn path_mtu(socket: impl AsFd, is_v6: bool) -> io::Result<usize> {
     let (level, name) =
         if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
@@ -64,7 +64,7 @@ pub fn path_mtu(socket: impl AsFd, is_v6: bool) -> io::Result<usize> {
 /// book-keeping, and so does the result.
 ///
 /// # Errors
-/// What `setsockopt` and `getsockopt` report.
+/// The error of `setsockopt` or `getsockopt`.
 pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> {
     set_buffer(&socket, bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
 }
@@ -72,7 +72,7 @@ pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> 
 /// As [`set_receive_buffer`], for datagrams on their way out.
 ///
 /// # Errors
-/// What `setsockopt` and `getsockopt` report.
+/// The error of `setsockopt` or `getsockopt`.
 pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> {
     set_buffer(&socket, bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
 }
@@ -81,7 +81,7 @@ pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> {
 /// hold 65,535 bytes.
 ///
 /// # Errors
-/// What `setsockopt` reports; kernels before 5.0 have no such option.
+/// The error of `setsockopt`; kernels before 5.0 have no such option.
 pub fn set_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
     set_int(&socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
 }
@@ -94,7 +94,7 @@ pub fn knows_segments(socket: impl AsFd) -> bool {
 /// Reports with each datagram how many were lost for want of room; [`Meta::dropped`].
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn report_drops(socket: impl AsFd) -> io::Result<()> {
     set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
 }
@@ -102,7 +102,7 @@ pub fn report_drops(socket: impl AsFd) -> io::Result<()> {
 /// Reports with each datagram the address it was sent to; [`Meta::to`].
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn report_destination(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
     if is_v6 {
         set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
@@ -114,7 +114,7 @@ pub fn report_destination(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
 /// Reports with each datagram its traffic class, with the marks of congestion (RFC 3168); [`Meta::class`].
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn report_class(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
     if is_v6 {
         set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
@@ -123,10 +123,10 @@ pub fn report_class(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
 }
 
 /// Keeps what ICMP says about earlier datagrams for [`take_error`]. The next call on the socket then fails once with
-/// the error, whatever its destination.
+/// the error, for any destination.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 pub fn queue_errors(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
     if is_v6 {
         set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
@@ -138,7 +138,7 @@ pub fn queue_errors(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
 /// `EIO`. For tests of the ways around it.
 ///
 /// # Errors
-/// What `setsockopt` reports.
+/// The error of `setsockopt`.
 #[doc(hidden)]
 pub fn refuse_segments(socket: impl AsFd) -> io::Result<()> {
     set_int(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
@@ -148,7 +148,7 @@ pub fn refuse_segments(socket: impl AsFd) -> io::Result<()> {
 /// of the ways around them.
 ///
 /// # Errors
-/// What the kernel reports, where filters are not to be had.
+/// The kernel's error where it has no filters.
 #[doc(hidden)]
 pub fn refuse_batches() -> io::Result<()> {
     /// Number of the system call in `struct seccomp_data`.

@@ -6,7 +6,7 @@ use std::ptr;
 use super::control::{Control, int};
 use super::name::Name;
 
-/// What the kernel said about one received message.
+/// The kernel's notes on one received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
     /// Bytes in its buffer.
@@ -90,7 +90,7 @@ impl Receiver {
         Ok(1)
     }
 
-    /// What was said about message `at` of the last call; `None` beyond those, and without a usable sender.
+    /// The notes on message `at` of the last call; `None` beyond those, and without a usable sender.
     pub fn meta(&self, at: usize) -> Option<Meta> {
         let header = self.headers.get(at)?;
         let from = self.names[at].read()?;

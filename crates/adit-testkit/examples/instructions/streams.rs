@@ -13,7 +13,7 @@ use adit_proto::socks::{Auth, Event, SocksServer};
 use adit_proto::wire::{Layer, Opened};
 use adit_testkit::{FixedRng, epoch};
 
-/// What a relay writes at once at most here.
+/// Most bytes that a relay writes at once here.
 const WRITE: usize = 64 * 1024;
 /// Writes before those that count: sizes ramp up.
 const WARM_UP: u32 = 16;

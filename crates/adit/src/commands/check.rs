@@ -1,4 +1,4 @@
-//! `adit check`: everything that is wrong with a configuration, at once.
+//! `adit check`: all errors of a configuration at once.
 
 use std::io;
 use std::process::ExitCode;
@@ -71,7 +71,7 @@ fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
     }
 }
 
-/// What would run.
+/// A summary of the configuration that would run.
 fn summary(config: &Config) -> String {
     let mut out = String::from("ok\n");
     for inbound in &config.inbounds {

@@ -20,7 +20,7 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
     let found = DEFAULTS.into_iter().find(|path| Path::new(path).exists());
     found.map(|path| vec![path.into()]).ok_or_else(|| {
         let error = Diagnostic::error(&DEFAULTS[0].into(), "", format!("no such file, nor {}", DEFAULTS[1]));
-        error.hint("-c names a file; `adit config example` prints one to begin with").into()
+        error.hint("name a file with -c; `adit config example` prints one to begin with").into()
     })
 }
 

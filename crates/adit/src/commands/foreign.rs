@@ -9,7 +9,7 @@ use adit_config::dialect::{Loaded, opensnell};
 use crate::commands::files;
 use crate::shadowsocks;
 
-/// Whose file it is.
+/// The program that the file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// `snell-server` or `snell-client`.
@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// What this build makes of the file, and what it says about it.
+    /// The configuration that this build makes of the file, with its warnings.
     ///
     /// # Errors
     /// Everything that keeps it from running.
@@ -79,10 +79,10 @@ impl Format {
         }
     }
 
-    /// What the file means in adit's own words.
+    /// The file as adit's own configuration.
     ///
     /// # Errors
-    /// Everything that is wrong, and what there are no words for.
+    /// Everything that is wrong, and every setting that `adit.toml` lacks.
     pub(super) fn convert(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
             Read::Config(loaded) => Ok(*loaded),
@@ -120,12 +120,12 @@ enum Read {
     Setup(Family, Box<Setup>),
 }
 
-/// Refuses what `adit.toml` has no words for, each by its name.
+/// Refuses settings that `adit.toml` does not have, each by its name.
 fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
     let Setup { config, process, acl, acl_of, control, online, diagnostics: mut found } = setup;
     let mut refuse = |key: &str, is_there: bool, hint: &str| {
         if is_there {
-            let error = Diagnostic::error(&file.into(), key, "adit.toml has no words for it");
+            let error = Diagnostic::error(&file.into(), key, "adit.toml has no such setting");
             found.push(error.hint(hint));
         }
     };
@@ -140,7 +140,7 @@ fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
     }
     let mut warn = |key: &str, is_there: bool, hint: &str| {
         if is_there {
-            let problem = "left out: adit.toml has no words for it";
+            let problem = "left out: adit.toml has no such setting";
             found.push(Diagnostic::warning(&file.into(), key, problem).hint(hint));
         }
     };

@@ -77,7 +77,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     serve::run(&loaded.config)
 }
 
-/// What the file says, overruled by the command line.
+/// The settings of the file, overruled by the command line.
 fn merged(log: &Log, flags: &LogArgs) -> Log {
     let asked = match flags.verbose {
         0 => flags.log_level,

@@ -1,4 +1,4 @@
-//! `adit share`: a server as its clients want to read it; `adit import`: the other way round.
+//! `adit share` prints a server for its clients; `adit import` reads such lines.
 
 use std::path::Path;
 
@@ -127,7 +127,7 @@ fn host(inbound: &Inbound, given: Option<&str>) -> anyhow::Result<Host> {
     }
 }
 
-/// Every form under its heading; what a form cannot say is said in its place.
+/// Every form under its heading; in place of a form that cannot express the server stands the reason.
 pub(super) fn all(deployment: &Deployment, forms: &[Form]) -> String {
     all_by(forms, |form| share::share(form, deployment))
 }

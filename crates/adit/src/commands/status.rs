@@ -1,4 +1,4 @@
-//! `adit status`: what a running adit does.
+//! `adit status`: the state of a running adit.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -238,7 +238,7 @@ fn users(status: &Status) -> String {
     if users.is_empty() && rest.is_empty() { String::new() } else { format!("{users}{rest}") }
 }
 
-/// What was refused, by cause; nothing where nothing was.
+/// A table of refused connections by cause; empty if there are none.
 fn refused(status: &Status) -> String {
     let mut table = new_table(&["refused by", "cause"], &["connections"]);
     for inbound in &status.inbounds {

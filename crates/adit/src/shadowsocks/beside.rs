@@ -9,7 +9,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// What `cores` do until `stopper` ends them.
+    /// Keeps `cores` running until `stopper` ends them.
     pub(super) fn new(stopper: Stopper, cores: Cores) -> Self {
         Self { stopper, cores: Some(cores) }
     }

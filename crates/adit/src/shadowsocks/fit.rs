@@ -16,7 +16,7 @@ use super::process;
 /// Takes out what is not in this build and can be missed, with a warning each.
 ///
 /// # Errors
-/// What is not in this build and cannot be missed, behind the warnings.
+/// The features that the setup needs and this build lacks, after the warnings.
 pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
     let mut fitter = Fitter { program: program.into(), found: std::mem::take(&mut setup.diagnostics) };
     if let Some(path) = setup.acl.take() {
@@ -100,7 +100,7 @@ impl Fitter {
             }
         }
         if inbounds.is_empty() && !is_manager {
-            self.error("local_port", "nothing is left to listen for", "give a port of protocol socks");
+            self.error("local_port", "no TCP or UDP listener is left", "give a port of protocol socks");
         }
     }
 }

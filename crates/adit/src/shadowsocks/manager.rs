@@ -50,7 +50,7 @@ async fn bind(manager: &Manager) -> anyhow::Result<MessageSocket> {
     match address {
         ManagerAddress::Unix(path) => {
             let socket = MessageSocket::bind_unix(&path);
-            tracing::info!(socket = %path.display(), "taking orders");
+            tracing::info!(socket = %path.display(), "accepting manager commands");
             socket.with_context(|| format!("manager_address: cannot listen on {}", path.display()))
         }
         ManagerAddress::Udp(target) => {
@@ -61,9 +61,9 @@ async fn bind(manager: &Manager) -> anyhow::Result<MessageSocket> {
             let addr = socket.local_addr().unwrap_or(addr);
             if !addr.ip().to_canonical().is_loopback() {
                 let hint = "listen on 127.0.0.1 or on a unix socket";
-                tracing::warn!(hint, "everybody who reaches the manager's port can give orders");
+                tracing::warn!(hint, "everyone who reaches the manager's port can add and remove servers");
             }
-            tracing::info!(socket = %addr, "taking orders");
+            tracing::info!(socket = %addr, "accepting manager commands");
             Ok(socket)
         }
     }
@@ -177,7 +177,7 @@ impl Servers {
         Ok(())
     }
 
-    /// One of the servers that the file names. What keeps one from starting does not keep the others.
+    /// One of the servers that the file names. A failed start of one does not keep the others from starting.
     fn begin(&mut self, inbound: Inbound) {
         let InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return };
         let Some(number) = inbound.listen.first().map(std::net::SocketAddr::port) else { return };
@@ -239,7 +239,7 @@ mod tests {
         (!parts.is_empty()).then(|| String::from_utf8(parts.concat()).unwrap())
     }
 
-    /// What the real managers have answered, word for word.
+    /// Answers of the real managers, word for word.
     #[test]
     fn recorded_exchanges() {
         let vectors: serde_json::Value =
@@ -263,7 +263,7 @@ mod tests {
         for (family, want) in [(Family::Libev, "port is not available"), (Family::Rust, "cannot listen on")] {
             let (running, mut servers) = servers(family);
             let addr = std::net::SocketAddr::new(servers.manager.hosts[0], 28_200);
-            #[expect(clippy::disallowed_methods, reason = "whoever has the port is a plain socket")]
+            #[expect(clippy::disallowed_methods, reason = "the holder of the port is a plain socket")]
             let taken = std::net::TcpListener::bind(addr).unwrap();
             let add = "add: {\"server_port\":28200,\"password\":\"p\"}";
             let answer = text(&mut servers, add).unwrap();

@@ -1,7 +1,7 @@
 //! The programs of shadowsocks-libev and shadowsocks-rust: their flags, files and exit statuses.
 //!
-//! What is asked for and is not in this build is never left out in silence: what would let more through than was meant
-//! is an error, and what makes something slower or absent is one warning.
+//! A requested feature that this build lacks is never left out in silence. It is an error if its absence lets more
+//! traffic through than was meant, and one warning if its absence makes something slower or leaves it out.
 
 mod beside;
 mod fit;

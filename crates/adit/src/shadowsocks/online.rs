@@ -21,7 +21,7 @@ use crate::serve;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Pause after a list that could not be had; it doubles up to the usual interval.
 const PAUSE: Duration = Duration::from_secs(10);
-/// What findings about a list name in the place of its address, which may hold a token.
+/// Name of a list in findings. Its address may hold a token.
 const NAME: &str = "online_config";
 
 /// Where a list is.
@@ -73,7 +73,7 @@ struct Follower {
     group: GroupHandle,
     taken: Vec<Tag>,
     stop: Stop,
-    /// What was complained of last: the same is not said twice in a row.
+    /// The last complaint: the same one is not logged twice in a row.
     said: String,
 }
 

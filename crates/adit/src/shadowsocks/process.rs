@@ -1,4 +1,4 @@
-//! What the process itself does: its number in a file, its user.
+//! The process's own affairs: its number in a file, its user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,13 +37,13 @@ pub(super) fn is_user(user: &str) -> bool {
     User::find(user).is_ok_and(|user| user.is_current())
 }
 
-/// What is held until the end: the file, and whatever was started before it.
+/// Things that are held until the end: the file, and everything that was started before it.
 pub(super) struct Settled<T> {
     _control: T,
     _pid_file: Option<PidFile>,
 }
 
-/// The last steps of a start, once the ports are open: the file, the user, and the word to whoever has started it.
+/// The last steps of a start, once the ports are open: the file, the user, and the report to the starting process.
 pub(super) fn settle<T>(program: &str, process: &Process, control: T) -> anyhow::Result<Settled<T>> {
     let pid_file = process.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let Some(name) = &process.user {
@@ -52,7 +52,7 @@ pub(super) fn settle<T>(program: &str, process: &Process, control: T) -> anyhow:
     }
     if process.daemonize && background::is_background() {
         logging::to_system(program);
-        background::is_up().context("cannot let go of the terminal")?;
+        background::is_up().context("cannot detach from the terminal")?;
     }
     Ok(Settled { _control: control, _pid_file: pid_file })
 }

@@ -38,7 +38,7 @@ pub(super) fn start(
                     if let Err(error) = &sent
                         && is_heard
                     {
-                        tracing::warn!(%error, "the manager does not hear the reports");
+                        tracing::warn!(%error, "cannot send reports to the manager");
                     }
                     is_heard = sent.is_ok();
                 }

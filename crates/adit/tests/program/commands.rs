@@ -167,7 +167,7 @@ fn lines_of_other_clients() {
     );
     let (status, out, err) = dir.run(&["import", "c.yaml"]);
     assert!(status == 1 && out.is_empty() && !err.contains("secret"), "{err}");
-    assert!(err.starts_with("c.yaml:2:62: proxies[0].smux: adit has no words for it"), "{err}");
+    assert!(err.starts_with("c.yaml:2:62: proxies[0].smux: adit has no such setting"), "{err}");
     assert_eq!(dir.run(&["import", "c.yaml", "--form", "v2ray"]).0, 2);
 }
 

@@ -60,7 +60,7 @@ fn what_was_converted_moves_bytes() {
 }
 
 #[test]
-fn what_has_no_words_is_named() {
+fn settings_that_adit_toml_lacks_are_named() {
     let dir = Dir::new();
     for (name, key) in [
         ("ss-server", "\"acl\":\"/etc/a.acl\""),
@@ -71,7 +71,10 @@ fn what_has_no_words_is_named() {
         dir.file("old.json", &format!("{{{SERVER},{key}}}"));
         let (status, out, err) = dir.run(&["convert", "--as", name, "old.json"]);
         let word = key.split('"').nth(1).unwrap();
-        assert!(status == 1 && err.contains(word) && err.contains("no words"), "{name} {key}: {out}{err}");
+        assert!(
+            status == 1 && err.contains(word) && err.contains("no such setting"),
+            "{name} {key}: {out}{err}"
+        );
         assert!(out.is_empty() && !err.contains("hunter2"), "{out}{err}");
     }
     dir.file("old.json", &format!("{{{SERVER},\"acl\":\"none.acl\"}}"));

@@ -12,7 +12,7 @@ use crate::support::{Dir, PATIENCE, Running, link, round_trip};
 const TARGET: &str = "127.0.0.1:7000";
 const LOCAL: &str = "127.0.0.1:8000";
 const PORT: u16 = 29900;
-/// What this program does when it is started again, in one of the networks.
+/// The variable that tells this program its role when it is started again, in one of the networks.
 const INSIDE: &str = "ADIT_TEST_INSIDE";
 
 /// Two networks with a link between them, removed when dropped.
@@ -123,7 +123,7 @@ fn segments_of_tcp_pass_both_ways() {
     }
 }
 
-/// What runs in the networks.
+/// The part that runs in the networks.
 #[test]
 #[ignore = "is started by the other one"]
 fn inside() {

@@ -40,8 +40,8 @@ impl Client {
         String::from_utf8(buffer[..len.unwrap_or_else(|error| panic!("{order}: {error}"))].to_vec()).unwrap()
     }
 
-    /// What has gone through a port, once it is no less than `least`: the last bytes of a relay are counted when it has
-    /// its next turn.
+    /// The bytes through a port, once there are at least `least`. The last bytes of a relay are counted at its
+    /// next turn.
     fn bytes(&self, port: u16, least: u64) -> u64 {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -142,7 +142,7 @@ fn the_manager_of_rust_on_a_port() {
     let ip = host.ip().to_string();
     let line = ["manager", "--manager-addr", &at, "-s", &ip, "-m", "aes-128-gcm", "-U"];
     let running = Running::start(dir.command(link(&dir, "ssservice"), &line));
-    running.line("taking orders");
+    running.line("accepting manager commands");
     exercise(&dir, &Client::udp(host), host, "ok\n");
     stop(running);
 }

@@ -108,21 +108,21 @@ fn a_shortage_of_descriptors_is_one_warning_on_all_event_loops() {
     let mut running = Running::start(dir.command("sh", &limited));
     let address = running.address();
     let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok();
-    let strangers: Vec<_> = (0..150).map(connect).collect();
+    let unauthenticated: Vec<_> = (0..150).map(connect).collect();
     running.line("cannot accept connections");
     thread::sleep(Duration::from_millis(500));
     assert!(running.is_running());
     running.signal("KILL");
     let (_, log) = running.end();
     assert_eq!(log.matches("cannot accept connections").count(), 1, "{log}");
-    drop(strangers);
+    drop(unauthenticated);
 }
 
 #[test]
 fn a_control_socket_that_cannot_be_made_says_why() {
     let dir = Dir::new();
     dir.file("plain", "not a socket");
-    for (path, hint) in [("plain", "it is no socket"), ("nowhere/s.sock", "its folder must exist")] {
+    for (path, hint) in [("plain", "it is not a socket"), ("nowhere/s.sock", "create its folder")] {
         let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n";
         dir.file("adit.toml", &format!("[admin]\nsocket = \"{path}\"\n{inbound}"));
         let (status, _, err) = dir.run(&["run"]);

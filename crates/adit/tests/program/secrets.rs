@@ -6,7 +6,7 @@ use crate::support::{Dir, PSK, echo, round_trip, socks5};
 /// A name that no resolver knows.
 const NAME: &str = "canary-of-the-mine.invalid";
 
-/// What server and client write while connections succeed and fail.
+/// The log of server and client while connections succeed and fail.
 fn logs(head: &str, flags: &[&str]) -> [(String, u16); 2] {
     let dir = Dir::new();
     let (server, client) = pair(&dir, head, flags);

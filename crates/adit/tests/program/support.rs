@@ -42,7 +42,7 @@ impl Dir {
     pub(crate) fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
         command.args(args).current_dir(&self.0).env_remove("NO_COLOR").stdin(Stdio::null());
-        // What users have used is kept with the test.
+        // The counters of users are kept with the test.
         command.env_remove("STATE_DIRECTORY").env("XDG_STATE_HOME", &self.0);
         command
     }
@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// A target that sends back whatever comes; gone with the process of the tests.
+/// A target that sends back all bytes; gone with the process of the tests.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

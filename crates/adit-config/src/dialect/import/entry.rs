@@ -147,7 +147,7 @@ impl<'v> Entry<'v> {
             if is_known || says_nothing(&member.value) {
                 continue;
             }
-            let mut problem = Problem::new("adit has no words for it");
+            let mut problem = Problem::new("adit has no such setting");
             let known = self.taken.iter().copied().filter(|key| !key.is_empty());
             problem.hint = value::closest(key, known).map(|key| format!("did you mean `{key}`?"));
             report.error(member.at, self.path(&value::excerpt(key)), problem);

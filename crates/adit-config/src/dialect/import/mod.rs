@@ -8,7 +8,7 @@
 //! links        snell://..., ss://...        one per line
 //! ```
 //!
-//! Entries of Snell and Shadowsocks are read, and of a whole file nothing else matters. A field that adit has no words for
+//! Entries of Snell and Shadowsocks are read, and of a whole file nothing else matters. A field that adit does not know
 //! is an error with its place when it says something, since the connection may depend on it; what only concerns how
 //! a client shows or tests a server is passed over. Entries of other protocols are left out with a warning each.
 
@@ -47,7 +47,7 @@ pub(super) enum Dialect {
 /// Reads a text; `file` is its name in messages. Without `form` the text says by its shape what it is.
 ///
 /// # Errors
-/// Everything that is wrong with it, and everything in it that adit has no words for.
+/// Everything that is wrong with it, and every field in it that adit does not know.
 pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len()?;

@@ -125,12 +125,15 @@ fn what_cannot_be_said_is_named_with_its_place() {
     for (text, want) in [
         (
             "n = snell, a, 1, psk=k, shadow-tls-password=x",
-            "t:1:25: n.shadow-tls-password: adit has no words for it\n",
+            "t:1:25: n.shadow-tls-password: adit has no such setting\n",
         ),
-        ("n = snell, a, 1, psk=k, underlying-proxy=m", "t:1:25: n.underlying-proxy: adit has no words"),
+        (
+            "n = snell, a, 1, psk=k, underlying-proxy=m",
+            "t:1:25: n.underlying-proxy: adit has no such setting",
+        ),
         (
             "n = snell, a, 1, psk=k, versoin=4",
-            "t:1:25: n.versoin: adit has no words for it\n  hint: did you mean `version`?",
+            "t:1:25: n.versoin: adit has no such setting\n  hint: did you mean `version`?",
         ),
         ("n = snell, a, x, psk=k", "t:1:15: n.port: no whole number from 1 to 65535"),
         ("n = snell, a, 1, version=4", "t:1:1: n.psk: missing"),
@@ -141,20 +144,20 @@ fn what_cannot_be_said_is_named_with_its_place() {
         ("[Proxy]\nn = snell, a, 1, psk=k, k\n", "t:2:25: n: a value without a key"),
         (
             "proxies:\n- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  dialer-proxy: x\n",
-            "t:7:3: proxies[0].dialer-proxy: adit has no words",
+            "t:7:3: proxies[0].dialer-proxy: adit has no such setting",
         ),
         (
             "- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  obfs-opts:\n    mode: http\n    path: /\n",
-            "t:8:5: [0].obfs-opts.path: adit has no words",
+            "t:8:5: [0].obfs-opts.path: adit has no such setting",
         ),
         ("- name: n\n  type: snell\n  server: a\n  psk: *k\n", "t:4:8: no anchor of this name stands"),
         (
             "x: &x {psk: k, dialer-proxy: y}\nproxies:\n- {<<: *x, name: n, type: snell, server: a, port: 1}\n",
-            "t:1:16: proxies[0].dialer-proxy: adit has no words",
+            "t:1:16: proxies[0].dialer-proxy: adit has no such setting",
         ),
         (
             "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\",\n\"version\":4,\n\"detour\":\"u\"}",
-            "t:3:1: detour: adit has no words",
+            "t:3:1: detour: adit has no such setting",
         ),
         (
             "{\"type\":\"snell\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"psk\":\"k\"}",
@@ -164,7 +167,7 @@ fn what_cannot_be_said_is_named_with_its_place() {
             "{\"outbounds\":[{\"type\":\"shadowsocks\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"method\":\"aes-128-gcm\",\"password\":\"p\",\"plugin\":\"v2ray-plugin\"}]}",
             "outbounds[0].plugin: only obfs-local is built in",
         ),
-        ("snell://k@a:1?version=4&shadow-tls=1#n", "t:1:25: link[0].shadow-tls: adit has no words"),
+        ("snell://k@a:1?version=4&shadow-tls=1#n", "t:1:25: link[0].shadow-tls: adit has no such setting"),
         ("snell://!!#n", "t:1:9: link[0]: neither base64"),
         ("ss://x\n", "t:1:1: link[0]: method and password are neither"),
         ("port: 1\n", "t:1:1: type: missing"),

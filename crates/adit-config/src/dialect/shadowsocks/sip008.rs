@@ -194,7 +194,7 @@ pub fn config(list: &List) -> Config {
     Config { inbounds: vec![inbound], outbounds, ..Config::default() }
 }
 
-/// Writes a document. Servers that SIP008 has no words for are left out: those with a key instead of a password, or
+/// Writes a document. Servers that SIP008 cannot express are left out: those with a key instead of a password, or
 /// with a plugin that takes arguments or datagrams.
 pub fn emit(list: &List) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::from("{\n  \"version\": 1,\n  \"servers\": ["));
