@@ -379,7 +379,9 @@ impl Merged<'_> {
         };
         let Some(listen) = listen else { return };
         let socket = SocketOptions { reuse_port: self.switch(Key::ReusePort), ..SocketOptions::default() };
-        let outbound = setup.config.outbounds[0].name.clone();
+        // Without an outbound, `choices` has reported why.
+        let Some(first) = setup.config.outbounds.first() else { return };
+        let outbound = first.name.clone();
         let name = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
         setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound, protocol });
     }
