@@ -58,7 +58,8 @@ fn absolute(path: &Path) -> PathBuf {
             Component::ParentDir => {
                 plain.pop();
             }
-            other => plain.push(other),
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(component),
         }
     }
     plain
