@@ -54,10 +54,12 @@ fn absolute(path: &Path) -> PathBuf {
     }
     let mut plain = PathBuf::new();
     for component in std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components() {
-        if component == Component::ParentDir {
-            plain.pop();
-        } else {
-            plain.push(component);
+        match component {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(component),
         }
     }
     plain

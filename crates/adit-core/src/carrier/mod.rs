@@ -5,6 +5,24 @@
 
 pub(crate) mod kcp;
 
+use std::io;
+use std::sync::Arc;
+
+use adit_config::model;
+use adit_net::udp::check_raw;
+
 pub(crate) use kcp::{
     Client, Context, KcpMetrics as Metrics, KcpStatus as Status, Link, Memory, MemoryStatus, Shared, serve,
 };
+
+/// The carrier beneath the streams of `outbound`, if it has one.
+///
+/// # Errors
+/// When it needs raw sockets and the system gives none: sessions are made later, when they are needed.
+pub(crate) fn for_outbound(outbound: &model::Outbound) -> io::Result<Option<Arc<Shared>>> {
+    let Some(carrier) = &outbound.dial.carrier else { return Ok(None) };
+    if carrier.kcp.raw_tcp {
+        check_raw()?;
+    }
+    Ok(Some(Arc::new(Shared::new(&outbound.name, &carrier.kcp))))
+}

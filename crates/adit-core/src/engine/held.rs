@@ -7,7 +7,6 @@ use std::time::Duration;
 use adit_config::model::{self, Config};
 use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
-use adit_net::udp::check_raw;
 
 use super::order::{Opening, Order, Put};
 use super::sockets::{self, Sockets};
@@ -173,17 +172,13 @@ impl HeldOutbound {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let mut plugins = Plugins::new(config.plugin_user.as_deref());
         let shared = outbound::Shared::new(model, config, &mut plugins).map_err(build)?;
-        let carrier = model.dial.carrier.as_ref();
-        if carrier.is_some_and(|carrier| carrier.kcp.raw_tcp) {
-            // Sessions are made when they are needed; that they cannot be is better said now.
-            check_raw().map_err(build)?;
-        }
+        let carrier = carrier::for_outbound(model).map_err(build)?;
         let cores = engine.cores();
         Ok(Self {
             model: Arc::new(model.clone()),
             shared: Arc::new(shared),
             metrics: metrics.unwrap_or_else(|| (0..cores).map(|_| Arc::default()).collect()),
-            carrier: carrier.map(|carrier| Arc::new(carrier::Shared::new(&model.name, &carrier.kcp))),
+            carrier,
             pacer: model.dial.pace.map(|pace| Arc::new(Pacer::new(pace))),
             plugins,
         })

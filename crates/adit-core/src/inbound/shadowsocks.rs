@@ -161,7 +161,7 @@ impl Filter for Memory<'_> {
 impl Factory for Arc<ShadowsocksServerShared> {
     fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
         let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Ok(None) };
-        Ok(Some(Arc::new(Arc::new((**self).renewed(server, accounts.clone())))))
+        Ok(Some(Arc::new(Self::new((**self).renewed(server, accounts.clone())))))
     }
 
     fn on_core(&self) -> Rc<dyn Serve> {

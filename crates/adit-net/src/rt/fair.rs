@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - A relay is bulk once a turn of it moved [`BULK_LEN`] bytes or left bytes unread. A smaller turn ends that, and so
-//!   does a pause of [`QUIET`].
-//! - The budget is [`TIME`] or [`TURNS`] per look. A turn that has begun is finished.
+//!   does a pause of `QUIET`.
+//! - The budget is `TIME` or [`TURNS`] per look. A turn that has begun is finished.
 //! - Bulk that its socket wakes goes behind the bulk that waits, so that bytes gather meanwhile and turns stay big.
 //! - A source whose bytes cost much (slow ciphers) reads less per turn, so that one turn fits the budget.
 //!
