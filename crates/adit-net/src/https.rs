@@ -60,16 +60,16 @@ impl HttpsClient {
     ///
     /// # Errors
     /// [`HttpsError::Http`].
-    pub async fn new(stream: TlsStream<Stream>) -> Result<Self, HttpsError> {
+    pub async fn new(stream: Box<TlsStream<Stream>>) -> Result<Self, HttpsError> {
         let is_closed = Rc::new(Cell::new(false));
         let is_two = alpn(&stream) == Some(b"h2");
         let io = TokioIo::new(stream);
         let sender = if is_two {
-            let (sender, connection) = http2::Builder::new(Local).handshake(io).await?;
+            let (sender, connection) = Box::pin(http2::Builder::new(Local).handshake(io)).await?;
             drive(connection, is_closed.clone());
             Sender::Two(sender)
         } else {
-            let (sender, connection) = http1::handshake(io).await?;
+            let (sender, connection) = Box::pin(http1::handshake(io)).await?;
             drive(connection, is_closed.clone());
             Sender::One(Mutex::new(sender))
         };

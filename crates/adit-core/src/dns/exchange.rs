@@ -196,7 +196,7 @@ async fn connect_link(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Duplex> 
         DnsTransport::Udp | DnsTransport::Tcp => Ok(Duplex::Plain(stream)),
         DnsTransport::Tls { name } | DnsTransport::Https { name, .. } => {
             let connector = dns.shared.tls.dot().map_err(io::Error::other)?;
-            Ok(Duplex::Tls(Box::new(shake_hands(&connector, name, stream).await?)))
+            Ok(Duplex::Tls(shake_hands(&connector, name, stream).await?))
         }
     }
 }
@@ -208,13 +208,17 @@ async fn connect_https(dns: &Rc<Dns>, upstream: &Upstream) -> Result<HttpsClient
     let stream = connect(dns, upstream).await?;
     let connector = dns.shared.tls.https().map_err(io::Error::other)?;
     let tls = shake_hands(&connector, name, stream).await?;
-    HttpsClient::new(tls).await.map_err(|error| ResolveError::Other(Arc::new(error)))
+    Box::pin(HttpsClient::new(tls)).await.map_err(|error| ResolveError::Other(Arc::new(error)))
 }
 
 /// A TLS session with the server `name`, a domain or an address.
-async fn shake_hands(connector: &TlsConnector, name: &str, stream: Stream) -> io::Result<TlsStream<Stream>> {
+async fn shake_hands(
+    connector: &TlsConnector,
+    name: &str,
+    stream: Stream,
+) -> io::Result<Box<TlsStream<Stream>>> {
     let host = name.parse().map_or_else(|_| Host::Name(name.into()), Host::Ip);
-    Box::pin(connector.connect(&host, stream)).await.map_err(io::Error::other)
+    Box::pin(connector.connect(&host, stream)).await.map(Box::new).map_err(io::Error::other)
 }
 
 /// A connection to the server, through its outbound if it has one.
