@@ -209,3 +209,64 @@ fn a_change_of_rules_holds_for_the_next_request_and_cuts_no_stream() {
     says(b"last");
     running.end();
 }
+
+/// A client whose Shadowsocks server is reached through a Snell server, all in this process.
+#[test]
+fn an_outbound_dials_through_another() {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = target.local_addr().unwrap();
+    // Reads to the end, and answers with the number of bytes.
+    thread::spawn(move || {
+        for stream in target.incoming() {
+            let mut stream = stream.unwrap();
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text).unwrap();
+            stream.write_all(format!("{}", text.len()).as_bytes()).unwrap();
+        }
+    });
+    let [snell, shadowsocks, socks] = [(); 3].map(|()| unused_addr());
+    let server = format!(
+        "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\
+         [[inbound]]\nprotocol = \"snell\"\nlisten = \"{snell}\"\npsk = \"a key of the tests\"\n\
+         [[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\nmethod = \"aes-128-gcm\"\n\
+         password = \"loopback\"\n"
+    );
+    let client = format!(
+        "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\
+         [[inbound]]\nprotocol = \"socks\"\nlisten = \"{socks}\"\noutbound = \"last\"\n\
+         [[outbound]]\nname = \"last\"\nprotocol = \"shadowsocks\"\nserver = \"{shadowsocks}\"\n\
+         method = \"aes-128-gcm\"\npassword = \"loopback\"\nthrough = \"first\"\n\
+         [[outbound]]\nname = \"first\"\nprotocol = \"snell\"\nserver = \"{snell}\"\npsk = \"a key of the tests\"\n\
+         half-close = \"on\"\n"
+    );
+    let parse = |text: &str| native::parse("t.toml", text).unwrap_or_else(|found| panic!("{found}")).config;
+    let (server, client) = (run(&parse(&server)), run(&parse(&client)));
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    let port = at.port().to_be_bytes();
+    stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, port[0], port[1]]).unwrap();
+    stream.read_exact(&mut [0; 12]).unwrap();
+    stream.write_all(&vec![7; 3_000_000]).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "3000000");
+    let inbounds = server.status().inbounds;
+    assert_eq!(inbounds.iter().map(|inbound| inbound.requests).collect::<Vec<_>>(), [1, 1]);
+    client.end();
+    server.end();
+}
+
+#[test]
+fn loops_of_outbounds_and_unknown_ones_are_errors_with_their_places() {
+    let outbound = |name: &str, through: &str| {
+        format!("[[outbound]]\nname = \"{name}\"\nprotocol = \"direct\"\nthrough = \"{through}\"\n")
+    };
+    let listen = "[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:1\"\n";
+    let found = native::parse("t.toml", &(listen.to_owned() + &outbound("a", "b") + &outbound("b", "a")));
+    let text = found.unwrap_err().to_string();
+    assert!(text.contains("t.toml:7:11") && text.contains("a loop of outbounds: a -> b -> a"), "{text}");
+    let found = native::parse("t.toml", &(listen.to_owned() + &outbound("home", "hone")));
+    let text = found.unwrap_err().to_string();
+    assert!(text.contains("t.toml:7:11") && text.contains("no such outbound: hone"), "{text}");
+}

@@ -166,7 +166,18 @@ pub struct Dialer {
 impl Dialer {
     /// A dialer that has names looked up by `resolver`; [`Dial::dns`] is up to that.
     pub fn new(dial: &Dial, resolver: Rc<dyn Resolve>) -> Self {
-        let Dial { family, egress, dns: _, fast_open, tcp, timeout, carrier: _, unix: _, pace: _ } = dial;
+        let Dial {
+            family,
+            egress,
+            dns: _,
+            fast_open,
+            tcp,
+            timeout,
+            carrier: _,
+            unix: _,
+            pace: _,
+            through: _,
+        } = dial;
         let (egress, tcp) = (egress.clone(), *tcp);
         Self { family: *family, egress, fast_open: *fast_open, tcp, timeout: *timeout, resolver }
     }

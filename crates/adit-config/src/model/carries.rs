@@ -80,6 +80,9 @@ impl Outbound {
 
     /// Whether it carries datagrams over sockets: those over streams are not compared in a group.
     pub fn sends_datagrams(&self) -> bool {
+        if self.dial.through.is_some() {
+            return false;
+        }
         match &self.protocol {
             OutboundProtocol::Direct => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
@@ -92,6 +95,9 @@ impl Config {
     /// Whether the outbound of this name carries datagrams, or may come to.
     pub fn carries_datagrams(&self, name: &str) -> bool {
         let Some(outbound) = self.outbound(name) else { return false };
+        if outbound.dial.through.is_some() {
+            return false;
+        }
         match &outbound.protocol {
             OutboundProtocol::Snell(client) => client.udp && client.version.has_datagrams(),
             OutboundProtocol::Group(group) => {

@@ -78,6 +78,28 @@ pub struct Config {
 }
 
 impl Config {
+    /// A loop of outbounds that dial through each other: the names along it, the first one again at its end.
+    pub fn through_loop(outbounds: &[Outbound]) -> Option<Vec<Tag>> {
+        let next = |name: &Tag| {
+            let outbound = outbounds.iter().find(|outbound| outbound.name == *name)?;
+            outbound.dial.through.clone()
+        };
+        outbounds.iter().find_map(|outbound| {
+            let mut path = vec![outbound.name.clone()];
+            while let Some(through) = next(path.last()?) {
+                let is_start = through == outbound.name;
+                path.push(through);
+                if is_start {
+                    return Some(path);
+                }
+                if path.len() > outbounds.len() {
+                    return None;
+                }
+            }
+            None
+        })
+    }
+
     /// The outbound of this name.
     pub fn outbound(&self, name: &str) -> Option<&Outbound> {
         self.outbounds.iter().find(|outbound| *outbound.name == *name)
@@ -453,6 +475,8 @@ pub struct Dial {
     pub unix: Option<PathBuf>,
     /// How fast the connections to one address send together; none with a carrier, which has a pace of its own.
     pub pace: Option<Pace>,
+    /// The outbound that carries every connection, in the place of TCP; never in a loop, and without datagrams.
+    pub through: Option<Tag>,
 }
 
 impl Default for Dial {
@@ -467,6 +491,7 @@ impl Default for Dial {
             carrier: None,
             unix: None,
             pace: None,
+            through: None,
         }
     }
 }

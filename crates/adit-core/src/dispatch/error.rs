@@ -19,6 +19,14 @@ pub(crate) enum OpenError {
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// The outbound that this one dials through opened no stream.
+    #[error("through outbound {outbound}")]
+    Through {
+        /// Its name.
+        outbound: Tag,
+        /// Why there is none.
+        source: std::io::Error,
+    },
     /// No member of a group can be used.
     #[error("no member of the group can be used")]
     NoMember,
@@ -50,6 +58,7 @@ impl OpenError {
             Self::Rejected | Self::Blocked(_) => WireFailure::NotAllowed,
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Slow { .. } => WireFailure::TimedOut,
+            Self::Through { .. } => WireFailure::General,
             Self::Member { source, .. } => source.failure(),
             Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
@@ -83,7 +92,7 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked(_) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
-            Self::NoMember => 0,
+            Self::NoMember | Self::Through { .. } => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }

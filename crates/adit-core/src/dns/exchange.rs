@@ -47,6 +47,10 @@ impl Exchanges {
         *self.streams.borrow_mut() = Some(streams);
     }
 
+    pub(super) fn streams(&self) -> Option<Rc<dyn Streams>> {
+        self.streams.borrow().clone()
+    }
+
     pub(super) fn clear_streams(&self) {
         let streams = self.streams.borrow_mut().take();
         drop(streams);

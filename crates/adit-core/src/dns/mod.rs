@@ -110,6 +110,15 @@ impl Dns {
         self.exchanges.set_streams(streams);
     }
 
+    /// A stream to `to` through the outbound `via`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn stream_through(&self, via: &str, to: &Target) -> io::Result<Stream> {
+        let streams = self.exchanges.streams().ok_or(io::ErrorKind::NotConnected)?;
+        streams.connect(via, to).await
+    }
+
     /// Lets go of the outbounds, whose dialers hold this service.
     pub(crate) fn clear_streams(&self) {
         self.exchanges.clear_streams();

@@ -173,7 +173,9 @@ impl Site {
                 factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
             }
         };
-        self.outbounds.put(name, leaf);
+        // A stream through another outbound carries no datagrams: they are refused, and take no other way.
+        let packets = leaf.packets.filter(|_| model.dial.through.is_none());
+        self.outbounds.put(name, Leaf { packets, ..leaf });
     }
 
     /// Compares the members of a group, on one core for all.

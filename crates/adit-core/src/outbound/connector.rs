@@ -25,6 +25,8 @@ pub(crate) struct Connector {
     dialer: Dialer,
     /// Takes the place of TCP.
     carrier: Option<carrier::Client>,
+    /// The outbound that carries every connection, with the way to open streams through it.
+    through: Option<(Tag, Rc<Dns>)>,
     /// The unix socket that every connection goes to, whatever its target.
     unix: Option<PathBuf>,
     /// The rate at which all connections to one address send together.
@@ -45,16 +47,20 @@ impl Connector {
         let dial = model::Dial { family: names.family(), ..outbound.dial.clone() };
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&dial, Rc::new(names)));
         let unix = outbound.dial.unix.clone();
-        Self { name, dialer, carrier, unix, pacer, metrics }
+        let through = outbound.dial.through.clone().map(|through| (through, dns.clone()));
+        Self { name, dialer, carrier, through, unix, pacer, metrics }
     }
 
     /// Whether a connection may fail behind this machine after it has been made.
     pub(crate) fn is_carried(&self) -> bool {
-        self.carrier.is_some()
+        self.carrier.is_some() || self.through.is_some()
     }
 
     /// A stream to `target`, or to what stands in its place.
     pub(crate) async fn dial(&self, target: &Target) -> Result<Stream, OpenError> {
+        if let Some((through, dns)) = &self.through {
+            return self.dial_through(through, dns, target).await;
+        }
         let stream = if let Some(carrier) = &self.carrier {
             Box::pin(carrier.open(&self.dialer)).await
         } else if let Some(path) = &self.unix {
@@ -68,9 +74,17 @@ impl Connector {
 
     /// A stream to a direct target, to these addresses of it alone where they are given.
     pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
-        let Some(addresses) = to.addresses else { return self.dial(to.target).await };
+        let Some(addresses) = to.addresses.filter(|_| self.through.is_none()) else {
+            return self.dial(to.target).await;
+        };
         let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
         self.pace(Box::pin(self.dialer.dial_addrs(&addrs)).await)
+    }
+
+    async fn dial_through(&self, through: &Tag, dns: &Dns, target: &Target) -> Result<Stream, OpenError> {
+        let stream = dns.stream_through(through, target).await;
+        self.count(stream.is_ok());
+        stream.map_err(|source| OpenError::Through { outbound: through.clone(), source })
     }
 
     /// The same as [`Connector::dial`] by another dialer, over TCP in any case.

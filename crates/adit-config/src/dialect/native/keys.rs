@@ -295,6 +295,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "egress-interface", DIALLING, "name of an interface", "by routing", "other name of `interface`"),
         key(Outbound, "bind-address", DIALLING, "address, or one of IPv4 and one of IPv6", "by routing", "sends from this address of the machine"),
         key(Outbound, "fwmark", DIALLING, "1 to 4294967295", "none", "marks what is sent for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
+        key(Outbound, "through", DIALLING, "name of an outbound", "none", "carries every connection of this outbound, in the place of TCP; without datagrams"),
         key(Outbound, "dns", DIALLING, "address, address:port, or a list", "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given"),
         key(Outbound, "tcp-fast-open", DIALLING, "true or false", "false", "sends data in the first packet"),
         key(Outbound, "tcp-keep-alive", DIALLING, "duration, 1s to 32767s", "15s", "silence after which the peer is asked whether it is there, and time between questions"),

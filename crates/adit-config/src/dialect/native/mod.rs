@@ -29,6 +29,7 @@ mod set;
 mod shadowsocks;
 mod snell;
 mod tcp;
+mod through;
 mod users;
 mod write;
 
@@ -229,6 +230,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
     let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
         .map(|(raw, name)| Outbound {
@@ -239,6 +241,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
         })
         .collect();
     group::check_members(&outbounds, members, report);
+    through::check(&mut outbounds, through, report);
     if outbounds.is_empty() {
         let protocol = OutboundProtocol::Direct;
         outbounds.push(Outbound { name: "direct".into(), dial: Dial::default(), protocol });

@@ -21,6 +21,8 @@ pub(super) struct RawOutbound {
     pub(super) protocol: Option<OutboundProtocol>,
     /// The names that the members of a group have.
     pub(super) members: Vec<Spanned<Box<str>>>,
+    /// The outbound that it dials through.
+    pub(super) through: Option<Spanned<Box<str>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,6 +61,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
         dial: Dial::default(),
         protocol: None,
         members: Vec::new(),
+        through: None,
     };
     if let Some(kind) = &kind {
         raw.protocol = match kind.value.0 {
@@ -72,6 +75,9 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
                 Some(OutboundProtocol::Group(group))
             }
         };
+        if matches!(kind.value.0, Kind::Direct | Kind::Snell | Kind::Shadowsocks) {
+            raw.through = fields.parsed(report, "through", super::name);
+        }
         if !matches!(kind.value.0, Kind::Reject | Kind::Group) {
             raw.dial = dial(&mut fields, report);
             raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
@@ -96,6 +102,7 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
         carrier: None,
         unix: None,
         pace: None,
+        through: None,
     }
 }
 

@@ -427,6 +427,9 @@ impl Writer {
         if let Some(mark) = dial.egress.mark {
             self.raw("fwmark", mark);
         }
+        if let Some(through) = &dial.through {
+            self.text("through", through);
+        }
         if !dial.dns.is_empty() {
             self.texts("dns", dial.dns.iter().map(ToString::to_string));
         }
