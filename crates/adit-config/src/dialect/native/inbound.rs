@@ -64,7 +64,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
-            let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
+            let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
     });

@@ -1,6 +1,7 @@
 //! Every key of `adit.toml`, in one table: the reader checks against it, messages and documentation quote it.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct Key {
     pub default: &'static str,
     /// What it does.
     pub meaning: &'static str,
+    /// The name it had; reading takes it with a warning for two releases after the change.
+    pub former: Option<&'static str>,
 }
 
 impl Key {
@@ -89,11 +92,24 @@ impl Key {
     pub fn applies_to(&self, protocol: &str) -> bool {
         self.protocols.is_empty() || self.protocols.contains(&protocol)
     }
+
+    /// The same key, which was called `name` before.
+    const fn formerly(mut self, name: &'static str) -> Self {
+        self.former = Some(name);
+        self
+    }
 }
 
 /// The keys of one table.
 pub fn of(table: Table) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.table == table)
+}
+
+/// The name that a key had before, if it had another.
+pub(super) fn former(table: Table, name: &str) -> Option<&'static str> {
+    static RENAMED: LazyLock<Vec<&Key>> =
+        LazyLock::new(|| KEYS.iter().filter(|key| key.former.is_some()).collect());
+    RENAMED.iter().find(|key| key.table == table && key.name == name)?.former
 }
 
 /// The reference of all keys, as Markdown: one table for each of [`Table`].
@@ -106,8 +122,9 @@ pub fn markdown() -> String {
         for key in of(table) {
             let protocols =
                 if key.protocols.is_empty() { "all".to_owned() } else { key.protocols.join(", ") };
-            let Key { name, value, default, meaning, .. } = key;
-            writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {meaning} |")
+            let Key { name, value, default, meaning, former, .. } = key;
+            let former = former.map_or_else(String::new, |old| format!("; before: `{old}`"));
+            writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {meaning}{former} |")
                 .expect("a string takes any text");
         }
     }
@@ -121,7 +138,7 @@ const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
 const SERVERS: &[&str] = &["snell", "shadowsocks"];
 const TUNNEL: &[&str] = &["tunnel"];
-const MODAL: &[&str] = &["snell", "shadowsocks", "tunnel"];
+const CARRYING: &[&str] = &["shadowsocks", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
 const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
@@ -134,7 +151,7 @@ const fn key(
     default: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { table, name, protocols, value, default, meaning }
+    Key { table, name, protocols, value, default, meaning, former: None }
 }
 
 /// All keys, in the order in which documentation lists them.
@@ -197,12 +214,13 @@ pub const KEYS: &[Key] = {
         key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Inbound, "mode", MODAL, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what is served; for snell the mode of version 6"),
+        key(Inbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
+        key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "what is served: streams, datagrams or both").formerly("mode"),
         key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Inbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Inbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Inbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections of one client (IPv4 address, IPv6 /64) are sent to together"),
         key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
         key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
@@ -235,11 +253,12 @@ pub const KEYS: &[Key] = {
         key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Outbound, "mode", SERVERS, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what the server is used for; for snell the mode of version 6"),
+        key(Outbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
+        key(Outbound, "network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Outbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Outbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Outbound, "reuse", SNELL, "true or false", "false; true in version 2", "keeps connections for further requests; not in versions 1 and 3"),
         key(Outbound, "half-close", SNELL, "auto, on or late", "auto", "passes on the end of local data at once, or after the answer; auto: at once to adit"),
         key(Outbound, "udp", SNELL, "true or false", "true", "carries datagrams"),
@@ -340,6 +359,19 @@ mod tests {
             let twin = KEYS[..i].iter().find(|other| (other.table, other.name) == (key.table, key.name));
             assert_eq!(twin, None);
         }
+    }
+
+    #[test]
+    fn an_old_name_stands_for_one_key() {
+        for key in KEYS.iter().filter(|key| key.former.is_some()) {
+            assert_eq!(former(key.table, key.name), key.former);
+            let twin = KEYS.iter().find(|other| {
+                let shares = other.protocols.iter().any(|name| key.applies_to(name));
+                other.table == key.table && Some(other.name) == key.former && shares
+            });
+            assert_eq!(twin, None, "{}: a file could mean either key", key.name);
+        }
+        assert_eq!(former(Table::Rule, "network"), None);
     }
 
     #[test]

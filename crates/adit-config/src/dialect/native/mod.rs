@@ -349,6 +349,8 @@ pub fn fuzz_native(data: &[u8]) {
 }
 
 #[cfg(test)]
+mod name_tests;
+#[cfg(test)]
 mod rule_tests;
 #[cfg(test)]
 mod tests;

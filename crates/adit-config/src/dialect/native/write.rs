@@ -207,7 +207,7 @@ impl Writer {
             InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
             InboundProtocol::Tunnel { target, transports } => {
                 self.text("target", &target.to_string());
-                self.choice("mode", TRANSPORTS, transports);
+                self.choice("network", TRANSPORTS, transports);
             }
         }
         self.socket(&inbound.socket);
@@ -255,7 +255,7 @@ impl Writer {
         let key = &server.key;
         let users = key.users().iter().enumerate();
         self.users(users.map(|(n, user)| (user, key.hops().get(n))));
-        self.choice("mode", TRANSPORTS, &server.transports);
+        self.choice("network", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
             ServerCover::Plugin(plugin) => self.plugin(plugin),
@@ -266,7 +266,7 @@ impl Writer {
     fn shadowsocks_client(&mut self, client: &ShadowsocksClient) {
         self.text("server", &client.server.to_string());
         self.shadowsocks_key(&client.key);
-        self.choice("mode", TRANSPORTS, &client.transports);
+        self.choice("network", TRANSPORTS, &client.transports);
         match &client.cover {
             ClientCover::Obfs(obfs) => self.obfs_client(obfs),
             ClientCover::Plugin(plugin) => self.plugin(plugin),
@@ -281,7 +281,7 @@ impl Writer {
         if !plugin.args.is_empty() {
             self.texts("plugin-arguments", plugin.args.iter().map(ToString::to_string));
         }
-        self.choice("plugin-mode", TRANSPORTS, &plugin.transports);
+        self.choice("plugin-network", TRANSPORTS, &plugin.transports);
     }
 
     fn obfs_client(&mut self, obfs: &ObfsClient) {
