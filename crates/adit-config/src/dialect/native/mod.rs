@@ -251,7 +251,14 @@ fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut
         let outbound = find_outbound(&raw, outbounds, report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
-        inbounds.push(Inbound { name, listen, socket: raw.socket, outbound, protocol });
+        inbounds.push(Inbound {
+            name,
+            listen,
+            socket: raw.socket,
+            outbound,
+            allow_private: raw.allow_private,
+            protocol,
+        });
     }
     inbounds
 }

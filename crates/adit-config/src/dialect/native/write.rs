@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::carrier::VERSIONS;
+use super::keys::{self, Table};
 use super::outbound::FAMILIES;
 use super::rule;
 use adit_proto::wire::Target;
@@ -210,6 +211,10 @@ impl Writer {
                 self.choice("network", TRANSPORTS, transports);
             }
         }
+        let protocol = inbound_protocol(&inbound.protocol);
+        let restricts =
+            keys::of(Table::Inbound).any(|key| key.name == "allow-private" && key.applies_to(protocol));
+        self.switch("allow-private", restricts && inbound.allow_private);
         self.socket(&inbound.socket);
         if outbounds.len() > 1 {
             self.text("outbound", &inbound.outbound);
