@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use super::bound;
+
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
@@ -102,13 +104,18 @@ impl Key {
 
 /// The keys of one table.
 pub fn of(table: Table) -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().filter(move |key| key.table == table)
+    all().filter(move |key| key.table == table)
+}
+
+/// Every key there is: those of tables that one row drives altogether, and [`KEYS`].
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    bound::keys().chain(KEYS)
 }
 
 /// The name that a key had before, if it had another.
 pub(super) fn former(table: Table, name: &str) -> Option<&'static str> {
     static RENAMED: LazyLock<Vec<&Key>> =
-        LazyLock::new(|| KEYS.iter().filter(|key| key.former.is_some()).collect());
+        LazyLock::new(|| all().filter(|key| key.former.is_some()).collect());
     RENAMED.iter().find(|key| key.table == table && key.name == name)?.former
 }
 
@@ -131,7 +138,7 @@ pub fn markdown() -> String {
     out
 }
 
-const ALL: &[&str] = &[];
+pub(super) const ALL: &[&str] = &[];
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks"];
 const SNELL: &[&str] = &["snell"];
@@ -143,7 +150,7 @@ const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
 const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
 
-const fn key(
+pub(super) const fn key(
     table: Table,
     name: &'static str,
     protocols: &'static [&'static str],
@@ -154,10 +161,10 @@ const fn key(
     Key { table, name, protocols, value, default, meaning, former: None }
 }
 
-/// All keys, in the order in which documentation lists them.
+/// The keys of the other tables, in the order in which documentation lists them.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = {
-    use Table::{Admin, Inbound, Limits, Log, Member, Outbound, Root, Rule, RulePart, Set, Udp, User};
+    use Table::{Admin, Inbound, Member, Outbound, Root, Rule, RulePart, Set, User};
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
         key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
@@ -171,26 +178,7 @@ pub const KEYS: &[Key] = {
         key(Root, "set", ALL, "tables", "none", "files of names or addresses that rules refer to"),
         key(Root, "geoip", ALL, "path of a .mmdb file", "required if a rule names a country", "database of the countries of addresses"),
 
-        key(Log, "level", ALL, "error, warn, info, debug or trace", "info", "least severe level that is written"),
-        key(Log, "format", ALL, "text or json", "text", "shape of a line"),
-        key(Log, "time", ALL, "true or false", "true", "puts the time on each line; a journal adds its own"),
-        key(Log, "destinations", ALL, "true or false", "false", "shows where connections go in lines of level info"),
-
         key(Admin, "socket", ALL, "path of a unix socket", "none: no control interface", "where the control interface listens"),
-
-        key(Limits, "idle", ALL, "duration, or off", "2h4m", "ends a connection without a byte in either direction for this long"),
-        key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
-        key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
-        key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
-        key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the system's memory, at least 64MiB", "what the sessions of all carriers hold together"),
-
-        key(Udp, "idle", ALL, "duration, from 1m", "5m", "forgets a flow without a datagram in either direction for this long"),
-        key(Udp, "flows", ALL, "1 to 1048576", "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),
-        key(Udp, "ecn", ALL, "true or false", "false", "carries marks of congestion from one side to the other"),
-        key(Udp, "dscp", ALL, "0 to 63", "0", "code point of the service that sealed datagrams ask of routers"),
-        key(Udp, "fragment", ALL, "true or false", "false", "sends sealed datagrams that are too large for the path in fragments"),
-        key(Udp, "mtu", ALL, "576 to 65535 bytes", "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
-        key(Udp, "gather", ALL, "on or off", "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
         key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
@@ -356,17 +344,17 @@ mod tests {
 
     #[test]
     fn names_are_unique_within_a_table() {
-        for (i, key) in KEYS.iter().enumerate() {
-            let twin = KEYS[..i].iter().find(|other| (other.table, other.name) == (key.table, key.name));
+        for (i, key) in all().enumerate() {
+            let twin = all().take(i).find(|other| (other.table, other.name) == (key.table, key.name));
             assert_eq!(twin, None);
         }
     }
 
     #[test]
     fn an_old_name_stands_for_one_key() {
-        for key in KEYS.iter().filter(|key| key.former.is_some()) {
+        for key in all().filter(|key| key.former.is_some()) {
             assert_eq!(former(key.table, key.name), key.former);
-            let twin = KEYS.iter().find(|other| {
+            let twin = all().find(|other| {
                 let shares = other.protocols.iter().any(|name| key.applies_to(name));
                 other.table == key.table && Some(other.name) == key.former && shares
             });
@@ -384,7 +372,7 @@ mod tests {
         );
         let cells: Vec<usize> =
             text.lines().filter(|l| l.starts_with("| `")).map(|l| l.matches('|').count()).collect();
-        assert_eq!(cells, vec![6; KEYS.len()]);
+        assert_eq!(cells, vec![6; all().count()]);
     }
 
     #[test]
@@ -413,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_example_names_every_key() {
-        for key in KEYS {
+        for key in all() {
             assert!(super::super::EXAMPLE.contains(key.name), "{}", key.name);
         }
     }

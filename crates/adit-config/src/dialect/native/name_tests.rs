@@ -15,16 +15,12 @@ fn file(network: &str, plugin_network: &str) -> String {
 }
 
 fn carried(config: &Config) -> Vec<Transports> {
-    let inbounds = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
-        InboundProtocol::Tunnel { transports, .. } => Some(*transports),
-        InboundProtocol::Shadowsocks(server) => Some(server.transports),
-        _ => None,
-    });
-    let mut all: Vec<Transports> = inbounds.collect();
+    let [first, second] = &*config.inbounds else { panic!("not two") };
+    let InboundProtocol::Tunnel { transports, .. } = &first.protocol else { panic!("not a tunnel") };
+    let InboundProtocol::Shadowsocks(server) = &second.protocol else { panic!("not a server") };
     let OutboundProtocol::Shadowsocks(client) = &config.outbounds[0].protocol else { panic!("not a client") };
     let ClientCover::Plugin(plugin) = &client.cover else { panic!("no plugin") };
-    all.extend([client.transports, plugin.transports]);
-    all
+    vec![*transports, server.transports, client.transports, plugin.transports]
 }
 
 #[test]

@@ -9,9 +9,10 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
-    Level, Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
-    ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
-    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, User, UserLimits, Users,
+    Level, Limits, Local, LocalProtocols, Log, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient,
+    SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User,
+    UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::bound::{self, Row};
 use super::carrier::VERSIONS;
 use super::keys::{self, Table};
 use super::outbound::FAMILIES;
@@ -12,10 +13,10 @@ use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::rule::SetFormat;
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KcpParity, KeyForm,
-    Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
-    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, ServerCover, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
-    TcpOptions, Transports, Udp, User, UserLimits,
+    Level, Local, LocalProtocols, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
+    Pace, Plugin, Quic, ReplayPolicy, Reply, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions,
+    Transports, Udp, User, UserLimits,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -58,14 +59,14 @@ pub fn to_toml(config: &Config) -> String {
     if let Some(file) = &config.geoip {
         out.text("geoip", &file.path.to_string_lossy());
     }
-    out.log(&config.log);
+    out.table(Table::Log, bound::LOG, &config.log);
     if let Some(socket) = &config.admin {
         out.header("[admin]");
         out.text("socket", &socket.to_string_lossy());
     }
-    out.limits(&config.limits);
+    out.table(Table::Limits, bound::LIMITS, &config.limits);
     if config.udp != Udp::default() {
-        out.udp(&config.udp);
+        out.table(Table::Udp, bound::UDP, &config.udp);
     }
     for inbound in &config.inbounds {
         out.inbound(inbound, &config.outbounds);
@@ -147,40 +148,12 @@ impl Writer {
     }
 
     fn choice<T: PartialEq>(&mut self, key: &str, choices: &[(&str, T)], value: &T) {
-        let (name, _) = choices.iter().find(|(_, v)| v == value).expect("the table has every value");
-        self.text(key, name);
+        self.text(key, name_of(choices, value));
     }
 
-    fn log(&mut self, log: &Log) {
-        self.header("[log]");
-        self.choice("level", LEVELS, &log.level);
-        self.choice("format", FORMATS, &log.format);
-        self.raw("time", log.time);
-        self.raw("destinations", log.destinations);
-    }
-
-    fn limits(&mut self, limits: &Limits) {
-        self.header("[limits]");
-        self.text("idle", &limits.idle.map_or_else(|| "off".to_owned(), duration_text));
-        self.text("drain", &duration_text(limits.drain));
-        self.raw("unauthenticated", limits.unauthenticated);
-        self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
-        if let Some(size) = limits.carrier_memory.and_then(|size| u64::try_from(size).ok()) {
-            self.text("carrier-memory", &size_text(size));
-        }
-    }
-
-    fn udp(&mut self, udp: &Udp) {
-        self.header("[udp]");
-        self.text("idle", &duration_text(udp.idle));
-        self.raw("flows", udp.flows);
-        self.switch("ecn", udp.ecn);
-        self.raw("dscp", udp.dscp);
-        self.switch("fragment", udp.fragment);
-        if let Some(mtu) = udp.mtu {
-            self.raw("mtu", mtu);
-        }
-        self.choice("gather", ON_OFF, &udp.gather);
+    fn table<T>(&mut self, table: Table, rows: &[Row<T>], value: &T) {
+        self.header(table.header());
+        bound::write(rows, value).for_each(|(key, value)| self.raw(key, value));
     }
 
     fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {
@@ -441,6 +414,12 @@ impl Writer {
             self.raw("carrier-sessions", client.sessions);
         }
     }
+}
+
+/// The name of a value in its table, which has them all.
+pub(super) fn name_of<'c, T: PartialEq>(choices: &[(&'c str, T)], value: &T) -> &'c str {
+    let (name, _) = choices.iter().find(|(_, v)| v == value).expect("the table has every value");
+    name
 }
 
 const TAKES_ANY: &str = "a string takes any text";
