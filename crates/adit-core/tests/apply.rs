@@ -61,13 +61,13 @@ impl Place {
         let tunnel = |name: &str, at: &SocketAddr, outbound: &str| {
             format!(
                 "[[inbound]]\nname = \"{name}\"\nprotocol = \"tunnel\"\nlisten = \"{at}\"\ntarget = \"{echo}\"\n\
-                 mode = \"tcp-and-udp\"\noutbound = \"{outbound}\"\n"
+                 network = \"tcp-and-udp\"\noutbound = \"{outbound}\"\n"
             )
         };
         let client = |name: &str, key: &str| {
             format!(
                 "[[outbound]]\nname = \"{name}\"\nprotocol = \"shadowsocks\"\nserver = \"{server}\"\n\
-                 method = \"{METHOD}\"\npassword = \"{MAIN}:{key}\"\nmode = \"tcp-and-udp\"\n"
+                 method = \"{METHOD}\"\npassword = \"{MAIN}:{key}\"\nnetwork = \"tcp-and-udp\"\n"
             )
         };
         let mut text = format!(
@@ -85,7 +85,7 @@ impl Place {
             if extra.bob { format!("{{ name = \"bob\", password = \"{BOB}\" }}, ") } else { String::new() };
         text += &format!(
             "[[inbound]]\nname = \"server\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\nmethod = \"{METHOD}\"\n\
-             password = \"{MAIN}\"\nmode = \"tcp-and-udp\"\noutbound = \"direct\"\n\
+             password = \"{MAIN}\"\nnetwork = \"tcp-and-udp\"\noutbound = \"direct\"\n\
              users = [{bob}{{ name = \"ann\", password = \"{ANN}\", connections = {} }}]\n",
             extra.connections
         );

@@ -40,6 +40,7 @@ fn inbound(listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
         listen: vec![listen],
         socket: SocketOptions::default(),
         outbound: "direct".into(),
+        allow_private: true,
         protocol,
     }
 }

@@ -55,6 +55,7 @@ fn run(protocol: InboundProtocol, out: OutboundProtocol) -> (Running, SocketAddr
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             socket: SocketOptions::default(),
             outbound: "out".into(),
+            allow_private: true,
             protocol,
         }],
         outbounds: vec![Outbound {

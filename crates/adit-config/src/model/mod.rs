@@ -261,6 +261,10 @@ pub struct Inbound {
     pub socket: SocketOptions,
     /// The one of [`Config::outbounds`] that its connections take.
     pub outbound: Tag,
+    /// Its clients may reach private targets: loopback, link-local, RFC 1918 and the like, and this machine. False
+    /// for servers of `adit.toml` that do not say so; true for local ports, and under the names of other programs,
+    /// which ask nobody. Nothing enforces it yet.
+    pub allow_private: bool,
     /// What is spoken on it.
     pub protocol: InboundProtocol,
 }

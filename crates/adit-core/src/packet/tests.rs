@@ -57,6 +57,7 @@ fn config(inbound: InboundProtocol, outbound: OutboundProtocol, cores: usize) ->
             listen: vec![LOOPBACK],
             socket: SocketOptions::default(),
             outbound: "out".into(),
+            allow_private: true,
             protocol: inbound,
         }],
         outbounds: vec![Outbound { name: "out".into(), dial: Dial::default(), protocol: outbound }],

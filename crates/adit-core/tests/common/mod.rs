@@ -286,6 +286,7 @@ impl Setup {
                 listen,
                 socket: SocketOptions::default(),
                 outbound: "out".into(),
+                allow_private: true,
                 protocol: inbound,
             }],
             outbounds: vec![Outbound { name: "out".into(), dial: Dial::default(), protocol: outbound }],

@@ -50,6 +50,7 @@ pub(crate) fn config(
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             socket,
             outbound: "out".into(),
+            allow_private: true,
             protocol: inbound,
         }],
         outbounds: vec![Outbound { name: "out".into(), dial, protocol: outbound }],

@@ -67,6 +67,7 @@ fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         socket: SocketOptions::default(),
         outbound: outbound.into(),
+        allow_private: true,
         protocol,
     }
 }

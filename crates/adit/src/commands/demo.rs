@@ -92,7 +92,14 @@ fn config(inbound: Inbound, outbound: Outbound) -> Config {
 
 fn inbound(name: &str, listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
     let socket = SocketOptions::default();
-    Inbound { name: name.into(), listen: vec![listen], socket, outbound: "direct".into(), protocol }
+    Inbound {
+        name: name.into(),
+        listen: vec![listen],
+        socket,
+        outbound: "direct".into(),
+        allow_private: true,
+        protocol,
+    }
 }
 
 fn server(psk: &Secret, listen: SocketAddr) -> Config {

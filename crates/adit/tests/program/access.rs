@@ -116,7 +116,7 @@ fn a_server_that_refuses_targets_and_clients() {
         stream.write_all(b"hello").ok();
         assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "{host}");
     }
-    refusing.line("refused by the access control list");
+    refusing.line("refused by a rule");
     let rejecting = server("reject.acl");
     let mut stream = TcpStream::connect(rejecting.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

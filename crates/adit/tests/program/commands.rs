@@ -175,6 +175,8 @@ fn lines_of_other_clients() {
 fn examples_and_conversion_are_valid() {
     let dir = Dir::new();
     let (_, example, _) = dir.run(&["config", "example"]);
+    // The set that a rule of the example names.
+    dir.file("office.txt", "example.com\n10.0.0.0/8\n");
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &example).0, 0);
     let (_, docs, _) = dir.run(&["config", "docs"]);
     assert!(docs.starts_with("### top of the file\n"), "{docs}");

@@ -136,7 +136,14 @@ impl Translator {
         Config {
             // The programs never end a stream that rests.
             limits: Limits { idle: None, ..Limits::default() },
-            inbounds: vec![Inbound { name, listen, socket, outbound: outbound.clone(), protocol }],
+            inbounds: vec![Inbound {
+                name,
+                listen,
+                socket,
+                outbound: outbound.clone(),
+                allow_private: true,
+                protocol,
+            }],
             outbounds: vec![Outbound { name: outbound, dial, protocol: OutboundProtocol::Direct }],
             ..Config::default()
         }

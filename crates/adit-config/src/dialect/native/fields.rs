@@ -21,10 +21,16 @@ pub(super) struct Report<'a> {
 
 impl Report<'_> {
     pub(super) fn error(&mut self, at: &Span, path: impl Into<String>, problem: Problem) {
+        self.push(Diagnostic::error(&self.source.file, path, problem.text), at, problem.hint);
+    }
+
+    pub(super) fn warning(&mut self, at: &Span, path: impl Into<String>, problem: Problem) {
+        self.push(Diagnostic::warning(&self.source.file, path, problem.text), at, problem.hint);
+    }
+
+    fn push(&mut self, finding: Diagnostic, at: &Span, hint: Option<String>) {
         let place = if self.found.is_full() { (0, 0) } else { self.source.locate(at.start) };
-        let mut finding = Diagnostic::error(&self.source.file, path, problem.text).at(place);
-        finding.hint = problem.hint;
-        self.found.push(finding);
+        self.found.push(Diagnostic { hint, ..finding.at(place) });
     }
 }
 
@@ -44,6 +50,8 @@ pub(super) struct Fields<'a> {
     /// Place of the header.
     pub(super) at: Span,
     taken: Vec<&'static str>,
+    /// Keys that stand under the name they had before: the new name and the old one.
+    renamed: Vec<(&'static str, &'static str)>,
 }
 
 /// A key that was there.
@@ -55,36 +63,50 @@ pub(super) struct Field<'a> {
 
 impl<'a> Fields<'a> {
     pub(super) fn new(table: &'a dyn TableLike, kind: Table, path: String, at: Span) -> Self {
-        Self { table, kind, path, at, taken: Vec::new() }
+        Self { table, kind, path, at, taken: Vec::new(), renamed: Vec::new() }
     }
 
     /// Path of a key of this table.
     pub(super) fn path(&self, key: &str) -> String {
-        join(&self.path, key)
+        join(&self.path, self.written(key))
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.table.contains_key(key)
+        self.table.contains_key(self.written(key))
+    }
+
+    /// The name under which a key stands: its own, or the one it had before.
+    fn written<'k>(&self, key: &'k str) -> &'k str {
+        if self.table.contains_key(key) {
+            return key;
+        }
+        keys::former(self.kind, key).filter(|old| self.table.contains_key(old)).unwrap_or(key)
     }
 
     /// Whether a key is there with an empty list.
     pub(super) fn is_empty_list(&self, key: &str) -> bool {
-        self.table.get(key).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
+        self.table.get(self.written(key)).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
     }
 
     /// The value of a key that is a text, without taking it.
     pub(super) fn text(&self, key: &str) -> Option<&'a str> {
-        self.table.get(key)?.as_str()
+        self.table.get(self.written(key))?.as_str()
     }
 
     /// Place of the value of a key.
     pub(super) fn place(&self, key: &str) -> Span {
-        self.table.get(key).and_then(Item::span).unwrap_or_else(|| self.at.clone())
+        self.table.get(self.written(key)).and_then(Item::span).unwrap_or_else(|| self.at.clone())
     }
 
     pub(super) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.taken.push(key);
-        let (name, item) = self.table.get_key_value(key)?;
+        if let Some(old) = keys::former(self.kind, key)
+            && self.table.contains_key(old)
+            && !self.renamed.contains(&(key, old))
+        {
+            self.renamed.push((key, old));
+        }
+        let (name, item) = self.table.get_key_value(self.written(key))?;
         let at = name.span().or_else(|| item.span()).unwrap_or_else(|| self.at.clone());
         Some(Field { path: self.path(key), at, node: Node::Item(item) })
     }
@@ -206,10 +228,13 @@ impl<'a> Fields<'a> {
         Some(entries.filter_map(|(i, entry)| field.entry(i, entry).number_or_text(report, &parse)).collect())
     }
 
-    /// Everything that was not taken is an error.
+    /// Everything that was not taken is an error; what stands under an old name is a warning.
     pub(super) fn finish(self, report: &mut Report<'_>, protocol: Option<&str>) {
+        for (new, old) in &self.renamed {
+            self.report_old_name(report, new, old);
+        }
         for (name, item) in self.table.iter() {
-            if self.taken.contains(&name) {
+            if self.taken.contains(&name) || self.renamed.iter().any(|(_, old)| *old == name) {
                 continue;
             }
             if report.found.is_full() {
@@ -220,6 +245,19 @@ impl<'a> Fields<'a> {
             let key = self.table.key(name).and_then(toml_edit::Key::span);
             let at = key.or_else(|| item.span()).unwrap_or_else(|| self.at.clone());
             report.error(&at, self.path(&value::excerpt(name)), problem);
+        }
+    }
+
+    fn report_old_name(&self, report: &mut Report<'_>, new: &str, old: &str) {
+        let key = self.table.key(old).and_then(toml_edit::Key::span);
+        let at = key.unwrap_or_else(|| self.at.clone());
+        let path = join(&self.path, old);
+        if self.table.contains_key(new) {
+            let problem = Problem::new(format!("the old name of `{new}`, which is given too"));
+            report.error(&at, path, problem.hint(format!("keep {new}")));
+        } else {
+            let problem = Problem::new(format!("the old name of `{new}`"));
+            report.warning(&at, path, problem.hint(format!("write {new}; two more releases take {old}")));
         }
     }
 

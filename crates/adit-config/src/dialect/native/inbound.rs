@@ -16,6 +16,7 @@ pub(super) struct RawInbound {
     pub(super) outbound: Option<Spanned<Box<str>>>,
     pub(super) listen: Vec<Spanned<SocketAddr>>,
     pub(super) socket: SocketOptions,
+    pub(super) allow_private: bool,
     /// `None` when something in it is wrong, which has been reported.
     pub(super) protocol: Option<InboundProtocol>,
 }
@@ -57,6 +58,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     if is_server {
         socket.pace = pace::read(&mut fields, report, socket.carrier.is_some());
     }
+    // Local ports serve applications of this machine, which reach private targets without adit.
+    let allow_private = !is_server || fields.flag(report, "allow-private").unwrap_or(false);
     let path = fields.path("");
     let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
@@ -64,12 +67,13 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
-            let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
+            let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
     });
     fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
-    RawInbound { path: path.trim_end_matches('.').to_owned(), name, outbound, listen, socket, protocol }
+    let path = path.trim_end_matches('.').to_owned();
+    RawInbound { path, name, outbound, listen, socket, allow_private, protocol }
 }
 
 fn name_reference(text: &str) -> Result<Box<str>, Problem> {

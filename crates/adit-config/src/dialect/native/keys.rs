@@ -1,6 +1,9 @@
 //! Every key of `adit.toml`, in one table: the reader checks against it, messages and documentation quote it.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use super::bound;
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +101,8 @@ pub struct Key {
     pub default: &'static str,
     /// What it does.
     pub meaning: &'static str,
+    /// The name it had; reading takes it with a warning for two releases after the change.
+    pub former: Option<&'static str>,
 }
 
 impl Key {
@@ -105,11 +110,29 @@ impl Key {
     pub fn applies_to(&self, protocol: &str) -> bool {
         self.protocols.is_empty() || self.protocols.contains(&protocol)
     }
+
+    /// The same key, which was called `name` before.
+    const fn formerly(mut self, name: &'static str) -> Self {
+        self.former = Some(name);
+        self
+    }
 }
 
 /// The keys of one table.
 pub fn of(table: Table) -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().filter(move |key| key.table == table)
+    all().filter(move |key| key.table == table)
+}
+
+/// Every key there is: those of tables that one row drives altogether, and [`KEYS`].
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    bound::keys().chain(KEYS)
+}
+
+/// The name that a key had before, if it had another.
+pub(super) fn former(table: Table, name: &str) -> Option<&'static str> {
+    static RENAMED: LazyLock<Vec<&Key>> =
+        LazyLock::new(|| all().filter(|key| key.former.is_some()).collect());
+    RENAMED.iter().find(|key| key.table == table && key.name == name)?.former
 }
 
 /// The reference of all keys, as Markdown: one table for each of [`Table`].
@@ -122,27 +145,28 @@ pub fn markdown() -> String {
         for key in of(table) {
             let protocols =
                 if key.protocols.is_empty() { "all".to_owned() } else { key.protocols.join(", ") };
-            let Key { name, value, default, meaning, .. } = key;
-            writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {meaning} |")
+            let Key { name, value, default, meaning, former, .. } = key;
+            let former = former.map_or_else(String::new, |old| format!("; before: `{old}`"));
+            writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {meaning}{former} |")
                 .expect("a string takes any text");
         }
     }
     out
 }
 
-const ALL: &[&str] = &[];
+pub(super) const ALL: &[&str] = &[];
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
 const SERVERS: &[&str] = &["snell", "shadowsocks"];
 const TUNNEL: &[&str] = &["tunnel"];
-const MODAL: &[&str] = &["snell", "shadowsocks", "tunnel"];
+const CARRYING: &[&str] = &["shadowsocks", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
 const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
 
-const fn key(
+pub(super) const fn key(
     table: Table,
     name: &'static str,
     protocols: &'static [&'static str],
@@ -150,15 +174,14 @@ const fn key(
     default: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { table, name, protocols, value, default, meaning }
+    Key { table, name, protocols, value, default, meaning, former: None }
 }
 
-/// All keys, in the order in which documentation lists them.
+/// The keys of the other tables, in the order in which documentation lists them.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = {
     use Table::{
-        Admin, Dns, DnsHost, DnsPolicy, DnsUpstream, Inbound, Limits, Log, Member, Outbound, Root, Rule,
-        RulePart, Set, Udp, User,
+        Admin, Dns, DnsHost, DnsPolicy, DnsUpstream, Inbound, Member, Outbound, Root, Rule, RulePart, Set, User,
     };
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
@@ -174,26 +197,7 @@ pub const KEYS: &[Key] = {
         key(Root, "set", ALL, "tables", "none", "files of names or addresses that rules refer to"),
         key(Root, "geoip", ALL, "path of a .mmdb file", "required if a rule names a country", "database of the countries of addresses"),
 
-        key(Log, "level", ALL, "error, warn, info, debug or trace", "info", "least severe level that is written"),
-        key(Log, "format", ALL, "text or json", "text", "shape of a line"),
-        key(Log, "time", ALL, "true or false", "true", "puts the time on each line; a journal adds its own"),
-        key(Log, "destinations", ALL, "true or false", "false", "shows where connections go in lines of level info"),
-
         key(Admin, "socket", ALL, "path of a unix socket", "none: no control interface", "where the control interface listens"),
-
-        key(Limits, "idle", ALL, "duration, or off", "2h4m", "ends a connection without a byte in either direction for this long"),
-        key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
-        key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
-        key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
-        key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the system's memory, at least 64MiB", "what the sessions of all carriers hold together"),
-
-        key(Udp, "idle", ALL, "duration, from 1m", "5m", "forgets a flow without a datagram in either direction for this long"),
-        key(Udp, "flows", ALL, "1 to 1048576", "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),
-        key(Udp, "ecn", ALL, "true or false", "false", "carries marks of congestion from one side to the other"),
-        key(Udp, "dscp", ALL, "0 to 63", "0", "code point of the service that sealed datagrams ask of routers"),
-        key(Udp, "fragment", ALL, "true or false", "false", "sends sealed datagrams that are too large for the path in fragments"),
-        key(Udp, "mtu", ALL, "576 to 65535 bytes", "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
-        key(Udp, "gather", ALL, "on or off", "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
 
         key(Dns, "upstream", ALL, "tables", "those of /etc/resolv.conf", "name servers; the next one is asked when one fails, or has no answer after a second"),
         key(Dns, "policy", ALL, "tables", "none", "names that other servers are asked for; the most specific domain counts"),
@@ -230,6 +234,7 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reuse-port", ALL, "true or false", "false", "lets other processes of the same user listen there as well"),
         key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; the keys of an entry are below"),
         key(Inbound, "allow-lan", OPEN, "true or false", "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"),
+        key(Inbound, "allow-private", SERVERS, "true or false", "false", "lets clients reach loopback, link-local and private addresses, and this machine; not enforced yet, takes effect with a coming release"),
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
@@ -239,12 +244,13 @@ pub const KEYS: &[Key] = {
         key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Inbound, "mode", MODAL, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what is served; for snell the mode of version 6"),
+        key(Inbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
+        key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "what is served: streams, datagrams or both").formerly("mode"),
         key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Inbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Inbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Inbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections of one client (IPv4 address, IPv6 /64) are sent to together"),
         key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
         key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
@@ -277,11 +283,12 @@ pub const KEYS: &[Key] = {
         key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
         key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
-        key(Outbound, "mode", SERVERS, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what the server is used for; for snell the mode of version 6"),
+        key(Outbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
+        key(Outbound, "network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Outbound, "plugin-mode", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin"),
+        key(Outbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Outbound, "reuse", SNELL, "true or false", "false; true in version 2", "keeps connections for further requests; not in versions 1 and 3"),
         key(Outbound, "half-close", SNELL, "auto, on or late", "auto", "passes on the end of local data at once, or after the answer; auto: at once to adit"),
         key(Outbound, "udp", SNELL, "true or false", "true", "carries datagrams"),
@@ -379,10 +386,23 @@ mod tests {
 
     #[test]
     fn names_are_unique_within_a_table() {
-        for (i, key) in KEYS.iter().enumerate() {
-            let twin = KEYS[..i].iter().find(|other| (other.table, other.name) == (key.table, key.name));
+        for (i, key) in all().enumerate() {
+            let twin = all().take(i).find(|other| (other.table, other.name) == (key.table, key.name));
             assert_eq!(twin, None);
         }
+    }
+
+    #[test]
+    fn an_old_name_stands_for_one_key() {
+        for key in all().filter(|key| key.former.is_some()) {
+            assert_eq!(former(key.table, key.name), key.former);
+            let twin = all().find(|other| {
+                let shares = other.protocols.iter().any(|name| key.applies_to(name));
+                other.table == key.table && Some(other.name) == key.former && shares
+            });
+            assert_eq!(twin, None, "{}: a file could mean either key", key.name);
+        }
+        assert_eq!(former(Table::Rule, "network"), None);
     }
 
     #[test]
@@ -394,7 +414,7 @@ mod tests {
         );
         let cells: Vec<usize> =
             text.lines().filter(|l| l.starts_with("| `")).map(|l| l.matches('|').count()).collect();
-        assert_eq!(cells, vec![6; KEYS.len()]);
+        assert_eq!(cells, vec![6; all().count()]);
     }
 
     #[test]
@@ -423,7 +443,7 @@ mod tests {
 
     #[test]
     fn the_example_names_every_key() {
-        for key in KEYS {
+        for key in all() {
             assert!(super::super::EXAMPLE.contains(key.name), "{}", key.name);
         }
     }

@@ -11,10 +11,11 @@
 //! psk = "..."
 //! ```
 //!
-//! Every key with its values and default is in [`keys::KEYS`]; [`EXAMPLE`] shows all of them at work. Durations
+//! Every key with its values and default is in [`keys::all`]; [`EXAMPLE`] shows all of them at work. Durations
 //! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). What is not a key is an error, and all errors of
 //! a file are reported together.
 
+mod bound;
 mod carrier;
 mod dns;
 mod fields;
@@ -48,9 +49,7 @@ pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem, text_of};
 use crate::diagnostic::Diagnostics;
-use crate::model::{
-    Config, Dial, Inbound, Limits, Log, ObfsServer, Outbound, OutboundProtocol, StateFile, Tag, Udp,
-};
+use crate::model::{Config, Dial, Inbound, ObfsServer, Outbound, OutboundProtocol, StateFile, Tag};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -100,16 +99,16 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         };
     }
     if let Some(table) = root.take("log").and_then(|field| field.table(report, Table::Log)) {
-        config.log = log(table, report);
+        config.log = bound::read(bound::LOG, table, report);
     }
     if let Some(table) = root.take("admin").and_then(|field| field.table(report, Table::Admin)) {
         config.admin = admin(table, report);
     }
     if let Some(table) = root.take("limits").and_then(|field| field.table(report, Table::Limits)) {
-        config.limits = limits(table, report);
+        config.limits = bound::read(bound::LIMITS, table, report);
     }
     if let Some(table) = root.take("udp").and_then(|field| field.table(report, Table::Udp)) {
-        config.udp = udp(table, report);
+        config.udp = bound::read(bound::UDP, table, report);
     }
     let dns = root.take("dns").and_then(|field| field.table(report, Table::Dns));
     let dns = dns.map_or_else(dns::none, |table| dns::read(table, report));
@@ -139,90 +138,10 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config
 }
 
-fn log(mut table: Fields<'_>, report: &mut Report<'_>) -> Log {
-    let default = Log::default();
-    let log = Log {
-        level: table.one_of(report, "level", write::LEVELS).unwrap_or(default.level),
-        format: table.one_of(report, "format", write::FORMATS).unwrap_or(default.format),
-        time: table.flag(report, "time").unwrap_or(default.time),
-        destinations: table.flag(report, "destinations").unwrap_or(default.destinations),
-    };
-    table.finish(report, None);
-    log
-}
-
 fn admin(mut table: Fields<'_>, report: &mut Report<'_>) -> Option<PathBuf> {
     let socket = table.parsed(report, "socket", |text| text_of(text, MAX_SOCKET_PATH));
     table.finish(report, None);
     socket.map(|path| PathBuf::from(&*path.value))
-}
-
-fn limits(mut table: Fields<'_>, report: &mut Report<'_>) -> Limits {
-    const MOST: usize = 1 << 20;
-    let default = Limits::default();
-    let limits = Limits {
-        idle: idle(&mut table, report, default.idle),
-        drain: table.duration(report, "drain").unwrap_or(default.drain),
-        unauthenticated: table
-            .integer(report, "unauthenticated", 1..=MOST)
-            .unwrap_or(default.unauthenticated),
-        unauthenticated_per_source: table
-            .integer(report, "unauthenticated-per-source", 1..=MOST)
-            .unwrap_or(default.unauthenticated_per_source),
-        carrier_memory: table.parsed(report, "carrier-memory", carrier_memory).map(|size| size.value),
-    };
-    table.finish(report, None);
-    limits
-}
-
-fn carrier_memory(text: &str) -> Result<usize, Problem> {
-    let size = usize::try_from(value::size(text)?).unwrap_or(usize::MAX);
-    if size < Limits::MIN_CARRIER_MEMORY {
-        return Err(Problem::new("less than 16MiB"));
-    }
-    Ok(size)
-}
-
-fn udp(mut table: Fields<'_>, report: &mut Report<'_>) -> Udp {
-    let default = Udp::default();
-    let idle = table.duration(report, "idle");
-    if idle.is_some_and(|idle| idle < Udp::MIN_IDLE) {
-        let problem = Problem::new("less than a minute, for which packet numbers have to be remembered");
-        report.error(&table.place("idle"), table.path("idle"), problem);
-    }
-    let udp = Udp {
-        idle: idle.unwrap_or(default.idle),
-        flows: table.integer(report, "flows", 1..=1 << 20).unwrap_or(default.flows),
-        ecn: table.flag(report, "ecn").unwrap_or(default.ecn),
-        dscp: table.integer(report, "dscp", 0..=63).map_or(default.dscp, small),
-        fragment: table.flag(report, "fragment").unwrap_or(default.fragment),
-        mtu: table.integer(report, "mtu", 576..=65_535).map(small),
-        gather: table.one_of(report, "gather", write::ON_OFF).unwrap_or(default.gather),
-    };
-    table.finish(report, None);
-    udp
-}
-
-/// A number whose range has been checked.
-fn small<T: TryFrom<usize>>(number: usize) -> T {
-    T::try_from(number).unwrap_or_else(|_| unreachable!("its range was checked"))
-}
-
-fn idle(
-    table: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    default: Option<std::time::Duration>,
-) -> Option<std::time::Duration> {
-    if table.text("idle") == Some("off") {
-        table.take("idle");
-        return None;
-    }
-    let idle = table.duration(report, "idle");
-    if idle.is_some_and(|idle| idle.is_zero()) {
-        let problem = Problem::new("ends every connection at once").hint("write \"off\" to never end one");
-        report.error(&table.place("idle"), table.path("idle"), problem);
-    }
-    idle.or(default)
 }
 
 fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Outbound> {
@@ -258,7 +177,14 @@ fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut
         let outbound = find_outbound(&raw, outbounds, report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
-        inbounds.push(Inbound { name, listen, socket: raw.socket, outbound, protocol });
+        inbounds.push(Inbound {
+            name,
+            listen,
+            socket: raw.socket,
+            outbound,
+            allow_private: raw.allow_private,
+            protocol,
+        });
     }
     inbounds
 }
@@ -355,6 +281,8 @@ pub fn fuzz_native(data: &[u8]) {
     }
 }
 
+#[cfg(test)]
+mod name_tests;
 #[cfg(test)]
 mod rule_tests;
 #[cfg(test)]

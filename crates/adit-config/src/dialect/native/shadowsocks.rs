@@ -23,7 +23,7 @@ const MAX_ARGUMENTS: usize = 64;
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = key(fields, report);
     let users = read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL));
-    let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
         None => ServerCover::Obfs(
@@ -59,7 +59,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksClient> {
     let server = fields.require(report, "server").and_then(|field| field.parsed(report, value::target));
     let key = key(fields, report);
-    let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
     let host: Option<&Target> = server.as_ref().map(|server| &server.value);
     let cover = match plugin(fields, report) {
         Some(plugin) => ClientCover::Plugin(plugin),
@@ -113,9 +113,9 @@ fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
     let program = fields.parsed(report, "plugin", |text| text_of(text, MAX_PLUGIN));
     let options = fields.parsed(report, "plugin-options", |text| text_of(text, MAX_PLUGIN));
     let args = fields.list(report, "plugin-arguments", MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN));
-    let transports = fields.one_of(report, "plugin-mode", write::TRANSPORTS);
+    let transports = fields.one_of(report, "plugin-network", write::TRANSPORTS);
     let Some(program) = program else {
-        for key in ["plugin-options", "plugin-arguments", "plugin-mode"] {
+        for key in ["plugin-options", "plugin-arguments", "plugin-network"] {
             if fields.has(key) && !fields.has("plugin") {
                 let problem = Problem::new("there is no plugin that it could be for");
                 report.error(&fields.place(key), fields.path(key), problem);

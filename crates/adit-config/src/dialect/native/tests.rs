@@ -9,9 +9,10 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
-    Level, Local, LocalProtocols, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
-    ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
-    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, User, UserLimits, Users,
+    Level, Limits, Local, LocalProtocols, Log, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient,
+    SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User,
+    UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -701,10 +702,32 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
                 },
                 // Put in its place by `make_valid`.
                 outbound: outbound.to_string().into(),
+                allow_private: !serves || outbound % 2 == 0,
                 protocol,
             }
         },
     )
+}
+
+#[test]
+fn private_targets_of_servers() {
+    let of = |text: &str| load(text).inbounds[0].allow_private;
+    assert!(of(HEAD), "local ports are not restricted");
+    assert!(!of(SNELL_IN) && !of(&format!("{SNELL_IN}allow-private = false\n")));
+    let allowed = load(&format!("{SNELL_IN}allow-private = true\n"));
+    assert!(allowed.inbounds[0].allow_private);
+    assert!(to_toml(&allowed).contains("\nallow-private = true\n"));
+    assert!(!to_toml(&load(HEAD)).contains("allow-private"), "no key of local ports");
+    for (text, want) in [
+        (
+            format!("{HEAD}allow-private = true\n"),
+            "4:1: inbound[0].allow-private: protocol mixed has no such key",
+        ),
+        (format!("{SNELL_IN}allow-private = 1\n"), "5:17: inbound[0].allow-private: expected true or false"),
+    ] {
+        let found = rejected(&text);
+        assert!(found.contains(want), "{found}");
+    }
 }
 
 #[test]

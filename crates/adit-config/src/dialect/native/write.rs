@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::bound::{self, Row};
 use super::carrier::VERSIONS;
+use super::keys::{self, Table};
 use super::outbound::FAMILIES;
 use super::rule;
 use adit_proto::wire::Target;
@@ -11,10 +13,10 @@ use crate::dialect::value::{duration_text, quote, size_text};
 use crate::model::rule::SetFormat;
 use crate::model::{
     ClientCover, Config, Dial, Family, Group, HalfClose, Inbound, InboundProtocol, Kcp, KcpParity, KeyForm,
-    Level, Limits, Local, LocalProtocols, Log, LogFormat, Member, ObfsClient, ObfsServer, Outbound,
-    OutboundProtocol, Pace, Plugin, Quic, ReplayPolicy, Reply, ServerCover, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile,
-    TcpOptions, Transports, Udp, User, UserLimits,
+    Level, Local, LocalProtocols, LogFormat, Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol,
+    Pace, Plugin, Quic, ReplayPolicy, Reply, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, SnellClient, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions,
+    Transports, Udp, User, UserLimits,
 };
 
 pub(super) const LEVELS: &[(&str, Level)] = &[
@@ -57,14 +59,14 @@ pub fn to_toml(config: &Config) -> String {
     if let Some(file) = &config.geoip {
         out.text("geoip", &file.path.to_string_lossy());
     }
-    out.log(&config.log);
+    out.table(Table::Log, bound::LOG, &config.log);
     if let Some(socket) = &config.admin {
         out.header("[admin]");
         out.text("socket", &socket.to_string_lossy());
     }
-    out.limits(&config.limits);
+    out.table(Table::Limits, bound::LIMITS, &config.limits);
     if config.udp != Udp::default() {
-        out.udp(&config.udp);
+        out.table(Table::Udp, bound::UDP, &config.udp);
     }
     let dns = super::dns::write(&config.dns);
     if !dns.is_empty() {
@@ -150,40 +152,12 @@ impl Writer {
     }
 
     fn choice<T: PartialEq>(&mut self, key: &str, choices: &[(&str, T)], value: &T) {
-        let (name, _) = choices.iter().find(|(_, v)| v == value).expect("the table has every value");
-        self.text(key, name);
+        self.text(key, name_of(choices, value));
     }
 
-    fn log(&mut self, log: &Log) {
-        self.header("[log]");
-        self.choice("level", LEVELS, &log.level);
-        self.choice("format", FORMATS, &log.format);
-        self.raw("time", log.time);
-        self.raw("destinations", log.destinations);
-    }
-
-    fn limits(&mut self, limits: &Limits) {
-        self.header("[limits]");
-        self.text("idle", &limits.idle.map_or_else(|| "off".to_owned(), duration_text));
-        self.text("drain", &duration_text(limits.drain));
-        self.raw("unauthenticated", limits.unauthenticated);
-        self.raw("unauthenticated-per-source", limits.unauthenticated_per_source);
-        if let Some(size) = limits.carrier_memory.and_then(|size| u64::try_from(size).ok()) {
-            self.text("carrier-memory", &size_text(size));
-        }
-    }
-
-    fn udp(&mut self, udp: &Udp) {
-        self.header("[udp]");
-        self.text("idle", &duration_text(udp.idle));
-        self.raw("flows", udp.flows);
-        self.switch("ecn", udp.ecn);
-        self.raw("dscp", udp.dscp);
-        self.switch("fragment", udp.fragment);
-        if let Some(mtu) = udp.mtu {
-            self.raw("mtu", mtu);
-        }
-        self.choice("gather", ON_OFF, &udp.gather);
+    fn table<T>(&mut self, table: Table, rows: &[Row<T>], value: &T) {
+        self.header(table.header());
+        bound::write(rows, value).for_each(|(key, value)| self.raw(key, value));
     }
 
     fn inbound(&mut self, inbound: &Inbound, outbounds: &[Outbound]) {
@@ -211,9 +185,13 @@ impl Writer {
             InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
             InboundProtocol::Tunnel { target, transports } => {
                 self.text("target", &target.to_string());
-                self.choice("mode", TRANSPORTS, transports);
+                self.choice("network", TRANSPORTS, transports);
             }
         }
+        let protocol = inbound_protocol(&inbound.protocol);
+        let restricts =
+            keys::of(Table::Inbound).any(|key| key.name == "allow-private" && key.applies_to(protocol));
+        self.switch("allow-private", restricts && inbound.allow_private);
         self.socket(&inbound.socket);
         if outbounds.len() > 1 {
             self.text("outbound", &inbound.outbound);
@@ -259,7 +237,7 @@ impl Writer {
         let key = &server.key;
         let users = key.users().iter().enumerate();
         self.users(users.map(|(n, user)| (user, key.hops().get(n))));
-        self.choice("mode", TRANSPORTS, &server.transports);
+        self.choice("network", TRANSPORTS, &server.transports);
         match &server.cover {
             ServerCover::Obfs(obfs) => self.choice("obfs", OBFS, obfs),
             ServerCover::Plugin(plugin) => self.plugin(plugin),
@@ -270,7 +248,7 @@ impl Writer {
     fn shadowsocks_client(&mut self, client: &ShadowsocksClient) {
         self.text("server", &client.server.to_string());
         self.shadowsocks_key(&client.key);
-        self.choice("mode", TRANSPORTS, &client.transports);
+        self.choice("network", TRANSPORTS, &client.transports);
         match &client.cover {
             ClientCover::Obfs(obfs) => self.obfs_client(obfs),
             ClientCover::Plugin(plugin) => self.plugin(plugin),
@@ -285,7 +263,7 @@ impl Writer {
         if !plugin.args.is_empty() {
             self.texts("plugin-arguments", plugin.args.iter().map(ToString::to_string));
         }
-        self.choice("plugin-mode", TRANSPORTS, &plugin.transports);
+        self.choice("plugin-network", TRANSPORTS, &plugin.transports);
     }
 
     fn obfs_client(&mut self, obfs: &ObfsClient) {
@@ -443,6 +421,12 @@ impl Writer {
             self.raw("carrier-sessions", client.sessions);
         }
     }
+}
+
+/// The name of a value in its table, which has them all.
+pub(super) fn name_of<'c, T: PartialEq>(choices: &[(&'c str, T)], value: &T) -> &'c str {
+    let (name, _) = choices.iter().find(|(_, v)| v == value).expect("the table has every value");
+    name
 }
 
 const TAKES_ANY: &str = "a string takes any text";

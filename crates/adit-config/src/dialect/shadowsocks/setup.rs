@@ -176,6 +176,7 @@ impl Manager {
                 ..SocketOptions::default()
             },
             outbound: DIRECT.into(),
+            allow_private: true,
             protocol: InboundProtocol::Shadowsocks(server),
         })
     }

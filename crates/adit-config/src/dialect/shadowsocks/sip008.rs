@@ -189,6 +189,7 @@ pub fn config(list: &List) -> Config {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 1080))],
         socket: SocketOptions::default(),
         outbound: outbounds[0].name.clone(),
+        allow_private: true,
         protocol: setup::local(LocalProtocols::Mixed),
     };
     Config { inbounds: vec![inbound], outbounds, ..Config::default() }

@@ -342,6 +342,7 @@ pub(super) fn client_file(name: &str, fast_open: bool, protocol: OutboundProtoco
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 1080))],
             socket: SocketOptions::default(),
             outbound: (*name).into(),
+            allow_private: true,
             protocol: InboundProtocol::Local(local),
         }],
         outbounds: vec![Outbound {

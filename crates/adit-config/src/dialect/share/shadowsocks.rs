@@ -99,7 +99,7 @@ fn check(server: &Shadowsocks) -> Result<()> {
         return Err(("key", "clients want a password"));
     }
     if !server.transports.tcp() {
-        return Err(("mode", "clients want TCP at least"));
+        return Err(("network", "clients want TCP at least"));
     }
     check_host(&server.name, &server.server, &server.obfs)
 }

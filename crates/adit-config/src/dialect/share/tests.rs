@@ -213,7 +213,7 @@ fn shadowsocks_in_every_form() {
                  users = [{ name = \"u\", password = \"AQAAAAAAAAAAAAAAAAAAAA==\" }]\n";
     for (keys, name) in [
         (plain.to_owned(), "s"),
-        (format!("{plain}mode = \"tcp-and-udp\"\ntcp-fast-open = true\nobfs = \"tls\"\n"), "s"),
+        (format!("{plain}network = \"tcp-and-udp\"\ntcp-fast-open = true\nobfs = \"tls\"\n"), "s"),
         (users.to_owned(), "s u"),
     ] {
         let servers = shadow(&keys);
@@ -249,7 +249,7 @@ fn shadowsocks_in_every_form() {
     let refused = |keys: &str, form| share_shadowsocks(form, &shadow(keys)[0]).unwrap_err().field;
     assert_eq!(refused("method = \"aes-128-gcm\"\npassword = 'a\"b'\n", Form::Surge), "password");
     assert_eq!(refused(&format!("{plain}plugin = \"v2ray-plugin\"\n"), Form::Mihomo), "plugin");
-    assert_eq!(refused(&format!("{plain}mode = \"udp\"\n"), Form::SingBox), "mode");
+    assert_eq!(refused(&format!("{plain}network = \"udp\"\n"), Form::SingBox), "network");
     assert_eq!(refused("method = \"aes-128-gcm\"\nkey = \"AAAAAAAAAAAAAAAAAAAAAA==\"\n", Form::Surge), "key");
 }
 

@@ -318,6 +318,7 @@ impl Merged<'_> {
                     ..SocketOptions::default()
                 },
                 outbound: setup::DIRECT.into(),
+                allow_private: true,
                 protocol: InboundProtocol::Shadowsocks(server),
             });
         }
@@ -383,7 +384,14 @@ impl Merged<'_> {
         let first = setup.config.outbounds.first();
         let outbound = first.map_or_else(|| setup::SERVERS.into(), |first| first.name.clone());
         let name = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
-        setup.config.inbounds.push(Inbound { name, listen: vec![listen], socket, outbound, protocol });
+        setup.config.inbounds.push(Inbound {
+            name,
+            listen: vec![listen],
+            socket,
+            outbound,
+            allow_private: true,
+            protocol,
+        });
     }
 
     fn local(&mut self) -> Option<SocketAddr> {

@@ -425,6 +425,7 @@ impl Builder<'_> {
                         ..SocketOptions::default()
                     },
                     outbound,
+                    allow_private: true,
                     protocol: InboundProtocol::Shadowsocks(ShadowsocksServer {
                         key,
                         transports: mode.unwrap_or(self.wanted.mode),
@@ -618,6 +619,7 @@ fn inbound(n: usize, name: &str, listen: SocketAddr, protocol: InboundProtocol) 
         listen: vec![listen],
         socket: SocketOptions::default(),
         outbound: setup::SERVERS.into(),
+        allow_private: true,
         protocol,
     }
 }
