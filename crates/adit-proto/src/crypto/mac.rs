@@ -183,7 +183,10 @@ mod tests {
         for len in 0..=200 {
             let (key, message) = (&data[..len % 90], &data[..len]);
             let theirs = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key), message);
-            assert_eq!(HmacSha1::new(&[&key[..key.len() / 2], &key[key.len() / 2..]]).tag(message), theirs.as_ref());
+            assert_eq!(
+                HmacSha1::new(&[&key[..key.len() / 2], &key[key.len() / 2..]]).tag(message),
+                theirs.as_ref()
+            );
             let plain = finish::<Md5, 4, 16>(Md5::INIT, message, 0);
             assert_eq!(plain, md5(&[message]), "{len}");
         }

@@ -20,7 +20,7 @@ mod hkdf_wide;
 #[path = "hkdf_single.rs"]
 mod hkdf_wide;
 mod kdf;
-mod mac;
+pub mod mac;
 mod noise;
 mod portable;
 pub mod stream;

@@ -23,8 +23,8 @@ use std::time::Instant;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use self::hello::{RANDOM_AT, RANDOM_LEN, SESSION_LEN, is_well_formed};
 pub use self::hello::{BadServerName, Browser, UnknownBrowser};
+use self::hello::{RANDOM_AT, RANDOM_LEN, SESSION_LEN, is_well_formed};
 use crate::buf::RecvBuf;
 use crate::crypto::stream::{Algorithm, BlockCipher, BlockMode, Direction, Key as CipherKey};
 use crate::crypto::{Noise, sha256};
@@ -465,7 +465,10 @@ pub fn fuzz_goquiet(data: &[u8]) {
                 Ok(Handshake::NeedMore(missing)) => assert!(missing > 0),
                 Ok(Handshake::Done) => return Ok(wire.unread().len()),
                 Err(why) => {
-                    assert!(why == NotOurs::Broken || wire.position() == 0, "all of it goes to the web server");
+                    assert!(
+                        why == NotOurs::Broken || wire.position() == 0,
+                        "all of it goes to the web server"
+                    );
                     return Err(why);
                 }
             }

@@ -42,8 +42,15 @@ impl CipherLayer {
 
     fn new(key: &Key, iv: Iv, client_iv: SharedIv, is_server: bool) -> Self {
         let sender = key.cipher(iv.as_slice(), Direction::Encrypt);
-        let layer =
-            Self { key: key.clone(), sender, own_iv: Some(iv), receiver: None, peer_iv: None, client_iv, is_server };
+        let layer = Self {
+            key: key.clone(),
+            sender,
+            own_iv: Some(iv),
+            receiver: None,
+            peer_iv: None,
+            client_iv,
+            is_server,
+        };
         if key.method().iv_len() == 0 { layer.without_iv() } else { layer }
     }
 

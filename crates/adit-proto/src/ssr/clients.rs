@@ -79,6 +79,12 @@ struct Table {
     entries: usize,
 }
 
+impl Default for Clients {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_MAX_ACTIVE)
+    }
+}
+
 impl Clients {
     /// Clients of all users that are remembered at most; about 100 bytes each, and up to 2 KiB more for one that keeps
     /// leaving gaps.

@@ -201,11 +201,7 @@ pub struct Users {
 impl Users {
     /// The users of a server with `protocol` and `key`: id and secret of each. A later entry replaces an earlier one
     /// with the same id. Protocols without users ([`Protocol::has_users`]) take no notice of the table.
-    pub fn new<'a>(
-        protocol: Protocol,
-        key: &Key,
-        users: impl IntoIterator<Item = (u32, &'a [u8])>,
-    ) -> Self {
+    pub fn new<'a>(protocol: Protocol, key: &Key, users: impl IntoIterator<Item = (u32, &'a [u8])>) -> Self {
         let ready = |(id, secret)| (id, Arc::new(UserKey::of_user(protocol, key, secret)));
         Self { protocol, keys: users.into_iter().map(ready).collect() }
     }
@@ -234,5 +230,21 @@ impl Users {
 impl fmt::Debug for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Users").field("protocol", &self.protocol).field("len", &self.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::crypto::evp_bytes_to_key;
+    use crate::ssr::fuzz::testing::{hex, vectors};
+
+    #[test]
+    fn recorded_keys() {
+        for row in vectors("kdf.json") {
+            let expected = hex(row["key"].as_str().unwrap());
+            let mut key = vec![0; expected.len()];
+            evp_bytes_to_key(row["password"].as_str().unwrap().as_bytes(), &mut key);
+            assert_eq!(key, expected);
+        }
     }
 }

@@ -196,10 +196,7 @@ impl Protocol {
 
     /// Whether a server can tell users apart by id.
     pub fn has_users(self) -> bool {
-        matches!(
-            self,
-            Self::AuthAes128Md5 | Self::AuthAes128Sha1 | Self::AuthAes128Fast | Self::AuthChain(_)
-        )
+        matches!(self, Self::AuthAes128Md5 | Self::AuthAes128Sha1 | Self::AuthAes128Fast | Self::AuthChain(_))
     }
 
     /// Whether a server's name may end in `_compatible`, so that clients with `origin` are served too.
@@ -327,7 +324,8 @@ macro_rules! named {
                     return Ok(*found);
                 }
                 let (kind, name) = ($kind, text.into());
-                let dead = |(its, dead, _): &&(&str, &str, &str)| *its == kind && dead.eq_ignore_ascii_case(text);
+                let dead =
+                    |(its, dead, _): &&(&str, &str, &str)| *its == kind && dead.eq_ignore_ascii_case(text);
                 match NOT_SPOKEN.iter().find(dead) {
                     Some((_, _, why)) => Err(NameError::NotSpoken { kind, name, why }),
                     None => Err(NameError::Unknown { kind, name }),

@@ -83,12 +83,8 @@ mod tests {
     #[test]
     fn every_form() {
         let address = [1, 127, 0, 0, 1, 0, 80];
-        for (padding, len) in [
-            (&[][..], 0),
-            (&[0x80, 3, 9, 9, 9], 5),
-            (&[0x81], 1),
-            (&[0x82, 0, 2, 7, 7], 5),
-        ] {
+        for (padding, len) in [(&[][..], 0), (&[0x80, 3, 9, 9, 9], 5), (&[0x81], 1), (&[0x82, 0, 2, 7, 7], 5)]
+        {
             let bytes = [padding, &address].concat();
             assert_eq!(parse_request(&bytes), whole("127.0.0.1:80", false, len + 7));
             for cut in 0..bytes.len() {

@@ -362,7 +362,11 @@ fn seal_chain<const LEN: usize>(
 }
 
 /// Where A begins, which has `LEN` bytes and `behind` and one more behind it, and the hash that it seeds.
-fn chain_hash<const LEN: usize>(key: &Key, plain: &[u8], behind: usize) -> Result<(usize, [u8; 16]), Refusal> {
+fn chain_hash<const LEN: usize>(
+    key: &Key,
+    plain: &[u8],
+    behind: usize,
+) -> Result<(usize, [u8; 16]), Refusal> {
     if plain.len() <= MIN_CHAIN {
         return Err(Refusal::Malformed { what: "length of a datagram" });
     }

@@ -229,8 +229,12 @@ impl Key {
             Material::Cast5(cipher) => {
                 return Cipher(Inner::Cast5(Cfb64::new(Arc::clone(cipher), direction, iv)));
             }
-            Material::Des(cipher) => return Cipher(Inner::Des(Cfb64::new(Arc::clone(cipher), direction, iv))),
-            Material::Rc2(cipher) => return Cipher(Inner::Rc2(Cfb64::new(Arc::clone(cipher), direction, iv))),
+            Material::Des(cipher) => {
+                return Cipher(Inner::Des(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
+            Material::Rc2(cipher) => {
+                return Cipher(Inner::Rc2(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
             Material::Seed(cipher) => {
                 return Cipher(Inner::Seed(SeedCfb::new(Arc::clone(cipher), direction, iv)));
             }

@@ -50,7 +50,8 @@ impl Seed {
         for (round, pair) in (0_u32..).zip(&mut keys) {
             let constant = ROUND_CONSTANT.rotate_left(round);
             let ([a, b], [c, d]) = (split(left), split(right));
-            *pair = [g(a.wrapping_add(c).wrapping_sub(constant)), g(b.wrapping_sub(d).wrapping_add(constant))];
+            *pair =
+                [g(a.wrapping_add(c).wrapping_sub(constant)), g(b.wrapping_sub(d).wrapping_add(constant))];
             if round % 2 == 0 {
                 left = left.rotate_right(8);
             } else {

@@ -165,7 +165,10 @@ impl AnswerReader {
             let unread = wire.unread();
             let Some(at) = find_end(unread, scanned) else {
                 if unread.len() >= MAX_HEAD {
-                    return Err(WireError::Malformed { what: "length of http obfs head", got: MAX_HEAD as u64 });
+                    return Err(WireError::Malformed {
+                        what: "length of http obfs head",
+                        got: MAX_HEAD as u64,
+                    });
                 }
                 self.scanned = Some(unread.len());
                 return Ok(Opened::NeedMore(1));

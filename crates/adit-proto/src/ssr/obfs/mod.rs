@@ -20,8 +20,8 @@ use crate::wire::{Layer, Opened, Plan, Rng, Room, Seen, WireError};
 pub use self::http::BadParameter;
 use self::http::{HttpClient, HttpServer};
 use self::random_head::{HeadClient, HeadServer};
-use self::tls::{TlsClient, TlsServer};
 pub use self::tls::{DEFAULT_WINDOW_S, SessionId};
+use self::tls::{TlsClient, TlsServer};
 
 /// What a handshake says about the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,9 @@ impl Server {
     pub fn new(config: &ServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         Self(match config.kind {
             Obfs::Plain | Obfs::GoQuiet => ServerKind::Plain,
-            Obfs::HttpSimple | Obfs::HttpPost | Obfs::HttpMix => ServerKind::Http(HttpServer::new(config, unix_s)),
+            Obfs::HttpSimple | Obfs::HttpPost | Obfs::HttpMix => {
+                ServerKind::Http(HttpServer::new(config, unix_s))
+            }
             Obfs::RandomHead => ServerKind::Head(HeadServer::new(config, rng)),
             Obfs::TlsTicketAuth | Obfs::TlsTicketFastauth => {
                 ServerKind::Tls(Box::new(TlsServer::new(config, unix_s, rng)))

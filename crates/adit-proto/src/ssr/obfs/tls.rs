@@ -55,15 +55,15 @@ const START_SLACK_S: u64 = 1800;
 
 /// Suites behind their length, compression methods.
 const SUITES: [u8; 32] = [
-    0x00, 0x1c, 0xc0, 0x2b, 0xc0, 0x2f, 0xcc, 0xa9, 0xcc, 0xa8, 0xcc, 0x14, 0xcc, 0x13, 0xc0, 0x0a, 0xc0, 0x14,
-    0xc0, 0x09, 0xc0, 0x13, 0x00, 0x9c, 0x00, 0x35, 0x00, 0x2f, 0x00, 0x0a, 0x01, 0x00,
+    0x00, 0x1c, 0xc0, 0x2b, 0xc0, 0x2f, 0xcc, 0xa9, 0xcc, 0xa8, 0xcc, 0x14, 0xcc, 0x13, 0xc0, 0x0a, 0xc0,
+    0x14, 0xc0, 0x09, 0xc0, 0x13, 0x00, 0x9c, 0x00, 0x35, 0x00, 0x2f, 0x00, 0x0a, 0x01, 0x00,
 ];
 const BEFORE_NAME: [u8; 5] = [0xff, 0x01, 0x00, 0x01, 0x00];
 /// Extended master secret.
 const BEHIND_NAME: [u8; 4] = [0x00, 0x17, 0x00, 0x00];
 const BEHIND_TICKET: [u8; 59] = [
-    0x00, 0x0d, 0x00, 0x16, 0x00, 0x14, 0x06, 0x01, 0x06, 0x03, 0x05, 0x01, 0x05, 0x03, 0x04, 0x01, 0x04, 0x03,
-    0x03, 0x01, 0x03, 0x03, 0x02, 0x01, 0x02, 0x03, // signature algorithms
+    0x00, 0x0d, 0x00, 0x16, 0x00, 0x14, 0x06, 0x01, 0x06, 0x03, 0x05, 0x01, 0x05, 0x03, 0x04, 0x01, 0x04,
+    0x03, 0x03, 0x01, 0x03, 0x03, 0x02, 0x01, 0x02, 0x03, // signature algorithms
     0x00, 0x05, 0x00, 0x05, 0x01, 0x00, 0x00, 0x00, 0x00, // status request
     0x00, 0x12, 0x00, 0x00, // signed certificate timestamps
     0x75, 0x50, 0x00, 0x00, // channel id
@@ -187,7 +187,11 @@ impl TlsClient {
         Self { tags, session, hello, head, is_eager, is_answered: false, records: Records::default() }
     }
 
-    pub(super) fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, WireError> {
+    pub(super) fn handshake(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<Handshake, WireError> {
         if self.is_eager {
             return Ok(Handshake::Done);
         }
@@ -211,7 +215,9 @@ impl TlsClient {
         if unread.len() < SERVER_HELLO {
             return Ok(Some(SERVER_HELLO - unread.len()));
         }
-        if !self.tags.proves(&unread[AUTH_AT..ID_AT]) || unread[ID_AT + 1..ID_AT + 1 + ID_LEN] != self.session.0 {
+        if !self.tags.proves(&unread[AUTH_AT..ID_AT])
+            || unread[ID_AT + 1..ID_AT + 1 + ID_LEN] != self.session.0
+        {
             return Err(WireError::Authentication { what: "server hello" });
         }
         let end = match answer_end(unread)? {
@@ -266,7 +272,9 @@ fn answer_end(unread: &[u8]) -> Result<Result<usize, usize>, WireError> {
     let mut at = SERVER_HELLO;
     let mut is_changed = false;
     loop {
-        let Some(head) = unread.get(at..at + RECORD_HEAD) else { return Ok(Err(at + RECORD_HEAD - unread.len())) };
+        let Some(head) = unread.get(at..at + RECORD_HEAD) else {
+            return Ok(Err(at + RECORD_HEAD - unread.len()));
+        };
         let end = at + RECORD_HEAD + u16_at(head, 3);
         if head[1] != 3 || end > MAX_ANSWER {
             return Err(bad("record of the server's handshake", head[1]));

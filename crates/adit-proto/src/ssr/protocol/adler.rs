@@ -17,7 +17,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Start;
-use super::packets::{BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short};
+use super::packets::{
+    BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short,
+};
 use super::server::{Claim, Hello, Knock};
 use crate::crypto::{AesBlock, HmacSha1, Noise, adler32, crc32, md5};
 use crate::ssr::Refusal;
@@ -121,7 +123,14 @@ impl Adler {
     }
 
     /// The header of the three with SHA-1; returns its end.
-    fn seal_sha1(&mut self, start: &Start, block: &mut [u8], at: usize, data: Range<usize>, utc: u32) -> usize {
+    fn seal_sha1(
+        &mut self,
+        start: &Start,
+        block: &mut [u8],
+        at: usize,
+        data: Range<usize>,
+        utc: u32,
+    ) -> usize {
         let bound = if self.kind == Kind::Sha1 { 128 } else { MAX_HEADER_PADDING as u32 };
         let padding = 1 + self.noise.below(bound) as usize;
         let ids_at = at + 6 + padding;
@@ -150,7 +159,14 @@ impl Adler {
     }
 
     /// The header of `auth_aes128`; returns its end.
-    fn seal_aes(&mut self, start: &Start, block: &mut [u8], at: usize, data: Range<usize>, utc: u32) -> usize {
+    fn seal_aes(
+        &mut self,
+        start: &Start,
+        block: &mut [u8],
+        at: usize,
+        data: Range<usize>,
+        utc: u32,
+    ) -> usize {
         let padding = self.noise.below(MAX_HEADER_PADDING as u32) as usize;
         let data_at = at + AES_HEAD + padding;
         block.copy_within(data.clone(), data_at);

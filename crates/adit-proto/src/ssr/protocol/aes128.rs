@@ -22,7 +22,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Start;
-use super::packets::{BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short};
+use super::packets::{
+    BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short,
+};
 use super::server::{Claim, Hello, Knock};
 use crate::crypto::{AesBlock, HmacMd5, HmacSha1, Noise, siphash13};
 use crate::ssr::Refusal;
@@ -247,7 +249,13 @@ impl Ids {
         key.decrypt(&mut ids);
         let (words, _) = ids.as_chunks::<4>();
         let [utc, client, connection] = [0, 1, 2].map(|i: usize| u32::from_le_bytes(words[i]));
-        Self { utc, client, connection, len: Order::Little.get(&ids[12..]), padding: Order::Little.get(&ids[14..]) }
+        Self {
+            utc,
+            client,
+            connection,
+            len: Order::Little.get(&ids[12..]),
+            padding: Order::Little.get(&ids[14..]),
+        }
     }
 }
 
@@ -278,18 +286,30 @@ pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello
     }
     let tail_at = ids.len - TAG_LEN;
     if mac.key(&[user_key.secret()]).tag(&unread[..tail_at])[..TAG_LEN] != unread[tail_at..ids.len] {
-        return Err(user.map_or(Refusal::Malformed { what: "tag of the header" }, |id| Refusal::WrongSecret { id }));
+        return Err(
+            user.map_or(Refusal::Malformed { what: "tag of the header" }, |id| Refusal::WrongSecret { id })
+        );
     }
     knock.check_clock(ids.utc, WINDOW_S)?;
-    let claim = Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
+    let claim =
+        Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
     knock.admit(&claim)?;
-    let codec = Aes128 {
-        mac,
-        noise: knock.noise(),
-        user: user_key,
-        start: None,
-        send_id: 1,
-        receive_id: 1,
-    };
+    let codec = Aes128 { mac, noise: knock.noise(), user: user_key, start: None, send_id: 1, receive_id: 1 };
     Ok(Hello::Whole { len: ids.len, data: HEAD_LEN + ids.padding..tail_at, user, codec: Box::new(codec) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssr::fuzz::testing::{hex, vectors};
+
+    #[test]
+    fn recorded_codes() {
+        for row in vectors("siphash13_mac.json") {
+            let part = |name: &str| hex(row[name].as_str().unwrap());
+            let (key, message) = (part("key"), part("msg"));
+            let (left, right) = key.split_at(key.len() / 3);
+            assert_eq!(Mac::Fast.key(&[left, right]).tag(&message)[..], part("mac8"));
+        }
+    }
 }

@@ -241,11 +241,14 @@ pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<
     let (user, user_key) = knock.user(id)?;
     let second = HmacMd5::new(&[user_key.secret()]).tag(&unread[12..32]);
     if second[..4] != unread[32..HEAD_LEN] {
-        return Err(user.map_or(Refusal::Malformed { what: "tag of the header" }, |id| Refusal::WrongSecret { id }));
+        return Err(
+            user.map_or(Refusal::Malformed { what: "tag of the header" }, |id| Refusal::WrongSecret { id })
+        );
     }
     let ids = aes128::Ids::open(&AesBlock::new(user_key.header()), &unread[16..32]);
     knock.check_clock(ids.utc, WINDOW_S)?;
-    let claim = Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
+    let claim =
+        Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
     knock.admit(&claim)?;
     let config = knock.config;
     let [receive, send] = ways(&user_key, first, second);
@@ -261,4 +264,59 @@ pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<
         expects_segment: false,
     };
     Ok(Hello::Whole { len: HEAD_LEN, data: HEAD_LEN..HEAD_LEN, user, codec: Box::new(codec) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::server::ServerConfig;
+    use super::*;
+    use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
+    use crate::ssr::{Key, Protocol};
+
+    fn chunks(row: &Value, way: &str) -> Vec<u8> {
+        let chunks = row["chunks"].as_array().unwrap().iter().filter(|chunk| chunk[0] == way);
+        chunks.flat_map(|chunk| hex(chunk[1].as_str().unwrap())).collect()
+    }
+
+    /// A client that had sent a recorded header reads the recorded answer, packet by packet as they were counted.
+    #[test]
+    fn recorded_answers() {
+        let payload: Value =
+            serde_json::from_slice(include_bytes!("../../../../../testdata/ssr/payload.json")).unwrap();
+        for row in vectors("tcp_chain_b_to_f.json").iter().filter(|row| row["method"] == "none") {
+            let protocol: Protocol = row["protocol"].as_str().unwrap().parse().unwrap();
+            let Protocol::AuthChain(letter) = protocol else { panic!("{protocol}") };
+            let key =
+                Key::from_password("none".parse().unwrap(), row["password"].as_str().unwrap().as_bytes());
+            let interval = row["key_change_interval"].as_u64().unwrap_or(86_400);
+            let config = ServerConfig::new(protocol, &key, std::sync::Arc::default(), 0);
+            let (_, user) = config.user(0).unwrap();
+            let header = chunks(row, "c2s");
+            let first = HmacMd5::new(&[key.bytes()]).tag(&header[..4]);
+            let second = HmacMd5::new(&[user.secret()]).tag(&header[12..32]);
+            let utc = row["decoded"]["utc"].as_u64().unwrap().try_into().unwrap();
+            let mut codec = ChainCodec {
+                letter,
+                ways: Some(ways(&user, first, second)),
+                user,
+                noise: Noise::draw(&mut Zeros),
+                start: None,
+                sizes: Some(sizes_for(letter, &key, 4, utc, interval)),
+                unit: CLIENT_UNIT,
+                announces: false,
+                expects_segment: true,
+            };
+            let (mut rest, mut plain) = (chunks(row, "s2c"), Vec::new());
+            while !rest.is_empty() {
+                let Step::Packet { len, data } = codec.open(&mut rest).unwrap() else {
+                    panic!("{protocol}: cut")
+                };
+                plain.extend_from_slice(&rest[data]);
+                rest.drain(..len);
+            }
+            assert!(plain == hex(payload["s2c"].as_str().unwrap()), "{protocol}");
+        }
+    }
 }

@@ -23,9 +23,7 @@ use super::key::UserKey;
 use super::{Chain, ClientIds, Key, Protocol, SharedIv};
 use crate::buf::RecvBuf;
 use crate::crypto::Noise;
-use crate::wire::{
-    Layer, Opened, Plan, Rng, Room, Target, WallClock, WireError, address_len, emit_address,
-};
+use crate::wire::{Layer, Opened, Plan, Rng, Room, Target, WallClock, WireError, address_len, emit_address};
 
 use self::packets::{Codec, open_next};
 pub use self::server::{Server, ServerConfig, State};

@@ -276,7 +276,8 @@ impl Server {
 
     /// Whether empty packets are answered with empty ones, and a header too.
     fn answers(&self) -> bool {
-        self.config.authenticates() && !matches!(self.config.protocol, Protocol::VerifySha1 | Protocol::AuthSha1)
+        self.config.authenticates()
+            && !matches!(self.config.protocol, Protocol::VerifySha1 | Protocol::AuthSha1)
     }
 }
 

@@ -202,7 +202,9 @@ mod tests {
             let b = sizes(Chain::B, 0, 1);
             assert_eq!(b.first[..], list(&row["auth_chain_b"]["list1"]));
             assert_eq!(b.second[..], list(&row["auth_chain_b"]["list2"]));
-            for (letter, name) in [(Chain::C, "auth_chain_c"), (Chain::D, "auth_chain_d"), (Chain::E, "auth_chain_e")] {
+            for (letter, name) in
+                [(Chain::C, "auth_chain_c"), (Chain::D, "auth_chain_d"), (Chain::E, "auth_chain_e")]
+            {
                 assert_eq!(sizes(letter, 0, 1).first[..], list(&row[name]["list0"]), "{name}");
             }
             for row in row["auth_chain_f"].as_array().unwrap() {
