@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn each_connection_once() {
         let clients = Clients::new(64);
-        let mut admit = |connection, at| clients.admit(1, 7, connection, at);
+        let admit = |connection, at| clients.admit(1, 7, connection, at);
         assert_eq!(admit(1_000, 0), Ok(()));
         assert_eq!(admit(1_000, 0), Err(Refusal::Replay));
         assert_eq!(admit(936, 0), Ok(()), "64 before the first one");

@@ -23,7 +23,7 @@ fn exchange(setup: &Setup, sizes: &[usize], cut: usize, seed: u64, name: &str) {
     assert_eq!(to, target(), "{name}");
     assert!(payload == up, "{name}: {} of {} bytes", payload.len(), up.len());
     let greeting = std::mem::take(&mut server.out);
-    assert!(client.receive(&greeting).unwrap().is_empty(), "{name}");
+    assert!(client.receive(&greeting).expect("a greeting").is_empty(), "{name}");
     for &size in sizes {
         let piece = data(size);
         assert!(pass(&mut server, &mut client, &piece, cut, name) == piece, "{name} down {size}");

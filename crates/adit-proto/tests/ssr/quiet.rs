@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::support::{Script, hex, now, read, rows, text};
 
 fn chunks(row: &Value, way: &str) -> Vec<u8> {
-    let all = row["chunks"].as_array().unwrap().iter().filter(|chunk| chunk[0] == way);
-    all.flat_map(|chunk| hex(chunk[1].as_str().unwrap())).collect()
+    let all = row["chunks"].as_array().expect("a list").iter().filter(|chunk| chunk[0] == way);
+    all.flat_map(|chunk| hex(chunk[1].as_str().expect("hex"))).collect()
 }
 
 fn drain(layer: &mut dyn Layer, wire: &mut RecvBuf) -> Vec<u8> {
     let mut plain = Vec::new();
-    while let Opened::Payload(range) = layer.open(wire, now()).unwrap() {
+    while let Opened::Payload(range) = layer.open(wire, now()).expect("good records") {
         plain.extend_from_slice(&wire.block()[range]);
     }
     plain
@@ -99,7 +99,7 @@ fn probes_go_to_the_web_server_unread() {
 
 /// The probes were recorded in the same run as the streams.
 fn rows_time() -> u64 {
-    rows("goquiet", "streams.json")[0]["unix_time"].as_u64().unwrap()
+    rows("goquiet", "streams.json")[0]["unix_time"].as_u64().expect("a time")
 }
 
 #[test]

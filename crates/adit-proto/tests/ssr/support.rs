@@ -30,10 +30,7 @@ pub(crate) fn read(folder: &str, name: &str) -> Value {
 }
 
 pub(crate) fn rows(folder: &str, name: &str) -> Vec<Value> {
-    match read(folder, name) {
-        Value::Array(rows) => rows,
-        other => panic!("{name} is no list: {other}"),
-    }
+    read(folder, name).as_array().expect("a list").clone()
 }
 
 /// Hands out the bytes it was given, then a sequence from a seed.
@@ -119,14 +116,14 @@ impl Front {
 
 pub(crate) enum Inner {
     Client(protocol::Client),
-    Server(protocol::Server),
+    Server(Box<protocol::Server>),
 }
 
 impl Inner {
     fn layer(&mut self) -> &mut dyn Layer {
         match self {
             Self::Client(layer) => layer,
-            Self::Server(layer) => layer,
+            Self::Server(layer) => &mut **layer,
         }
     }
 }
@@ -342,7 +339,7 @@ impl Setup {
         } else {
             Front::Server(obfs::Server::new(&self.server_obfs, self.server_s, &mut rng))
         };
-        End::new(front, cipher, Inner::Server(inner))
+        End::new(front, cipher, Inner::Server(Box::new(inner)))
     }
 }
 

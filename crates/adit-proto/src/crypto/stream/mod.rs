@@ -328,29 +328,49 @@ impl Cipher {
     /// [`Algorithm::Xchacha20`]); `data` is then unchanged.
     pub fn apply(&mut self, data: &mut [u8]) -> Result<(), WireError> {
         let applied = match &mut self.0 {
-            Inner::Table(tables, direction) => forever(tables.apply(*direction, data)),
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             Inner::Wide(wide) => wide.apply(data),
             Inner::Salsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
             Inner::Xsalsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20(chacha) => chacha.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data).map_err(drop),
-            Inner::Rc4(rc4) => forever(rc4.apply(data)),
-            Inner::AesCtr(ctr) => forever(ctr.apply(data)),
-            Inner::Block(mode) => forever(mode.apply(data)),
-            Inner::Blowfish(mode) => forever(mode.apply(data)),
-            Inner::Cast5(mode) => forever(mode.apply(data)),
-            Inner::Des(mode) => forever(mode.apply(data)),
-            Inner::Rc2(mode) => forever(mode.apply(data)),
-            Inner::Seed(mode) => forever(mode.apply(data)),
+            Inner::Table(..)
+            | Inner::Rc4(_)
+            | Inner::AesCtr(_)
+            | Inner::Block(_)
+            | Inner::Blowfish(_)
+            | Inner::Cast5(_)
+            | Inner::Des(_)
+            | Inner::Rc2(_)
+            | Inner::Seed(_) => {
+                self.0.apply_endless(data);
+                Ok(())
+            }
         };
         applied.map_err(|()| WireError::Exhausted { what: "keystream" })
     }
 }
 
-/// The result of a keystream that does not end.
-fn forever((): ()) -> Result<(), ()> {
-    Ok(())
+impl Inner {
+    /// The keystreams without an end.
+    fn apply_endless(&mut self, data: &mut [u8]) {
+        match self {
+            Self::Table(tables, direction) => tables.apply(*direction, data),
+            Self::Rc4(rc4) => rc4.apply(data),
+            Self::AesCtr(ctr) => ctr.apply(data),
+            Self::Block(mode) => mode.apply(data),
+            Self::Blowfish(mode) => mode.apply(data),
+            Self::Cast5(mode) => mode.apply(data),
+            Self::Des(mode) => mode.apply(data),
+            Self::Rc2(mode) => mode.apply(data),
+            Self::Seed(mode) => mode.apply(data),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Self::Wide(_) => unreachable!("has an end"),
+            Self::Salsa20(_) | Self::Xsalsa20(_) | Self::Chacha20(_) | Self::Chacha20Ietf(_) => {
+                unreachable!("has an end")
+            }
+        }
+    }
 }
 
 /// Shows no state.

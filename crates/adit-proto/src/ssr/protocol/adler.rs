@@ -46,7 +46,7 @@ const MAX_PACKET: usize = 8192;
 /// A header is no longer than this (observed from SSRR 3.1.2 for `auth_sha1`; later ones accept 8191).
 const MAX_HEADER: usize = 8191;
 /// Longest padding of a header that is sent.
-const MAX_HEADER_PADDING: usize = 512;
+const MAX_HEADER_PADDING: u16 = 512;
 /// Most payload behind the address that rides in the header.
 const MAX_EXTRA: u32 = 32;
 /// `auth_aes128`: user id, block and tag in front of the random bytes.
@@ -131,7 +131,7 @@ impl Adler {
         data: Range<usize>,
         utc: u32,
     ) -> usize {
-        let bound = if self.kind == Kind::Sha1 { 128 } else { MAX_HEADER_PADDING as u32 };
+        let bound = if self.kind == Kind::Sha1 { 128 } else { MAX_HEADER_PADDING.into() };
         let padding = 1 + self.noise.below(bound) as usize;
         let ids_at = at + 6 + padding;
         let data_at = ids_at + IDS_LEN;
@@ -167,7 +167,7 @@ impl Adler {
         data: Range<usize>,
         utc: u32,
     ) -> usize {
-        let padding = self.noise.below(MAX_HEADER_PADDING as u32) as usize;
+        let padding = self.noise.below(MAX_HEADER_PADDING.into()) as usize;
         let data_at = at + AES_HEAD + padding;
         block.copy_within(data.clone(), data_at);
         let end = data_at + data.len() + TAIL_LEN;
@@ -200,7 +200,7 @@ impl Codec for Adler {
     }
 
     fn header_overhead(&self) -> usize {
-        if self.start.is_some() { AES_HEAD + MAX_HEADER_PADDING + IDS_LEN + TAG_LEN } else { 0 }
+        if self.start.is_some() { AES_HEAD + usize::from(MAX_HEADER_PADDING) + IDS_LEN + TAG_LEN } else { 0 }
     }
 
     fn seal_header(
@@ -264,7 +264,7 @@ impl Codec for Adler {
             return Err(BAD_TAG);
         }
         self.received = self.received.wrapping_add(1);
-        let padding = self.kind.padding_len(&unread[head_len..tail_at]).ok_or(bad_len(len))?;
+        let padding = self.kind.padding_len(&unread[head_len..tail_at]).ok_or_else(|| bad_len(len))?;
         Ok(Step::Packet { len, data: head_len + padding..tail_at })
     }
 }

@@ -41,7 +41,7 @@ const MAX_PACKET: usize = 8192;
 /// Longest header that is accepted; the C client's have up to 2258 bytes.
 const MAX_HEADER: usize = 8191;
 /// Longest padding of a header that is sent.
-const MAX_HEADER_PADDING: usize = 1024;
+const MAX_HEADER_PADDING: u16 = 1024;
 /// Most payload that rides in the header (as the fork's C client).
 const MAX_FIRST: usize = 1200;
 const WINDOW_S: u32 = 86_400;
@@ -146,7 +146,7 @@ impl Codec for Aes128 {
     }
 
     fn header_overhead(&self) -> usize {
-        if self.start.is_some() { HEAD_LEN + MAX_HEADER_PADDING + TAG_LEN } else { 0 }
+        if self.start.is_some() { HEAD_LEN + usize::from(MAX_HEADER_PADDING) + TAG_LEN } else { 0 }
     }
 
     fn seal_header(
@@ -160,7 +160,7 @@ impl Codec for Aes128 {
         let Some(start) = self.start.take() else { return (at, 0) };
         let taken = data.len().min(MAX_FIRST);
         let bound = if taken > 400 { MAX_HEADER_PADDING / 2 } else { MAX_HEADER_PADDING };
-        let padding = self.noise.below(bound as u32) as usize;
+        let padding = self.noise.below(bound.into()) as usize;
         let data_at = at + HEAD_LEN + padding;
         let tail_at = data_at + taken;
         block.copy_within(data.start..data.start + taken, data_at);
@@ -216,7 +216,8 @@ impl Codec for Aes128 {
             return Err(BAD_TAG);
         }
         self.receive_id = self.receive_id.wrapping_add(1);
-        let padding = padding_len(&unread[PACKET_HEAD..tail_at], Order::Little).ok_or(bad_len(len))?;
+        let padding =
+            padding_len(&unread[PACKET_HEAD..tail_at], Order::Little).ok_or_else(|| bad_len(len))?;
         Ok(Step::Packet { len, data: PACKET_HEAD + padding..tail_at })
     }
 }

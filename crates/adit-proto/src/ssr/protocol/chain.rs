@@ -291,7 +291,7 @@ mod tests {
             let key =
                 Key::from_password("none".parse().unwrap(), row["password"].as_str().unwrap().as_bytes());
             let interval = row["key_change_interval"].as_u64().unwrap_or(86_400);
-            let config = ServerConfig::new(protocol, &key, std::sync::Arc::default(), 0);
+            let config = ServerConfig::new(protocol, &key, Arc::default(), 0);
             let (_, user) = config.user(0).unwrap();
             let header = chunks(row, "c2s");
             let first = HmacMd5::new(&[key.bytes()]).tag(&header[..4]);

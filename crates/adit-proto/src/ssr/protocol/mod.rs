@@ -244,7 +244,7 @@ impl Layer for Client {
         loop {
             match open_next(codec, wire)? {
                 Opened::Payload(range) if range.is_empty() => {}
-                opened => return Ok(opened),
+                opened @ (Opened::Payload(_) | Opened::NeedMore(_) | Opened::End) => return Ok(opened),
             }
         }
     }

@@ -320,7 +320,7 @@ impl Layer for Server {
             };
             match opened {
                 Opened::Payload(range) if range.is_empty() => self.owes |= self.answers(),
-                opened => return Ok(opened),
+                opened @ (Opened::Payload(_) | Opened::NeedMore(_) | Opened::End) => return Ok(opened),
             }
         }
     }

@@ -30,7 +30,7 @@ const LEN_LEN: usize = 2;
 #[derive(Debug)]
 pub(super) struct Simple(Noise);
 
-const MAX_SIMPLE_PADDING: usize = 16;
+const MAX_SIMPLE_PADDING: u8 = 16;
 const CRC_LEN: usize = 4;
 const MAX_SIMPLE: usize = 8192;
 
@@ -46,7 +46,7 @@ impl Codec for Simple {
     }
 
     fn full_overhead(&self) -> usize {
-        LEN_LEN + MAX_SIMPLE_PADDING + CRC_LEN
+        LEN_LEN + usize::from(MAX_SIMPLE_PADDING) + CRC_LEN
     }
 
     fn max_overhead(&self) -> usize {
@@ -54,7 +54,7 @@ impl Codec for Simple {
     }
 
     fn seal(&mut self, block: &mut [u8], at: usize, data: Range<usize>, _write_len: usize) -> usize {
-        let padding = 1 + self.0.below(MAX_SIMPLE_PADDING as u32) as usize;
+        let padding = 1 + self.0.below(MAX_SIMPLE_PADDING.into()) as usize;
         let data_at = at + LEN_LEN + padding;
         let tail_at = data_at + data.len();
         block.copy_within(data, data_at);
