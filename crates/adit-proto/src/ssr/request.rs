@@ -1,7 +1,7 @@
 //! The address at the start of a client's stream, as the Python server reads it.
 
 use crate::crypto::crc32;
-use crate::wire::{Address, Target, WireError, parse_address};
+use crate::wire::{Address, MAX_ADDRESS_LEN, Target, WireError, parse_address};
 
 /// What [`parse_request`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,14 +34,15 @@ pub fn parse_request(bytes: &[u8]) -> Result<Request, WireError> {
         Ok(len) => len,
         Err(missing) => return Ok(Request::NeedMore(missing)),
     };
-    let mut rest = bytes.get(skipped..).unwrap_or_default().to_vec();
-    if bytes.len() <= skipped {
+    let Some(address) = bytes.get(skipped..).filter(|address| !address.is_empty()) else {
         return Ok(Request::NeedMore(skipped + 1 - bytes.len()));
-    }
-    rest.truncate(crate::wire::MAX_ADDRESS_LEN);
+    };
+    let mut rest = [0; MAX_ADDRESS_LEN];
+    let rest = &mut rest[..address.len().min(MAX_ADDRESS_LEN)];
+    rest.copy_from_slice(&address[..rest.len()]);
     let is_udp = rest[0] & UDP_OVER_TCP != 0;
     rest[0] &= !UDP_OVER_TCP;
-    match parse_address(&rest)? {
+    match parse_address(rest)? {
         Address::NeedMore(missing) => Ok(Request::NeedMore(missing)),
         Address::Whole(target, len) => Ok(Request::Whole { target, is_udp, len: skipped + len }),
     }

@@ -1,9 +1,10 @@
 //! What a server says of clients that it does not accept.
 
 use adit_proto::ssr::protocol::State;
-use adit_proto::ssr::{Key, Protocol, Refusal};
+use adit_proto::ssr::{Key, Protocol, Refusal, fuzz};
+use adit_proto::wire::Rng;
 
-use crate::support::{Bad, NOW_S, Setup, shake};
+use crate::support::{Bad, NOW_S, Script, Setup, now, shake};
 
 fn authenticating() -> impl Iterator<Item = Protocol> {
     let none = [Protocol::Origin, Protocol::VerifyDeflate, Protocol::VerifySimple, Protocol::VerifySha1];
@@ -158,4 +159,45 @@ fn tls_hellos_are_checked() {
         assert!(result.is_err() || !client.is_ready(), "byte {at}");
     }
     assert!(shake(&mut setup.client(&setup.client_config(), NOW_S + 11, 4), &mut setup.server()).is_ok());
+}
+
+/// Random bytes, and random changes of good ones, break nothing.
+#[test]
+fn noise() {
+    let mut rng = Script::seeded(11);
+    for _ in 0..3000 {
+        let mut data = vec![0; rng.below(300) as usize];
+        rng.fill(&mut data);
+        fuzz::fuzz_protocol(&data, now());
+        fuzz::fuzz_obfs(&data, now());
+        fuzz::fuzz_packets(&data);
+        adit_proto::goquiet::fuzz_goquiet(&data);
+    }
+}
+
+/// Any byte of a good stream is changed: what still comes out is a beginning of what was sent, or has other lengths for a
+/// protocol that does not authenticate; and nothing panics.
+#[test]
+fn changed_streams() {
+    let mut rng = Script::seeded(12);
+    for protocol in Protocol::all() {
+        let setup = || Setup::new("none", protocol.name(), "plain");
+        let mut client = setup().client(&setup().client_config(), NOW_S, 6);
+        let good: Vec<u8> =
+            [&b"one"[..], &[7; 900], &[8; 3000]].iter().flat_map(|piece| client.send(piece)).collect();
+        let plain = setup().server().receive(&good).expect("a good stream");
+        for _ in 0..60 {
+            let mut bad = good.clone();
+            let at = rng.below(u32::try_from(bad.len()).expect("small")) as usize;
+            bad[at] ^= 1 << rng.below(8);
+            let mut server = setup().server();
+            let got = server.receive(&bad);
+            if authenticating().any(|it| it == protocol) {
+                assert!(
+                    got.is_err() || got.is_ok_and(|got| plain.starts_with(&got)),
+                    "{protocol}: byte {at}"
+                );
+            }
+        }
+    }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use adit_proto::ssr::{Key, Method, obfs, protocol};
+use adit_proto::goquiet;
+use adit_proto::ssr::{Key, Method, Refusal, obfs, protocol};
 use serde_json::Value;
 
-use crate::support::{End, PASSWORD, Script, Setup, hex, read, rows, text};
+use crate::support::{Bad, End, Script, Setup, hex, read, rows, text};
 
 const FILES: [&str; 5] = [
     "tcp_ciphers.json",
@@ -28,8 +29,10 @@ fn users(param: &str) -> Option<Vec<(u32, &str)>> {
 fn setup(row: &Value) -> Setup {
     let method: Method = text(row, "method").parse().expect("a method");
     // The recorded table is that of a Python server.
-    let key = Key::with_python_table(method, PASSWORD.as_bytes());
+    let key = Key::with_python_table(method, text(row, "password").as_bytes());
     let mut setup = Setup::with_key(key, text(row, "protocol"), text(row, "obfs"));
+    let quiet = goquiet::Key::new(text(row, "password").as_bytes());
+    setup.quiet = goquiet::ServerConfig::new(quiet);
     if let Some(table) = users(text(row, "protocol_param_server")) {
         setup = setup.with_users(Some((1002, "bob-key")), &table);
     }
@@ -117,4 +120,32 @@ fn clients_read_recorded_servers() {
         }
     }
     assert!(count > 80, "{count}");
+}
+
+/// The fork's native obfs, and what it is inside of GoQuiet.
+#[test]
+fn servers_read_native_go_quiet() {
+    let rows = rows("goquiet", "ssr_native_obfs.json");
+    rows.iter().for_each(|row| check_server("ssr_native_obfs.json", row));
+    assert_eq!(rows.len(), 3);
+}
+
+/// The fork's client as a plugin of another Shadowsocks: obfs alone, with a key of 16 bytes.
+#[test]
+fn servers_read_plugins() {
+    for mut row in rows("ssr", "as_sip003_plugin.json") {
+        let options = text(&row, "SS_PLUGIN_OPTIONS").to_owned();
+        let obfs = options.split(';').find_map(|option| option.strip_prefix("obfs=")).expect("an obfs");
+        if row["chunks"].as_array().is_none_or(Vec::is_empty) || obfs == "go_quiet" {
+            continue;
+        }
+        row["obfs"] = obfs.into();
+        row["protocol"] = "origin".into();
+        if row["works"] == true {
+            check_server("as_sip003_plugin.json", &row);
+        } else {
+            let first = chunks(&row, "c2s").next().expect("a hello");
+            assert_eq!(setup(&row).server().receive(&first), Err(Bad::Refused(Refusal::WrongKey)));
+        }
+    }
 }

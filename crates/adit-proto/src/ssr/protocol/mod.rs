@@ -4,6 +4,11 @@
 //! client's packets hold: first the bytes of the address ([`parse_request`](super::parse_request)), then payload.
 //! Protocols that authenticate want the server to answer at once with an empty packet: [`Layer::has_pending`] is true
 //! then, and sealing an empty payload sends it.
+//!
+//! A refusal ([`State::Refused`]) consumes nothing here, but the cipher layer below has deciphered the bytes in place, and an
+//! HTTP obfs has moved them: a caller that hands refused clients to a fallback server keeps a copy of what came.
+//!
+//! `verify_deflate` needs a buffer of its own: what it inflates (32 KiB at most at a time) is written behind the unread bytes.
 
 mod adler;
 mod aes128;
