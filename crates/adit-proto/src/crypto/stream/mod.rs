@@ -361,7 +361,7 @@ impl Inner {
             Self::Rc2(mode) => mode.apply(data),
             Self::Seed(mode) => mode.apply(data),
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-            Self::Wide(_) => unreachable!("has an end"),
+            Self::SalsaWide(_) => unreachable!("has an end"),
             Self::Salsa20(_) | Self::Xsalsa20(_) | Self::Chacha20(_) | Self::Chacha20Ietf(_) => {
                 unreachable!("has an end")
             }
