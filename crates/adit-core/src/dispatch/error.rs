@@ -1,5 +1,6 @@
 //! Why there is no way out.
 
+use std::io;
 use std::time::Duration;
 
 use adit_config::model::Tag;
@@ -18,6 +19,9 @@ pub(crate) enum OpenError {
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
+    /// The server is there, but its part of a handshake is wrong or does not come.
+    #[error("handshake with the server failed")]
+    Handshake(#[source] io::Error),
     /// No member of a group can be used.
     #[error("no member of the group can be used")]
     NoMember,
@@ -43,13 +47,15 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked => WireFailure::NotAllowed,
             Self::NoMember => WireFailure::NetworkUnreachable,
+            Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
+            Self::Handshake(_) => WireFailure::General,
             Self::Slow { .. } => WireFailure::TimedOut,
             Self::Member { source, .. } => source.failure(),
             Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
             Self::Dial(DialError::Resolve(_) | DialError::Port) => WireFailure::HostUnreachable,
             Self::Dial(DialError::Unreachable { source, .. }) => {
-                if source.kind() == std::io::ErrorKind::HostUnreachable {
+                if source.kind() == io::ErrorKind::HostUnreachable {
                     WireFailure::HostUnreachable
                 } else {
                     WireFailure::NetworkUnreachable
@@ -60,7 +66,7 @@ impl OpenError {
                 | DialError::Unix { source, .. }
                 | DialError::Socket { source, .. },
             ) => {
-                if source.kind() == std::io::ErrorKind::PermissionDenied {
+                if source.kind() == io::ErrorKind::PermissionDenied {
                     WireFailure::NotAllowed
                 } else {
                     WireFailure::General
@@ -77,7 +83,7 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
-            Self::NoMember => 0,
+            Self::NoMember | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
