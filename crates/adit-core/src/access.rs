@@ -74,7 +74,9 @@ impl Access {
                 let DirectRoute { direct, packets } = past?;
                 Role::Client { direct: direct.clone(), packets: packets.clone() }
             }
-            InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) => Role::Server,
+            InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => {
+                Role::Server
+            }
         };
         Some(Rc::new(Self { list, role }))
     }

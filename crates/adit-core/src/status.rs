@@ -302,6 +302,7 @@ fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         },
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
+        InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -312,6 +313,7 @@ fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Reject => "reject",
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
+        OutboundProtocol::Ssr(_) => "ssr",
         OutboundProtocol::Group(_) => "group",
     }
 }

@@ -3,6 +3,7 @@
 mod local;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod stranger;
 mod tunnel;
 mod tunnel_packets;
@@ -70,6 +71,7 @@ pub(crate) fn transports(inbound: &model::Inbound) -> Transports {
         // Associations of SOCKS have ports of their own.
         model::InboundProtocol::Local(_) | model::InboundProtocol::Snell(_) => Transports::Tcp,
         model::InboundProtocol::Shadowsocks(server) => server.transports,
+        model::InboundProtocol::Ssr(server) => server.transports,
         model::InboundProtocol::Tunnel { transports, .. } => *transports,
     }
 }
@@ -79,6 +81,7 @@ pub(crate) fn takes_datagrams(inbound: &model::Inbound) -> bool {
     match &inbound.protocol {
         model::InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
         model::InboundProtocol::Shadowsocks(_)
+        | model::InboundProtocol::Ssr(_)
         | model::InboundProtocol::Local(_)
         | model::InboundProtocol::Tunnel { .. } => transports(inbound).udp(),
     }
@@ -130,6 +133,9 @@ impl Shared {
             model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
+            }
+            model::InboundProtocol::Ssr(server) => {
+                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)))
             }
         }))
     }

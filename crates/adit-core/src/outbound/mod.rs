@@ -8,6 +8,7 @@ pub(crate) mod packets;
 mod reject;
 mod shadowsocks;
 mod snell;
+mod ssr;
 
 use std::fmt::Debug;
 use std::io;
@@ -68,6 +69,9 @@ impl Shared {
             model::OutboundProtocol::Shadowsocks(client) => {
                 let model::Outbound { name, dial, .. } = outbound;
                 Arc::new(Arc::new(shadowsocks::ShadowsocksShared::start(name, dial, client, plugins)?))
+            }
+            model::OutboundProtocol::Ssr(client) => {
+                Arc::new(Arc::new(ssr::SsrShared::start(&outbound.dial, client)?))
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;

@@ -7,6 +7,7 @@ pub(crate) fn carries(outbound: &model::Outbound) -> bool {
     match &outbound.protocol {
         OutboundProtocol::Direct => true,
         OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
+        OutboundProtocol::Ssr(client) => client.transports.udp(),
         OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
     }
 }

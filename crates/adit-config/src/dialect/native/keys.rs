@@ -104,15 +104,19 @@ pub fn markdown() -> String {
 
 const ALL: &[&str] = &[];
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
-const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks"];
+const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const SERVERS: &[&str] = &["snell", "shadowsocks"];
+const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const SSR: &[&str] = &["ssr"];
+const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
+const NAMED: &[&str] = &["snell", "ssr"];
+const SERVERS: &[&str] = &["snell", "shadowsocks", "ssr"];
 const TUNNEL: &[&str] = &["tunnel"];
-const MODAL: &[&str] = &["snell", "shadowsocks", "tunnel"];
+const MODAL: &[&str] = &["snell", "shadowsocks", "ssr", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr"];
 
 const fn key(
     table: Table,
@@ -161,7 +165,7 @@ pub const KEYS: &[Key] = {
         key(Udp, "gather", ALL, "on or off", "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
-        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
+        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "required", "what is spoken on the port"),
         key(Inbound, "listen", ALL, "address:port, or a list", "required", "where to listen; `:port` is every address of the machine"),
         key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
@@ -176,14 +180,19 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
-        key(Inbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that clients must wear"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
-        key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
-        key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
+        key(Inbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
+        key(Inbound, "password", CIPHERED, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Inbound, "mode", MODAL, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what is served; for snell the mode of version 6"),
         key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
+        key(Inbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication; `_compatible` behind it serves clients with origin too"),
+        key(Inbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that clients must use; `_compatible` behind it serves clients with plain too"),
+        key(Inbound, "ssr-obfs-param", SSR, "text", "none", "http: hosts that are accepted; tls: seconds that a client's clock may be off"),
+        key(Inbound, "max-clients", SSR, "1 to 1048576", "64", "most client programs of one user at a time"),
+        key(Inbound, "key-interval", SSR, "duration, in whole seconds", "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
@@ -202,6 +211,7 @@ pub const KEYS: &[Key] = {
 
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
         key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
+        key(User, "id", SSR, "0 to 4294967295", "required", "number of the user, the part of protocol_param before the colon"),
         key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
         key(User, "quota", ALL, "number of bytes with a unit, as 500GB or 10MiB", "none", "ends the user's connections when so many bytes have passed, both ways together"),
         key(User, "reset-day", ALL, "1 to 28", "never", "day of the month on which the quota begins anew, at midnight UTC"),
@@ -211,16 +221,21 @@ pub const KEYS: &[Key] = {
         key(User, "addresses", ALL, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
-        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),
+        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr or group", "required", "how targets are reached"),
         key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
-        key(Outbound, "user-key", SNELL, "text of 1 to 255 bytes", "none", "client id, by which a server tells users of one psk apart; `userkey` of sing-box"),
-        key(Outbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that the server expects"),
-        key(Outbound, "obfs-host", SERVERS, "host name", "host of server", "host that the disguise names"),
-        key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
-        key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
+        key(Outbound, "user-key", NAMED, "text of 1 to 255 bytes", "none", "snell: client id, by which a server tells users of one psk apart, `userkey` of sing-box; ssr: secret of the user"),
+        key(Outbound, "user-id", SSR, "0 to 4294967295", "none", "number of the user, with user-key; together the protocol_param of other programs"),
+        key(Outbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that the server expects"),
+        key(Outbound, "obfs-host", DISGUISED, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
+        key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Outbound, "mode", SERVERS, "tcp, udp or tcp-and-udp; for snell default, unshaped or unsafe-raw", "tcp; default", "what the server is used for; for snell the mode of version 6"),
+        key(Outbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication that the server expects"),
+        key(Outbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that the server expects"),
+        key(Outbound, "ssr-obfs-param", SSR, "text", "host of server", "host names to choose from, separated by commas; http: further lines of the head behind a #"),
+        key(Outbound, "key-interval", SSR, "duration, in whole seconds", "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"),
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),

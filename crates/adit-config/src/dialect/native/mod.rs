@@ -25,6 +25,7 @@ mod outbound;
 mod pace;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod tcp;
 mod users;
 mod write;

@@ -84,6 +84,7 @@ fn carries_streams(outbound: &model::Outbound) -> bool {
     match &outbound.protocol {
         model::OutboundProtocol::Direct | model::OutboundProtocol::Snell(_) => true,
         model::OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
+        model::OutboundProtocol::Ssr(client) => client.transports.tcp(),
         model::OutboundProtocol::Reject | model::OutboundProtocol::Group(_) => false,
     }
 }
