@@ -123,9 +123,11 @@ impl HttpClient {
         self.reader.open(wire)
     }
 
-    pub(super) fn handle_transport_end(&self) -> Result<(), WireError> {
+    /// A server whose target says nothing sends no head either.
+    pub(super) fn handle_transport_end(&self, unread: usize) -> Result<(), WireError> {
         match self.reader.scanned {
             None => Ok(()),
+            Some(_) if unread == 0 => Ok(()),
             Some(_) => Err(WireError::Truncated { what: "http obfs head" }),
         }
     }
@@ -269,7 +271,7 @@ impl HttpServer {
         Ok(pass(wire))
     }
 
-    pub(super) fn handle_transport_end(&self) -> Result<(), WireError> {
+    pub(super) fn handle_transport_end(&self, _unread: usize) -> Result<(), WireError> {
         Ok(())
     }
 }

@@ -273,7 +273,7 @@ macro_rules! layer {
             fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {
                 match &mut self.0 {
                     $kind::Plain | $kind::Head(_) => Ok(()),
-                    $kind::Http(http) => http.handle_transport_end(),
+                    $kind::Http(http) => http.handle_transport_end(unread),
                     $kind::Tls(tls) => tls.handle_transport_end(unread),
                 }
             }
