@@ -37,7 +37,20 @@ pub struct SsrServer {
     pub transports: Transports,
 }
 
+/// Protocols that cannot be carried.
+fn check_protocol(protocol: Protocol) -> Result<(), SsrError> {
+    if protocol == Protocol::VerifyDeflate { Err(SsrError::Deflate) } else { Ok(()) }
+}
+
 impl SsrServer {
+    /// Whether it can be served.
+    ///
+    /// # Errors
+    /// [`SsrError::Deflate`].
+    pub fn check(&self) -> Result<(), SsrError> {
+        check_protocol(self.protocol)
+    }
+
     /// A server for every client with the password, without obfs.
     pub fn new(method: Method, password: Secret, protocol: Protocol) -> Self {
         Self {
@@ -75,6 +88,9 @@ pub enum SsrError {
     /// Two users have one name.
     #[error("two users are called {0}")]
     Name(Box<str>),
+    /// A packet may inflate to more than the relay has room for.
+    #[error("protocol verify_deflate is not carried yet; use origin or auth_aes128_md5 on both ends")]
+    Deflate,
     /// The obfs cannot name what the parameter says.
     #[error("obfs {obfs}: {why}")]
     Parameter {
@@ -186,11 +202,12 @@ impl SsrClient {
             .map_err(|error| self.bad_parameter(error.to_string()))
     }
 
-    /// Whether the parameter of the obfs can be used.
+    /// Whether protocol and parameter of the obfs can be used.
     ///
     /// # Errors
-    /// [`SsrError::Parameter`].
+    /// [`SsrError::Deflate`], [`SsrError::Parameter`].
     pub fn check(&self) -> Result<(), SsrError> {
+        check_protocol(self.protocol)?;
         match self.obfs {
             Obfs::GoQuiet => self.go_quiet(&mut Zeros).map(drop),
             Obfs::Plain

@@ -135,7 +135,7 @@ impl Shared {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
             }
             model::InboundProtocol::Ssr(server) => {
-                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)))
+                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
             }
         }))
     }

@@ -9,6 +9,7 @@ mod refusals;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,7 +60,11 @@ pub(crate) struct SsrServerShared {
 
 impl SsrServerShared {
     /// A server with the `accounts` of its users, in their order.
-    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> Self {
+    ///
+    /// # Errors
+    /// When the configuration asks for something that cannot be served.
+    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
+        config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
         let clients = Arc::new(Clients::new(config.max_clients));
@@ -83,7 +88,7 @@ impl SsrServerShared {
                     .with_compatible(config.obfs_compatible),
             ),
         };
-        Self {
+        Ok(Self {
             key,
             protocol,
             obfs,
@@ -93,7 +98,7 @@ impl SsrServerShared {
             accounts,
             deadline: draw_deadline(),
             refusals: Refusals::default(),
-        }
+        })
     }
 
     /// The place of a user among the accounts.

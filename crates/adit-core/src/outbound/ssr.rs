@@ -89,6 +89,7 @@ impl Front {
 impl SsrShared {
     pub(super) fn start(dial: &Dial, config: &model::SsrClient) -> io::Result<Self> {
         let bad = |error: model::SsrError| io::Error::new(io::ErrorKind::InvalidInput, error);
+        config.check().map_err(bad)?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let mut protocol = protocol::ClientConfig::new(config.protocol, &key, config.obfs.overhead())
             .with_interval(config.key_interval_s);

@@ -9,7 +9,7 @@ use super::fields::{Fields, Report};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write::{self, Writer};
 use crate::dialect::value::{self, Problem, quote, secret, text_of};
-use crate::model::{Secret, SsrClient, SsrServer, SsrUsers, User};
+use crate::model::{Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
@@ -31,7 +31,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let key_interval_s = key_interval(fields, report);
     let transports = fields.one_of(report, "mode", write::TRANSPORTS).unwrap_or_default();
     let server = SsrServer::new(method?, password?, protocol);
-    Some(SsrServer {
+    let server = SsrServer {
         protocol_compatible,
         obfs,
         obfs_compatible,
@@ -41,7 +41,25 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
         ..server
-    })
+    };
+    checked(server, SsrServer::check, "ssr-protocol", fields, report)
+}
+
+/// `value`, unless `check` has something against it, which is reported at `key`.
+fn checked<T>(
+    value: T,
+    check: impl FnOnce(&T) -> Result<(), SsrError>,
+    key: &'static str,
+    fields: &Fields<'_>,
+    report: &mut Report<'_>,
+) -> Option<T> {
+    match check(&value) {
+        Ok(()) => Some(value),
+        Err(error) => {
+            report.error(&fields.place(key), fields.path(key), Problem::new(error.to_string()));
+            None
+        }
+    }
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrClient> {
@@ -59,12 +77,9 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let client = SsrClient::new(server?.value, method?, password?, protocol);
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
     let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, ..client };
-    if let Err(error) = client.check() {
-        let key = "ssr-obfs-param";
-        report.error(&fields.place(key), fields.path(key), Problem::new(error.to_string()));
-        return None;
-    }
-    Some(client)
+    let is_parameter = !matches!(client.check(), Err(SsrError::Deflate));
+    let key = if is_parameter { "ssr-obfs-param" } else { "ssr-protocol" };
+    checked(client, SsrClient::check, key, fields, report)
 }
 
 fn named<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, NameError>) -> Result<T, Problem> {
