@@ -83,7 +83,13 @@ impl SsrServerShared {
                 let key = goquiet::Key::new(config.password.expose().as_bytes());
                 FrontConfig::Quiet(goquiet::ServerConfig::new(key))
             }
-            kind => FrontConfig::Obfs(
+            kind @ (Obfs::Plain
+            | Obfs::HttpSimple
+            | Obfs::HttpPost
+            | Obfs::HttpMix
+            | Obfs::RandomHead
+            | Obfs::TlsTicketAuth
+            | Obfs::TlsTicketFastauth) => FrontConfig::Obfs(
                 obfs::ServerConfig::new(kind, &key, &config.obfs_param, now_s)
                     .with_compatible(config.obfs_compatible),
             ),

@@ -98,7 +98,13 @@ impl SsrShared {
         }
         let obfs = match config.obfs {
             Obfs::GoQuiet => FrontConfig::Quiet(config.go_quiet(&mut OsRng).map_err(bad)?),
-            _ => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
+            Obfs::Plain
+            | Obfs::HttpSimple
+            | Obfs::HttpPost
+            | Obfs::HttpMix
+            | Obfs::RandomHead
+            | Obfs::TlsTicketAuth
+            | Obfs::TlsTicketFastauth => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
         };
         Ok(Self {
             server: config.server.clone(),
@@ -163,9 +169,13 @@ impl SsrShared {
             EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
                 "the server's first bytes are wrong: password, method, protocol or obfs differ"
             }
-            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered => {
+            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered && self.is_greeted() => {
                 metrics.early_closes.add(1);
                 "the server closed without any reply: password, method, protocol, obfs, user or clock differ"
+            }
+            EndReason::Socket(Side::Far, _) if !is_answered => {
+                metrics.early_closes.add(1);
+                "the server closed without any reply: password, method or obfs differ, or the target reset the connection"
             }
             EndReason::Socket(Side::Near, _) | EndReason::Idle if !is_answered && self.is_greeted() => {
                 "the server does not reply: password, method, protocol, obfs, user or clock differ"

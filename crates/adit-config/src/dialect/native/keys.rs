@@ -302,7 +302,7 @@ mod tests {
     fn the_reference_has_a_row_for_each_key() {
         let text = markdown();
         assert!(
-            text.contains("\n| `method` | shadowsocks | name of a method | required | the cipher |\n"),
+            text.contains("\n| `method` | shadowsocks, ssr | name of a method | required | the cipher |\n"),
             "{text}"
         );
         let cells: Vec<usize> =

@@ -193,3 +193,72 @@ pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
     interval(out, client.key_interval_s);
     out.choice("mode", write::TRANSPORTS, &client.transports);
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::dialect::native::{parse, to_toml};
+    use crate::model::{Config, InboundProtocol, OutboundProtocol};
+
+    const FILE: &str = r#"
+        [[inbound]]
+        protocol = "ssr"
+        listen = "127.0.0.1:8388"
+        method = "aes-256-ctr"
+        password = "outer"
+        ssr-protocol = "auth_aes128_md5"
+        ssr-obfs = "http_simple_compatible"
+        ssr-obfs-param = "a.example"
+        users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
+        max-clients = 3
+        mode = "tcp-and-udp"
+        outbound = "far"
+
+        [[outbound]]
+        name = "far"
+        protocol = "ssr"
+        server = "server.example:443"
+        method = "none"
+        password = "outer"
+        ssr-protocol = "auth_chain_f"
+        user-id = 1001
+        user-key = "wonder"
+        ssr-obfs = "go_quiet"
+        key-interval = "1h"
+    "#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        parse("adit.toml", text).map(|loaded| loaded.config).map_err(|found| found.to_string())
+    }
+
+    #[test]
+    fn a_file_is_read_and_written() {
+        let config = load(FILE).unwrap();
+        let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
+        assert_eq!((server.users.ids(), server.max_clients), (&[1001][..], 3));
+        assert!(server.obfs_compatible && !server.protocol_compatible);
+        let OutboundProtocol::Ssr(client) = &config.outbounds[0].protocol else { panic!("a client") };
+        assert_eq!(client.key_interval_s, 3600);
+        assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1001, "wonder")));
+        assert_eq!(load(&to_toml(&config)).unwrap(), config);
+    }
+
+    #[test]
+    fn slips_are_named() {
+        for (right, wrong, problem) in [
+            ("auth_chain_f", "auth_simple", "every program has removed it"),
+            ("auth_chain_f", "verify_deflate", "not carried yet"),
+            ("auth_chain_f", "auth_sha1_v4", "has no users"),
+            ("auth_chain_f", "auth_sha1_v4_compatible", "unknown protocol"),
+            ("aes-256-ctr", "aes-256-gcm", "unknown method"),
+            ("http_simple_compatible", "go_quiet_compatible", "unknown obfs"),
+            ("id = 1001, password", "password", "missing"),
+            ("user-key = \"wonder\"", "", "belong together"),
+            ("key-interval = \"1h\"", "key-interval = \"1ms\"", "at least one second"),
+            ("auth_aes128_md5", "origin", "has no users"),
+        ] {
+            let found = load(&FILE.replace(right, wrong)).expect_err(wrong);
+            assert!(found.contains(problem), "{wrong}: {found}");
+            assert!(!found.contains("wonder") && !found.contains("outer"), "{found}");
+        }
+    }
+}
