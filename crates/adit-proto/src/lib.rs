@@ -9,6 +9,7 @@
 
 pub mod buf;
 pub mod crypto;
+pub mod goquiet;
 pub mod http;
 pub mod kcp;
 pub mod obfs;
@@ -19,4 +20,5 @@ pub mod smux;
 pub mod snappy;
 pub mod snell;
 pub mod socks;
+pub mod ssr;
 pub mod wire;

@@ -146,6 +146,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
     match protocol {
         InboundProtocol::Snell(server) => spoken_snell(server.versions),
         InboundProtocol::Shadowsocks(_) => "Shadowsocks",
+        InboundProtocol::Ssr(_) => "ShadowsocksR",
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",

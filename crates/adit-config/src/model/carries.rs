@@ -11,6 +11,7 @@ impl Inbound {
             // Associations of SOCKS have ports of their own.
             InboundProtocol::Local(_) | InboundProtocol::Snell(_) => Transports::Tcp,
             InboundProtocol::Shadowsocks(server) => server.transports,
+            InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
         }
     }
@@ -19,9 +20,10 @@ impl Inbound {
     pub fn takes_datagrams(&self) -> bool {
         match &self.protocol {
             InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
-            InboundProtocol::Shadowsocks(_) | InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => {
-                self.transports().udp()
-            }
+            InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Local(_)
+            | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
     }
 
@@ -74,6 +76,7 @@ impl Outbound {
         match &self.protocol {
             OutboundProtocol::Direct | OutboundProtocol::Snell(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
+            OutboundProtocol::Ssr(client) => client.transports.tcp(),
             OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
         }
     }
@@ -86,6 +89,7 @@ impl Outbound {
         match &self.protocol {
             OutboundProtocol::Direct => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
+            OutboundProtocol::Ssr(client) => client.transports.udp(),
             OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
         }
     }
@@ -105,9 +109,10 @@ impl Config {
                 let sends = |name: &str| self.outbound(name).is_some_and(Outbound::sends_datagrams);
                 group.grows || members.any(|member| sends(&member.outbound))
             }
-            OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Shadowsocks(_) => {
-                outbound.sends_datagrams()
-            }
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Ssr(_) => outbound.sends_datagrams(),
         }
     }
 }

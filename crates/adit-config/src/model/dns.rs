@@ -178,6 +178,7 @@ impl Dns {
         match &outbound.protocol {
             OutboundProtocol::Snell(client) => note(&client.server),
             OutboundProtocol::Shadowsocks(client) => note(&client.server),
+            OutboundProtocol::Ssr(client) => note(&client.server),
             OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => {}
         }
         if let Some(carrier) = &outbound.dial.carrier {

@@ -11,6 +11,7 @@ mod pace;
 pub mod rule;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod tag;
 mod tcp;
 mod url;
@@ -36,6 +37,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
 pub use self::url::{HttpUrl, UrlError, WebUrl, fuzz_http_url};
@@ -278,6 +280,8 @@ pub enum InboundProtocol {
     Snell(SnellServer),
     /// A Shadowsocks server.
     Shadowsocks(ShadowsocksServer),
+    /// A ShadowsocksR server.
+    Ssr(SsrServer),
     /// Everything goes to one fixed target.
     Tunnel {
         /// The target.
@@ -294,6 +298,7 @@ impl InboundProtocol {
             Self::Local(local) => &local.users,
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
+            Self::Ssr(server) => server.users.users(),
             Self::Tunnel { .. } => &[],
         }
     }
@@ -381,6 +386,8 @@ pub enum OutboundProtocol {
     Snell(SnellClient),
     /// Through a Shadowsocks server.
     Shadowsocks(ShadowsocksClient),
+    /// Through a ShadowsocksR server.
+    Ssr(SsrClient),
     /// Through one of several others.
     Group(Group),
 }

@@ -316,6 +316,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         },
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
+        InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -326,6 +327,7 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Reject => "reject",
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
+        OutboundProtocol::Ssr(_) => "ssr",
         OutboundProtocol::Group(_) => "group",
     }
 }

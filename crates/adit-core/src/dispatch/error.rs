@@ -1,5 +1,6 @@
 //! Why there is no way out.
 
+use std::io;
 use std::time::Duration;
 
 use adit_config::model::Tag;
@@ -25,8 +26,11 @@ pub(crate) enum OpenError {
         /// Its name.
         outbound: Tag,
         /// Why there is none.
-        source: std::io::Error,
+        source: io::Error,
     },
+    /// The server is there, but its part of a handshake is wrong or does not come.
+    #[error("handshake with the server failed")]
+    Handshake(#[source] io::Error),
     /// No member of a group can be used.
     #[error("no member of the group can be used")]
     NoMember,
@@ -57,6 +61,8 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked(_) => WireFailure::NotAllowed,
             Self::NoMember => WireFailure::NetworkUnreachable,
+            Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
+            Self::Handshake(_) => WireFailure::General,
             Self::Slow { .. } => WireFailure::TimedOut,
             Self::Through { .. } => WireFailure::General,
             Self::Member { source, .. } => source.failure(),
@@ -64,7 +70,7 @@ impl OpenError {
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
             Self::Dial(DialError::Resolve(_) | DialError::Port) => WireFailure::HostUnreachable,
             Self::Dial(DialError::Unreachable { source, .. }) => {
-                if source.kind() == std::io::ErrorKind::HostUnreachable {
+                if source.kind() == io::ErrorKind::HostUnreachable {
                     WireFailure::HostUnreachable
                 } else {
                     WireFailure::NetworkUnreachable
@@ -75,7 +81,7 @@ impl OpenError {
                 | DialError::Unix { source, .. }
                 | DialError::Socket { source, .. },
             ) => {
-                if source.kind() == std::io::ErrorKind::PermissionDenied {
+                if source.kind() == io::ErrorKind::PermissionDenied {
                     WireFailure::NotAllowed
                 } else {
                     WireFailure::General
@@ -92,7 +98,7 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked(_) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
-            Self::NoMember | Self::Through { .. } => 0,
+            Self::NoMember | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }

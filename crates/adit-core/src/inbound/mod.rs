@@ -3,6 +3,7 @@
 mod local;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod stranger;
 mod tunnel;
 mod tunnel_packets;
@@ -117,6 +118,9 @@ impl Shared {
             model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
             model::InboundProtocol::Shadowsocks(server) => {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
+            }
+            model::InboundProtocol::Ssr(server) => {
+                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
             }
         }))
     }

@@ -7,6 +7,7 @@ mod group;
 mod reject;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod through;
 
 use std::fmt::Debug;
@@ -68,6 +69,9 @@ impl Shared {
             model::OutboundProtocol::Shadowsocks(client) => {
                 let model::Outbound { name, dial, .. } = outbound;
                 Arc::new(Arc::new(shadowsocks::ShadowsocksShared::start(name, dial, client, plugins)?))
+            }
+            model::OutboundProtocol::Ssr(client) => {
+                Arc::new(Arc::new(ssr::SsrShared::start(&outbound.dial, client)?))
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;

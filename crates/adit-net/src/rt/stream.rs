@@ -1,6 +1,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::ops::Deref;
 use std::path::Path;
@@ -222,12 +223,20 @@ impl Stream {
         }
     }
 
-    /// Waits until a read would not block.
+    /// Waits until there is a byte to read, or the end. Unlike [`Stream::poll_readable`], which may be wrong about a
+    /// connection that has just been accepted, this asks the system.
     ///
     /// # Errors
-    /// As [`Stream::poll_readable`].
+    /// As recv(2).
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_readable(cx)).await
+        if let Kind::Carried(_) = &self.kind {
+            return poll_fn(|cx| self.poll_readable(cx)).await;
+        }
+        let peek = |cx: &mut Context<'_>| {
+            let mut byte = [MaybeUninit::uninit()];
+            self.poll_io(cx, Interest::READABLE, 1, |socket| socket.peek(&mut byte))
+        };
+        poll_fn(peek).await.map(drop)
     }
 
     /// One read, as [`Stream::poll_recv`].

@@ -1,6 +1,6 @@
 use std::num::NonZeroU32;
 
-use aws_lc_rs::{hmac, pbkdf2};
+use aws_lc_rs::{digest, hmac, pbkdf2};
 use blake2::Blake2b;
 use blake2::digest::consts::U32;
 use blake3::Hasher;
@@ -16,6 +16,19 @@ pub fn md5(parts: &[&[u8]]) -> [u8; 16] {
         hash.update(part);
     }
     hash.finalize().into()
+}
+
+/// SHA-1 of `data`.
+pub fn sha1(data: &[u8]) -> [u8; 20] {
+    let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, data);
+    hash.as_ref().try_into().expect("SHA-1 has 20 bytes")
+}
+
+/// SHA-256 over the concatenation of `parts`.
+pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 /// BLAKE2b (RFC 7693) with 32 bytes of output and no key, over the concatenation of `parts`.

@@ -20,6 +20,8 @@ mod hkdf_wide;
 #[path = "hkdf_single.rs"]
 mod hkdf_wide;
 mod kdf;
+pub mod mac;
+mod noise;
 mod portable;
 pub mod stream;
 mod xaead;
@@ -27,7 +29,11 @@ mod xaead;
 pub use aead::{Aead, Algorithm, CounterNonce, NONCE_LEN, TAG_LEN};
 pub use block::AesBlock;
 pub use hkdf_wide::HkdfSha1Wide;
-pub use kdf::{Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1};
+pub use kdf::{
+    Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1, sha1, sha256,
+};
+pub use mac::{HmacMd5, HmacSha1, adler32, crc32, siphash13};
+pub use noise::Noise;
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};
 
 /// How many keys [`HkdfSha1Wide`] derives at a time.

@@ -3,19 +3,23 @@
 //! contract of a stream protocol ([`Layer`]).
 
 mod address;
+mod clock;
 mod credentials;
 mod date;
 mod error;
 mod failure;
 mod layer;
+mod seen;
 mod target;
 
 pub use address::{Address, MAX_ADDRESS_LEN, address_len, emit_address, fuzz_address, parse_address};
+pub use clock::WallClock;
 pub use credentials::Credentials;
 pub use date::http_date;
 pub use error::WireError;
 pub use failure::Failure;
 pub use layer::{EndOfStream, Layer, Opened, Plan, Room};
+pub use seen::Seen;
 pub use target::{Host, Target, TargetError};
 #[doc(hidden)]
 pub use target::{fuzz_host, fuzz_target};

@@ -109,6 +109,7 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
     match outbounds.iter().find(|outbound| outbound.name == *name).map(|outbound| &outbound.protocol) {
         Some(OutboundProtocol::Direct) => true,
         Some(OutboundProtocol::Shadowsocks(client)) => client.transports.udp(),
+        Some(OutboundProtocol::Ssr(client)) => client.transports.udp(),
         // No group holds another one.
         Some(OutboundProtocol::Group(group)) => {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);

@@ -79,6 +79,7 @@ pub(super) fn client(
     let own = match protocol {
         Some(OutboundProtocol::Snell(client)) => Some(client.server.clone()),
         Some(OutboundProtocol::Shadowsocks(client)) => Some(client.server.clone()),
+        Some(OutboundProtocol::Ssr(client)) => Some(client.server.clone()),
         _ => None,
     };
     let named = match own {

@@ -313,7 +313,10 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
                 matches!(member.protocol, OutboundProtocol::Direct) && member.dial.dns.is_empty()
             })
         }),
-        OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Shadowsocks(_) => false,
+        OutboundProtocol::Reject
+        | OutboundProtocol::Snell(_)
+        | OutboundProtocol::Shadowsocks(_)
+        | OutboundProtocol::Ssr(_) => false,
     }
 }
 

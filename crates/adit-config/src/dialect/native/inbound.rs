@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write;
-use super::{carrier, name, pace, shadowsocks, snell, tcp};
+use super::{carrier, name, pace, shadowsocks, snell, ssr, tcp};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
 use crate::model::{InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
@@ -26,6 +26,7 @@ enum Kind {
     Local(LocalProtocols),
     Snell,
     Shadowsocks,
+    Ssr,
     Tunnel,
 }
 
@@ -35,6 +36,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("http", Kind::Local(LocalProtocols::Http)),
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
+    ("ssr", Kind::Ssr),
     ("tunnel", Kind::Tunnel),
 ];
 
@@ -54,7 +56,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         carrier: carrier::kcp(&mut fields, report).map(Box::new),
         pace: None,
     };
-    let is_server = kind.as_ref().is_some_and(|kind| matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks));
+    let is_server =
+        kind.as_ref().is_some_and(|kind| matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
     if is_server {
         socket.pace = pace::read(&mut fields, report, socket.carrier.is_some());
     }
@@ -65,6 +68,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
         Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
+        Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
             let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();

@@ -156,15 +156,19 @@ pub fn markdown() -> String {
 
 pub(super) const ALL: &[&str] = &[];
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
-const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks"];
+const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const SERVERS: &[&str] = &["snell", "shadowsocks"];
+const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const SSR: &[&str] = &["ssr"];
+const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
+const NAMED: &[&str] = &["snell", "ssr"];
+const SERVERS: &[&str] = &["snell", "shadowsocks", "ssr"];
 const TUNNEL: &[&str] = &["tunnel"];
-const CARRYING: &[&str] = &["shadowsocks", "tunnel"];
+const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr"];
 
 pub(super) const fn key(
     table: Table,
@@ -222,7 +226,7 @@ pub const KEYS: &[Key] = {
         key(DnsHost, "address", ALL, "address, or a list", "required", "its addresses"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
-        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks or tunnel", "required", "what is spoken on the port"),
+        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "required", "what is spoken on the port"),
         key(Inbound, "listen", ALL, "address:port, or a list", "required", "where to listen; `:port` is every address of the machine"),
         key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
@@ -238,15 +242,20 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
-        key(Inbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that clients must wear"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
-        key(Inbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
-        key(Inbound, "password", SHADOWSOCKS, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
+        key(Inbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
+        key(Inbound, "password", CIPHERED, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Inbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
         key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "what is served: streams, datagrams or both").formerly("mode"),
         key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
+        key(Inbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication; `_compatible` behind it serves clients with origin too"),
+        key(Inbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that clients must use; `_compatible` behind it serves clients with plain too"),
+        key(Inbound, "ssr-obfs-param", SSR, "text", "none", "http: hosts that are accepted; tls: seconds that a client's clock may be off"),
+        key(Inbound, "max-clients", SSR, "1 to 1048576", "64", "most client programs of one user at a time"),
+        key(Inbound, "key-interval", SSR, "duration, in whole seconds", "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
@@ -265,6 +274,7 @@ pub const KEYS: &[Key] = {
 
         key(User, "name", ALL, "text of 1 to 255 bytes", "required", "user name"),
         key(User, "password", ALL, "text of 1 to 255 bytes", "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
+        key(User, "id", SSR, "0 to 4294967295", "required", "number of the user, the part of protocol_param before the colon"),
         key(User, "server", SHADOWSOCKS, "host:port", "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
         key(User, "quota", ALL, "number of bytes with a unit, as 500GB or 10MiB", "none", "ends the user's connections when so many bytes have passed, both ways together"),
         key(User, "reset-day", ALL, "1 to 28", "never", "day of the month on which the quota begins anew, at midnight UTC"),
@@ -274,17 +284,22 @@ pub const KEYS: &[Key] = {
         key(User, "addresses", ALL, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
-        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks or group", "required", "how targets are reached"),
+        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr or group", "required", "how targets are reached"),
         key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
-        key(Outbound, "user-key", SNELL, "text of 1 to 255 bytes", "none", "client id, by which a server tells users of one psk apart; `userkey` of sing-box"),
-        key(Outbound, "obfs", SERVERS, "off, http or tls", "off", "disguise that the server expects"),
-        key(Outbound, "obfs-host", SERVERS, "host name", "host of server", "host that the disguise names"),
-        key(Outbound, "method", SHADOWSOCKS, "name of a method", "required", "the cipher"),
-        key(Outbound, "password", SHADOWSOCKS, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
+        key(Outbound, "user-key", NAMED, "text of 1 to 255 bytes", "none", "snell: client id, by which a server tells users of one psk apart, `userkey` of sing-box; ssr: secret of the user"),
+        key(Outbound, "user-id", SSR, "0 to 4294967295", "none", "number of the user, with user-key; together the protocol_param of other programs"),
+        key(Outbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that the server expects"),
+        key(Outbound, "obfs-host", DISGUISED, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
+        key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Outbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
-        key(Outbound, "network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),
+        key(Outbound, "network", CIPHERED, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),
+        key(Outbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication that the server expects"),
+        key(Outbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that the server expects"),
+        key(Outbound, "ssr-obfs-param", SSR, "text", "host of server", "host names to choose from, separated by commas; http: further lines of the head behind a #"),
+        key(Outbound, "key-interval", SSR, "duration, in whole seconds", "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"),
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
@@ -409,7 +424,7 @@ mod tests {
     fn the_reference_has_a_row_for_each_key() {
         let text = markdown();
         assert!(
-            text.contains("\n| `method` | shadowsocks | name of a method | required | the cipher |\n"),
+            text.contains("\n| `method` | shadowsocks, ssr | name of a method | required | the cipher |\n"),
             "{text}"
         );
         let cells: Vec<usize> =

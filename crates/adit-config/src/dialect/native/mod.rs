@@ -29,6 +29,7 @@ mod rule;
 mod set;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod tcp;
 mod through;
 mod users;

@@ -6,7 +6,7 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::MAX_CREDENTIAL;
-use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, tcp, write};
+use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, ssr, tcp, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{
     Dial, Egress, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient,
@@ -31,6 +31,7 @@ enum Kind {
     Reject,
     Snell,
     Shadowsocks,
+    Ssr,
     Group,
 }
 
@@ -39,6 +40,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("reject", Kind::Reject),
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
+    ("ssr", Kind::Ssr),
     ("group", Kind::Group),
 ];
 
@@ -69,6 +71,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             Kind::Reject => Some(OutboundProtocol::Reject),
             Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
             Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
+            Kind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
             Kind::Group => {
                 let (group, members) = group::read(&mut fields, report);
                 raw.members = members;
@@ -82,7 +85,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             raw.dial = dial(&mut fields, report);
             raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
         }
-        if matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks) {
+        if matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks | Kind::Ssr) {
             raw.dial.pace = pace::read(&mut fields, report, raw.dial.carrier.is_some());
         }
     }

@@ -21,6 +21,8 @@ pub(super) struct RawUser {
     pub(super) password: Secret,
     /// Where it is passed on to.
     pub(super) server: Option<Target>,
+    /// The number by which a client of SSR names itself.
+    pub(super) id: Option<u32>,
     pub(super) limits: UserLimits,
 }
 
@@ -56,13 +58,28 @@ pub(super) fn read_users(
             "shadowsocks" => table.parsed(report, "server", value::target),
             _ => None,
         };
+        let id = match protocol {
+            "ssr" => id(&mut table, report),
+            _ => None,
+        };
         if let (Some(name), Some(password)) = (name, password) {
             let server = passed_on.map(|server| server.value);
-            users.push(RawUser { name: name.value, password: password.value, server, limits });
+            users.push(RawUser { name: name.value, password: password.value, server, id, limits });
         }
         table.finish(report, Some(protocol));
     }
     users
+}
+
+/// The id of a user, which must be there.
+fn id(table: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
+    if !table.has("id") {
+        let problem =
+            Problem::new("missing").hint("the number before the colon of the client's protocol_param");
+        report.error(&table.at, table.path("id"), problem);
+    }
+    let most = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    table.integer(report, "id", 0..=most).and_then(|id| id.try_into().ok())
 }
 
 fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {

@@ -6,7 +6,7 @@ use super::bound::{self, Row};
 use super::carrier::VERSIONS;
 use super::keys::{self, Table};
 use super::outbound::FAMILIES;
-use super::rule;
+use super::{rule, ssr};
 use adit_proto::wire::Target;
 
 use crate::dialect::value::{duration_text, quote, size_text};
@@ -102,6 +102,7 @@ pub(super) fn inbound_protocol(protocol: &InboundProtocol) -> &'static str {
         },
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
+        InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -112,11 +113,12 @@ pub(super) fn outbound_protocol(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Reject => "reject",
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
+        OutboundProtocol::Ssr(_) => "ssr",
         OutboundProtocol::Group(_) => "group",
     }
 }
 
-struct Writer(String);
+pub(super) struct Writer(String);
 
 impl Writer {
     fn header(&mut self, header: &str) {
@@ -127,11 +129,11 @@ impl Writer {
         self.0.push('\n');
     }
 
-    fn raw(&mut self, key: &str, value: impl std::fmt::Display) {
+    pub(super) fn raw(&mut self, key: &str, value: impl std::fmt::Display) {
         writeln!(self.0, "{key} = {value}").expect("a string takes any text");
     }
 
-    fn text(&mut self, key: &str, value: &str) {
+    pub(super) fn text(&mut self, key: &str, value: &str) {
         self.raw(key, quote(value));
     }
 
@@ -145,13 +147,13 @@ impl Writer {
     }
 
     /// A switch that is off unless written.
-    fn switch(&mut self, key: &str, on: bool) {
+    pub(super) fn switch(&mut self, key: &str, on: bool) {
         if on {
             self.raw(key, true);
         }
     }
 
-    fn choice<T: PartialEq>(&mut self, key: &str, choices: &[(&str, T)], value: &T) {
+    pub(super) fn choice<T: PartialEq>(&mut self, key: &str, choices: &[(&str, T)], value: &T) {
         self.text(key, name_of(choices, value));
     }
 
@@ -183,6 +185,7 @@ impl Writer {
                 self.raw("quic", server.quic);
             }
             InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
+            InboundProtocol::Ssr(server) => ssr::write_server(self, server),
             InboundProtocol::Tunnel { target, transports } => {
                 self.text("target", &target.to_string());
                 self.choice("network", TRANSPORTS, transports);
@@ -342,6 +345,7 @@ impl Writer {
             OutboundProtocol::Direct => {}
             OutboundProtocol::Snell(client) => self.snell_client(client),
             OutboundProtocol::Shadowsocks(client) => self.shadowsocks_client(client),
+            OutboundProtocol::Ssr(client) => ssr::write_client(self, client),
             OutboundProtocol::Group(group) => return self.group(group),
         }
         self.dial(&outbound.dial);
@@ -431,7 +435,7 @@ pub(super) fn name_of<'c, T: PartialEq>(choices: &[(&'c str, T)], value: &T) -> 
 
 const TAKES_ANY: &str = "a string takes any text";
 
-fn user_limits(out: &mut String, limits: UserLimits) {
+pub(super) fn user_limits(out: &mut String, limits: UserLimits) {
     let UserLimits { quota, reset_day, expires, rate, connections, addresses } = limits;
     let texts = [
         ("quota", quota.map(size_text)),

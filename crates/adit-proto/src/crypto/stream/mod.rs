@@ -6,16 +6,20 @@
 //! |---|--:|--:|---|
 //! | [`Algorithm::Table`] | any | 0 | substitution of bytes; the key is the raw password |
 //! | [`Algorithm::Rc4`] | 16 | 0 | |
-//! | [`Algorithm::Rc4Md5`] | 16 | 16 | RC4 under `MD5(key, IV)` |
+//! | [`Algorithm::Rc4Md5`], [`Algorithm::Rc4Md5Short`] | 16 | 16, 6 | RC4 under `MD5(key, IV)` |
 //! | [`Algorithm::Block`], CTR | cipher's | 16 | the IV is the first big-endian counter block |
 //! | [`Algorithm::Block`], CFB, CFB8, CFB1, OFB | cipher's | block | CFB1 takes the most significant bit first |
+//! | [`Algorithm::BlowfishCfb`], [`Algorithm::Cast5Cfb`], [`Algorithm::Rc2Cfb`] | 16 | 8 | CFB64 |
+//! | [`Algorithm::DesCfb`] | 8 | 8 | CFB64 |
+//! | [`Algorithm::SeedCfb`] | 16 | 16 | CFB128 |
 //! | [`Algorithm::Salsa20`], [`Algorithm::Chacha20`] | 32 | 8 | the original variants, 64-bit block counter |
 //! | [`Algorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
-//! | [`Algorithm::Xchacha20`] | 32 | 24 | |
+//! | [`Algorithm::Xchacha20`], [`Algorithm::Xsalsa20`] | 32 | 24 | |
 
 mod aes_ctr;
 mod mode;
 mod rc4;
+mod seed;
 mod table;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod wide;
@@ -24,15 +28,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use blowfish::Blowfish;
+use cast5::Cast5;
 use chacha20::{ChaCha20, ChaCha20Legacy, R20, hchacha};
 use cipher::{KeyInit, KeyIvInit, StreamCipher};
-use salsa20::Salsa20;
+use des::Des;
+use rc2::Rc2;
+use salsa20::{Salsa20, XSalsa20};
 use zeroize::Zeroizing;
 
 use self::aes_ctr::AesCtr;
 use self::mode::{Cfb64, Mode128};
 pub(crate) use self::mode::{cfb_decrypt, cfb_encrypt};
 use self::rc4::Rc4;
+use self::seed::{Seed, SeedCfb};
 use self::table::Tables;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 use self::wide::Salsa;
@@ -48,10 +56,20 @@ pub enum Algorithm {
     Rc4,
     /// RC4 under `MD5(key, IV)`.
     Rc4Md5,
+    /// RC4 under `MD5(key, IV)` with an IV of 6 bytes.
+    Rc4Md5Short,
     /// A 128-bit block cipher in a stream mode.
     Block(BlockCipher, BlockMode),
     /// Blowfish, 128-bit key, 64-bit cipher feedback.
     BlowfishCfb,
+    /// CAST5 (CAST-128), 128-bit key, 64-bit cipher feedback.
+    Cast5Cfb,
+    /// DES, 64-bit cipher feedback.
+    DesCfb,
+    /// RC2 with an effective key of 128 bits, 64-bit cipher feedback.
+    Rc2Cfb,
+    /// SEED, 128-bit cipher feedback.
+    SeedCfb,
     /// Salsa20 with 8-byte nonce.
     Salsa20,
     /// The original ChaCha20 with 8-byte nonce.
@@ -60,6 +78,8 @@ pub enum Algorithm {
     Chacha20Ietf,
     /// ChaCha20 with 24-byte nonce.
     Xchacha20,
+    /// Salsa20 with 24-byte nonce.
+    Xsalsa20,
 }
 
 /// A block cipher with 128-bit blocks.
@@ -114,9 +134,11 @@ impl Algorithm {
     pub fn key_len(self) -> usize {
         match self {
             Self::Table => 0,
-            Self::Rc4 | Self::Rc4Md5 | Self::BlowfishCfb => 16,
+            Self::DesCfb => 8,
+            Self::Rc4 | Self::Rc4Md5 | Self::Rc4Md5Short => 16,
+            Self::BlowfishCfb | Self::Cast5Cfb | Self::Rc2Cfb | Self::SeedCfb => 16,
             Self::Block(cipher, _) => cipher.key_len(),
-            Self::Salsa20 | Self::Chacha20 | Self::Chacha20Ietf | Self::Xchacha20 => 32,
+            Self::Salsa20 | Self::Chacha20 | Self::Chacha20Ietf | Self::Xchacha20 | Self::Xsalsa20 => 32,
         }
     }
 
@@ -124,10 +146,12 @@ impl Algorithm {
     pub fn iv_len(self) -> usize {
         match self {
             Self::Table | Self::Rc4 => 0,
-            Self::BlowfishCfb | Self::Salsa20 | Self::Chacha20 => 8,
+            Self::Rc4Md5Short => 6,
+            Self::BlowfishCfb | Self::Cast5Cfb | Self::DesCfb | Self::Rc2Cfb => 8,
+            Self::Salsa20 | Self::Chacha20 => 8,
             Self::Chacha20Ietf => 12,
-            Self::Rc4Md5 | Self::Block(..) => 16,
-            Self::Xchacha20 => 24,
+            Self::Rc4Md5 | Self::SeedCfb | Self::Block(..) => 16,
+            Self::Xchacha20 | Self::Xsalsa20 => 24,
         }
     }
 }
@@ -144,6 +168,15 @@ enum Material {
     Bytes(Arc<Zeroizing<Box<[u8]>>>),
     Tables(Arc<Tables>),
     Blowfish(Arc<Blowfish>),
+    Cast5(Arc<Cast5>),
+    Des(Arc<Des>),
+    Rc2(Arc<Rc2>),
+    Seed(Arc<Seed>),
+}
+
+/// The schedule of a cipher whose constructor takes 16 bytes, or 8.
+fn scheduled<C: KeyInit>(key: &[u8]) -> Arc<C> {
+    Arc::new(C::new_from_slice(key).expect(LENGTHS))
 }
 
 impl Key {
@@ -156,10 +189,22 @@ impl Key {
             return Self { algorithm, material: Material::Tables(Arc::new(Tables::new(key))) };
         }
         assert_eq!(key.len(), algorithm.key_len(), "key of the algorithm's length");
-        let material = if algorithm == Algorithm::BlowfishCfb {
-            Material::Blowfish(Arc::new(Blowfish::new_from_slice(key).expect("Blowfish takes 16 bytes")))
-        } else {
-            Material::Bytes(Arc::new(Zeroizing::new(key.into())))
+        let material = match algorithm {
+            Algorithm::BlowfishCfb => Material::Blowfish(scheduled(key)),
+            Algorithm::Cast5Cfb => Material::Cast5(scheduled(key)),
+            Algorithm::DesCfb => Material::Des(scheduled(key)),
+            Algorithm::Rc2Cfb => Material::Rc2(Arc::new(Rc2::new_with_eff_key_len(key, 8 * key.len()))),
+            Algorithm::SeedCfb => Material::Seed(Arc::new(Seed::new(key))),
+            Algorithm::Table
+            | Algorithm::Rc4
+            | Algorithm::Rc4Md5
+            | Algorithm::Rc4Md5Short
+            | Algorithm::Block(..)
+            | Algorithm::Salsa20
+            | Algorithm::Chacha20
+            | Algorithm::Chacha20Ietf
+            | Algorithm::Xchacha20
+            | Algorithm::Xsalsa20 => Material::Bytes(Arc::new(Zeroizing::new(key.into()))),
         };
         Self { algorithm, material }
     }
@@ -181,11 +226,28 @@ impl Key {
             Material::Blowfish(cipher) => {
                 return Cipher(Inner::Blowfish(Cfb64::new(Arc::clone(cipher), direction, iv)));
             }
+            Material::Cast5(cipher) => {
+                return Cipher(Inner::Cast5(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
+            Material::Des(cipher) => {
+                return Cipher(Inner::Des(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
+            Material::Rc2(cipher) => {
+                return Cipher(Inner::Rc2(Cfb64::new(Arc::clone(cipher), direction, iv)));
+            }
+            Material::Seed(cipher) => {
+                return Cipher(Inner::Seed(SeedCfb::new(Arc::clone(cipher), direction, iv)));
+            }
         };
         let inner = match self.algorithm {
-            Algorithm::Table | Algorithm::BlowfishCfb => unreachable!("has material of its own"),
+            Algorithm::Table
+            | Algorithm::BlowfishCfb
+            | Algorithm::Cast5Cfb
+            | Algorithm::DesCfb
+            | Algorithm::Rc2Cfb
+            | Algorithm::SeedCfb => unreachable!("has material of its own"),
             Algorithm::Rc4 => Inner::Rc4(Rc4::new(key)),
-            Algorithm::Rc4Md5 => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
+            Algorithm::Rc4Md5 | Algorithm::Rc4Md5Short => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
             Algorithm::Block(
                 BlockCipher::Aes128 | BlockCipher::Aes192 | BlockCipher::Aes256,
                 BlockMode::Ctr,
@@ -200,6 +262,7 @@ impl Key {
                 nonce[4..].copy_from_slice(end);
                 chacha20(&key, &nonce)
             }
+            Algorithm::Xsalsa20 => Inner::Xsalsa20(keyed(key, iv)),
         };
         Cipher(inner)
     }
@@ -240,10 +303,15 @@ enum Inner {
     Rc4(Box<Rc4>),
     AesCtr(AesCtr),
     Block(Mode128),
-    Blowfish(Cfb64),
+    Blowfish(Cfb64<Blowfish>),
+    Cast5(Cfb64<Cast5>),
+    Des(Cfb64<Des>),
+    Rc2(Cfb64<Rc2>),
+    Seed(SeedCfb),
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     SalsaWide(Box<Salsa>),
     Salsa20(Box<Salsa20>),
+    Xsalsa20(Box<XSalsa20>),
     Chacha20(Box<ChaCha20Legacy>),
     Chacha20Ietf(Box<ChaCha20>),
 }
@@ -256,33 +324,48 @@ impl Cipher {
     /// [`Algorithm::Xchacha20`]); `data` is then unchanged.
     pub fn apply(&mut self, data: &mut [u8]) -> Result<(), WireError> {
         let applied = match &mut self.0 {
-            Inner::Table(tables, direction) => {
-                tables.apply(*direction, data);
-                Ok(())
-            }
-            Inner::Rc4(rc4) => {
-                rc4.apply(data);
-                Ok(())
-            }
-            Inner::AesCtr(ctr) => {
-                ctr.apply(data);
-                Ok(())
-            }
-            Inner::Block(mode) => {
-                mode.apply(data);
-                Ok(())
-            }
-            Inner::Blowfish(mode) => {
-                mode.apply(data);
-                Ok(())
-            }
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             Inner::SalsaWide(salsa) => salsa.apply(data),
             Inner::Salsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
+            Inner::Xsalsa20(salsa) => salsa.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20(chacha) => chacha.try_apply_keystream(data).map_err(drop),
             Inner::Chacha20Ietf(chacha) => chacha.try_apply_keystream(data).map_err(drop),
+            Inner::Table(..)
+            | Inner::Rc4(_)
+            | Inner::AesCtr(_)
+            | Inner::Block(_)
+            | Inner::Blowfish(_)
+            | Inner::Cast5(_)
+            | Inner::Des(_)
+            | Inner::Rc2(_)
+            | Inner::Seed(_) => {
+                self.0.apply_endless(data);
+                Ok(())
+            }
         };
         applied.map_err(|()| WireError::Exhausted { what: "keystream" })
+    }
+}
+
+impl Inner {
+    /// The keystreams without an end.
+    fn apply_endless(&mut self, data: &mut [u8]) {
+        match self {
+            Self::Table(tables, direction) => tables.apply(*direction, data),
+            Self::Rc4(rc4) => rc4.apply(data),
+            Self::AesCtr(ctr) => ctr.apply(data),
+            Self::Block(mode) => mode.apply(data),
+            Self::Blowfish(mode) => mode.apply(data),
+            Self::Cast5(mode) => mode.apply(data),
+            Self::Des(mode) => mode.apply(data),
+            Self::Rc2(mode) => mode.apply(data),
+            Self::Seed(mode) => mode.apply(data),
+            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+            Self::SalsaWide(_) => unreachable!("has an end"),
+            Self::Salsa20(_) | Self::Xsalsa20(_) | Self::Chacha20(_) | Self::Chacha20Ietf(_) => {
+                unreachable!("has an end")
+            }
+        }
     }
 }
 

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use aes::{Aes128Enc, Aes192Enc, Aes256Enc};
-use blowfish::Blowfish;
 use camellia::{Camellia128, Camellia192, Camellia256};
 use cipher::array::{Array, ArraySize};
 use cipher::consts::U16;
@@ -63,15 +62,15 @@ impl Mode128 {
     }
 }
 
-/// Blowfish in CFB64. The cipher is shared: its key schedule takes 30 us and 4 KiB.
-pub(super) struct Cfb64 {
-    cipher: Arc<Blowfish>,
+/// A block cipher of 64-bit blocks in CFB64. The cipher is shared: Blowfish's key schedule takes 30 us and 4 KiB.
+pub(super) struct Cfb64<C: BlockSizeUser> {
+    cipher: Arc<C>,
     direction: Direction,
-    feedback: Feedback<<Blowfish as BlockSizeUser>::BlockSize>,
+    feedback: Feedback<C::BlockSize>,
 }
 
-impl Cfb64 {
-    pub(super) fn new(cipher: Arc<Blowfish>, direction: Direction, iv: &[u8]) -> Self {
+impl<C: BlockCipherEncrypt> Cfb64<C> {
+    pub(super) fn new(cipher: Arc<C>, direction: Direction, iv: &[u8]) -> Self {
         Self { cipher, direction, feedback: Feedback::new(iv) }
     }
 

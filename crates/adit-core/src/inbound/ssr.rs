@@ -1,0 +1,361 @@
+//! The ShadowsocksR server.
+//!
+//! A client that does not authenticate, repeats a connection or has a clock that is off is left alone, as
+//! [`super::stranger`] does: no byte is sent, whatever protocol and obfs. The log says why.
+
+mod front;
+mod packets;
+mod refusals;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::model::{self, ObfsServer};
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::goquiet;
+use adit_proto::ssr::protocol::State;
+use adit_proto::ssr::{
+    CipherLayer, Clients, Key, Obfs, Refusal as Reason, Request, SharedIv, Users, obfs, parse_request,
+    protocol,
+};
+use adit_proto::wire::{Opened, Target, WallClock, WireError};
+
+use self::front::FrontConfig;
+use self::packets::SsrPackets;
+use self::refusals::{Cause, Refusals};
+use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::{Factory, Inbound, Serve};
+use crate::dispatch::{Future, Session};
+use crate::guard::Ticket;
+use crate::packet::{Exchange, PacketInbound};
+use crate::relay::{Early, Endpoint, Outer, Stack};
+use crate::rng::OsRng;
+use crate::salts::SaltFilter;
+use crate::user::{Accounts, Lease};
+
+/// The longest request in bytes, head of an HTTP obfs included.
+const LONGEST_REQUEST: usize = 96 * 1024;
+
+/// What a ShadowsocksR server shares over all cores.
+#[derive(Debug)]
+pub(crate) struct SsrServerShared {
+    key: Key,
+    protocol: protocol::ServerConfig,
+    obfs: FrontConfig,
+    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
+    ivs: SaltFilter,
+    /// Ids of the users, in the order of the accounts.
+    ids: Box<[u32]>,
+    index: HashMap<u32, usize>,
+    accounts: Accounts,
+    deadline: Duration,
+    refusals: Refusals,
+}
+
+impl SsrServerShared {
+    /// A server with the `accounts` of its users, in their order.
+    ///
+    /// # Errors
+    /// When the configuration asks for something that cannot be served.
+    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
+        config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let key = Key::from_password(config.method, config.password.expose().as_bytes());
+        let now_s = rt::unix_time();
+        let clients = Arc::new(Clients::new(config.max_clients));
+        let mut protocol =
+            protocol::ServerConfig::new(config.protocol, &key, clients, config.obfs.overhead())
+                .with_compatible(config.protocol_compatible)
+                .with_interval(config.key_interval_s)
+                .with_start(now_s);
+        let ids: Box<[u32]> = config.users.ids().into();
+        if !ids.is_empty() {
+            let secrets = config.users.iter().map(|(id, user)| (id, user.key.expose().as_bytes()));
+            protocol = protocol.with_users(Arc::new(Users::new(config.protocol, &key, secrets)));
+        }
+        let obfs = match config.obfs {
+            Obfs::GoQuiet => {
+                let key = goquiet::Key::new(config.password.expose().as_bytes());
+                FrontConfig::Quiet(goquiet::ServerConfig::new(key))
+            }
+            kind @ (Obfs::Plain
+            | Obfs::HttpSimple
+            | Obfs::HttpPost
+            | Obfs::HttpMix
+            | Obfs::RandomHead
+            | Obfs::TlsTicketAuth
+            | Obfs::TlsTicketFastauth) => FrontConfig::Obfs(
+                obfs::ServerConfig::new(kind, &key, &config.obfs_param, now_s)
+                    .with_compatible(config.obfs_compatible),
+            ),
+        };
+        Ok(Self {
+            key,
+            protocol,
+            obfs,
+            ivs: SaltFilter::default(),
+            index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
+            ids,
+            accounts,
+            deadline: draw_deadline(),
+            refusals: Refusals::default(),
+        })
+    }
+
+    /// The place of a user among the accounts.
+    fn user(&self, id: u32) -> Option<usize> {
+        self.index.get(&id).copied()
+    }
+}
+
+impl Factory for Arc<SsrServerShared> {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(SsrServer(self.clone()))
+    }
+
+    fn accounts(&self) -> Accounts {
+        self.accounts.clone()
+    }
+}
+
+/// A ShadowsocksR server on one core.
+struct SsrServer(Arc<SsrServerShared>);
+
+impl Serve for SsrServer {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    }
+
+    fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        Some(Box::new(SsrPackets::new(self.0.clone(), &inbound.name)))
+    }
+}
+
+/// Serves one connection.
+async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer: SocketAddr) {
+    // All that the handshake needs is gone by the time the connection is idle.
+    let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
+    let Client { mut near, lease, session } = client;
+    let entry = inbound.core.conns.enter();
+    if let Some(lease) = lease {
+        entry.set_lease(lease);
+    }
+    session.run(&mut near, &entry).await;
+}
+
+/// A client with the way to its target.
+struct Client {
+    near: Endpoint,
+    lease: Option<Lease>,
+    session: Box<Session>,
+}
+
+/// Everything up to the relay.
+async fn prepare(
+    inbound: &Inbound,
+    shared: &SsrServerShared,
+    stream: Stream,
+    peer: SocketAddr,
+) -> Option<Client> {
+    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let lease = match user {
+        Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
+        None => None,
+    };
+    let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    // Clients wait for the empty packet that says that they are accepted.
+    near.send_pending(&inbound.core.pool).await.ok()?;
+    let user = lease.as_ref().map(|lease| lease.account().clone());
+    let routed = inbound.origin.request(peer, user, target).route().await;
+    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
+    Some(Client { near, lease, session })
+}
+
+/// The place of a user's connection; `None` if it may have none, which ends it.
+fn lease(
+    inbound: &Inbound,
+    shared: &SsrServerShared,
+    user: usize,
+    (stream, peer): (&Stream, SocketAddr),
+) -> Option<Lease> {
+    let account = shared.accounts.get(user)?;
+    account.requests.add(1);
+    Lease::begin(account, peer.ip())
+        .inspect_err(|limit| {
+            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
+            stream.abort_on_close();
+        })
+        .ok()
+}
+
+/// Everything up to the request; unauthenticated clients are dealt with here.
+async fn handshake(
+    inbound: &Inbound,
+    shared: &SsrServerShared,
+    stream: &Stream,
+    peer: SocketAddr,
+) -> Option<Admitted> {
+    let now = rt::now();
+    let ticket = inbound.guard.enter(peer.ip(), now);
+    let until = now + shared.deadline;
+    let cause = Cell::new(None);
+    let admission = Box::pin(admit(shared, stream, &cause));
+    match in_time(&ticket, until, admission).await {
+        Ok((admitted, is_authenticated)) => {
+            settle(ticket, is_authenticated);
+            Some(admitted)
+        }
+        Err(refusal) => {
+            if let Some(cause) = cause.take() {
+                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+            }
+            leave_alone(inbound, stream, &ticket, &refusal, ObfsServer::Off, until).await;
+            None
+        }
+    }
+}
+
+/// The client is no longer one of those that have to authenticate.
+fn settle(ticket: Ticket, is_authenticated: bool) {
+    if is_authenticated {
+        ticket.authenticated(rt::now());
+    }
+}
+
+struct Admitted {
+    stack: Stack,
+    tail: Vec<u8>,
+    target: Target,
+    /// Place among the accounts.
+    user: Option<usize>,
+    early: Early,
+}
+
+/// Reads the request; says too whether the client has authenticated. `cause` says why it is refused.
+async fn admit(
+    shared: &SsrServerShared,
+    stream: &Stream,
+    cause: &Cell<Option<Cause>>,
+) -> Result<(Admitted, bool), Refusal> {
+    let refused = |why: Cause| {
+        let error = why.error();
+        cause.set(Some(why));
+        Refusal::Wire(error)
+    };
+    let mut wire = RecvBuf::with_len(FIRST_READ);
+    let mut reader = open_obfs(shared, stream, &mut wire, &refused).await?;
+    let mut text = Vec::new();
+    let mut received = wire.unread().len();
+    let (target, len) = loop {
+        reader.read(&mut wire, received, &mut text).map_err(refused)?;
+        match parse_request(&text) {
+            Ok(Request::Whole { is_udp: true, .. }) => {
+                return Err(refused(Cause::Wire(WireError::Unsupported { what: "udp over tcp", got: 8 })));
+            }
+            Ok(Request::Whole { target, len, is_udp: false }) => break (target, len),
+            Ok(Request::NeedMore(_)) if text.len() <= LONGEST_REQUEST => {}
+            Ok(Request::NeedMore(_)) => {
+                return Err(refused(Cause::Refused(Reason::Malformed { what: "length of the request" })));
+            }
+            Err(error) => {
+                // Without authentication a wrong password shows as an address that is none.
+                let is_known = matches!(reader.state(), State::Authenticated { .. });
+                return Err(refused(if is_known {
+                    Cause::Wire(error)
+                } else {
+                    Cause::Refused(Reason::WrongKey)
+                }));
+            }
+        }
+        received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
+    };
+    let (user, is_authenticated) = match reader.state() {
+        State::Authenticated { user } => (user.and_then(|id| shared.user(id)), true),
+        State::Waiting | State::Unauthenticated | State::Refused(_) => (None, false),
+    };
+    if !reader.is_fresh(shared) {
+        return Err(refused(Cause::Refused(Reason::Replay)));
+    }
+    let mut early = Early { bytes: text.split_off(len), ended: false };
+    let mut stack = reader.stack;
+    let tail = take_early(&mut stack, &mut wire, &mut early).map_err(|e| refused(Cause::Wire(e)))?;
+    Ok((Admitted { stack, tail, target, user, early }, is_authenticated))
+}
+
+/// The exchange in front of the stream, for kinds of obfs that have one.
+async fn open_obfs(
+    shared: &SsrServerShared,
+    stream: &Stream,
+    wire: &mut RecvBuf,
+    refused: &impl Fn(Cause) -> Refusal,
+) -> Result<Reader, Refusal> {
+    let mut front = shared.obfs.accept(rt::unix_time());
+    loop {
+        receive(stream, wire, LONGEST_REQUEST).await?;
+        let mut out = Vec::new();
+        let is_done = front.handshake(wire, &mut out).map_err(refused)?;
+        if !out.is_empty() {
+            // In a write of its own: clients want nothing behind it.
+            stream.send_all(&out).await.map_err(|_| Refusal::Gone)?;
+        }
+        if is_done {
+            return Ok(Reader::new(shared, front.into_layer()));
+        }
+    }
+}
+
+/// A connection behind its obfs.
+struct Reader {
+    stack: Stack,
+    iv: SharedIv,
+}
+
+impl Reader {
+    fn new(shared: &SsrServerShared, obfs: Box<dyn adit_proto::wire::Layer>) -> Self {
+        let cipher = CipherLayer::server(&shared.key, &mut OsRng);
+        let iv = cipher.client_iv();
+        let clock = WallClock::new(rt::now(), rt::unix_time());
+        let protocol = protocol::Server::new(&shared.protocol, &iv, clock, &mut OsRng);
+        let outer = Outer::default().with(Some(Box::new(cipher))).with(Some(obfs));
+        Self { stack: Stack::new(protocol, outer), iv }
+    }
+
+    fn state(&mut self) -> State {
+        let server = self.stack.protocol::<protocol::Server>();
+        server.expect("it was put there").state()
+    }
+
+    /// The last `received` bytes of `wire` are new: what they hold goes to `text`.
+    fn read(&mut self, wire: &mut RecvBuf, received: usize, text: &mut Vec<u8>) -> Result<(), Cause> {
+        self.stack.handle_received(wire, received, rt::now()).map_err(Cause::Wire)?;
+        loop {
+            match self.stack.open(wire, rt::now()) {
+                Ok(Opened::Payload(range)) => text.extend(&wire.block()[range]),
+                Ok(Opened::NeedMore(_) | Opened::End) => return Ok(()),
+                Err(error) => {
+                    return Err(match self.state() {
+                        State::Refused(refusal) => Cause::Refused(refusal),
+                        State::Waiting | State::Authenticated { .. } => Cause::Wire(error),
+                        State::Unauthenticated => Cause::Refused(Reason::WrongKey),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether the connection comes for the first time, where its protocol does not know.
+    fn is_fresh(&mut self, shared: &SsrServerShared) -> bool {
+        use adit_proto::ssr::Protocol::VerifySha1;
+
+        let remembers = matches!(self.state(), State::Authenticated { .. });
+        if remembers && shared.protocol.protocol() != VerifySha1 {
+            return true;
+        }
+        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.ivs.insert(iv))
+    }
+}

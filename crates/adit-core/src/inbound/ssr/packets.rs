@@ -1,0 +1,73 @@
+//! Datagrams of ShadowsocksR clients. Nothing in them is remembered: one that comes twice is passed on twice.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use adit_net::rt;
+use adit_proto::ssr::udp::ServerPackets;
+use adit_proto::wire::{Room, Target, WireError};
+
+use super::SsrServerShared;
+use super::refusals::Cause;
+use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound};
+use crate::rng::OsRng;
+use crate::user::Account;
+
+/// What the clients of one listener send.
+pub(super) struct SsrPackets {
+    shared: Arc<SsrServerShared>,
+    /// Name of the inbound, for the log.
+    inbound: Box<str>,
+    packets: ServerPackets,
+}
+
+impl SsrPackets {
+    pub(super) fn new(shared: Arc<SsrServerShared>, inbound: &str) -> Self {
+        let packets = ServerPackets::new(&shared.protocol);
+        Self { shared, inbound: inbound.into(), packets }
+    }
+}
+
+impl PacketInbound for SsrPackets {
+    fn is_sealed(&self) -> bool {
+        true
+    }
+
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+        let peer = arrival.peer.at;
+        let packet = self.packets.open(datagram).map_err(|refusal| {
+            let cause = Cause::Refused(refusal);
+            self.shared.refusals.report(&self.inbound, peer, &cause, rt::now());
+            DropReason::Wire(cause.error())
+        })?;
+        let client = match packet.user.and_then(|id| self.shared.user(id)) {
+            Some(user) => Client::User(peer, user),
+            None => Client::Address(peer),
+        };
+        Ok(Some(Opened::new(client, Destination::Own(packet.target), packet.payload)))
+    }
+
+    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
+        let Client::User(_, user) = client else { return None };
+        self.shared.accounts.get(*user)
+    }
+
+    fn room(&mut self, _: &Client, source: &Target) -> Room {
+        self.packets.room(source)
+    }
+
+    fn seal(
+        &mut self,
+        client: &Client,
+        block: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        _: u64,
+    ) -> Result<Range<usize>, WireError> {
+        let id = match client {
+            Client::User(_, user) => self.shared.ids.get(*user).copied(),
+            Client::Address(_) | Client::Session(_) => None,
+        };
+        self.packets.seal(block, payload, source, id, &mut OsRng)
+    }
+}

@@ -1,0 +1,293 @@
+//! The ShadowsocksR client: one connection to the server for each request.
+
+mod packets;
+mod watched;
+
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::model::{self, Dial, Tag};
+use adit_net::rt::{self, Pool, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::goquiet;
+use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
+use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
+
+use self::packets::SsrPackets;
+use self::watched::Watched;
+use super::connector::end_of_cut;
+use super::{Around, Connector, Factory};
+use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::metrics::OutboundMetrics;
+use crate::notice::Notice;
+use crate::packet::PacketOutbound;
+use crate::record::{EndReason, Side};
+use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
+use crate::rng::OsRng;
+
+/// First size of the buffer for a server's handshake in bytes.
+const HANDSHAKE: usize = 2048;
+/// Longest handshake of a server in bytes.
+const LONGEST_HANDSHAKE: usize = 64 * 1024;
+
+/// What a ShadowsocksR client shares over all cores.
+#[derive(Debug)]
+pub(crate) struct SsrShared {
+    server: Target,
+    protocol: protocol::ClientConfig,
+    obfs: FrontConfig,
+    carries_streams: bool,
+    carries_datagrams: bool,
+    /// Time for the obfs' handshake.
+    timeout: Duration,
+    rejected: Notice,
+}
+
+/// What all connections share of the obfs.
+#[derive(Debug)]
+enum FrontConfig {
+    Obfs(obfs::ClientConfig),
+    Quiet(goquiet::ClientConfig),
+}
+
+/// The obfs of one connection.
+enum Front {
+    Obfs(obfs::Client),
+    Quiet(goquiet::Client),
+}
+
+impl FrontConfig {
+    fn begin(&self, head_len: usize) -> Front {
+        let unix_s = rt::unix_time();
+        match self {
+            Self::Obfs(config) => Front::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
+            Self::Quiet(config) => Front::Quiet(goquiet::Client::new(config, unix_s, &mut OsRng)),
+        }
+    }
+}
+
+impl Front {
+    /// Goes on with the exchange in front of the stream; `out` is to be sent at once. True once the stream can begin.
+    fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, WireError> {
+        Ok(match self {
+            Self::Obfs(obfs) => obfs.handshake(wire, out)? == obfs::Handshake::Done,
+            Self::Quiet(quiet) => quiet.handshake(wire, out)? == goquiet::Handshake::Done,
+        })
+    }
+
+    fn into_layer(self) -> Box<dyn Layer> {
+        match self {
+            Self::Obfs(obfs) => Box::new(obfs),
+            Self::Quiet(quiet) => Box::new(quiet),
+        }
+    }
+}
+
+impl SsrShared {
+    pub(super) fn start(dial: &Dial, config: &model::SsrClient) -> io::Result<Self> {
+        let bad = |error: model::SsrError| io::Error::new(io::ErrorKind::InvalidInput, error);
+        config.check().map_err(bad)?;
+        let key = Key::from_password(config.method, config.password.expose().as_bytes());
+        let mut protocol = protocol::ClientConfig::new(config.protocol, &key, config.obfs.overhead())
+            .with_interval(config.key_interval_s);
+        if let Some((id, secret)) = &config.user {
+            protocol = protocol.with_user(*id, secret.expose().as_bytes());
+        }
+        let obfs = match config.obfs {
+            Obfs::GoQuiet => FrontConfig::Quiet(config.go_quiet(&mut OsRng).map_err(bad)?),
+            Obfs::Plain
+            | Obfs::HttpSimple
+            | Obfs::HttpPost
+            | Obfs::HttpMix
+            | Obfs::RandomHead
+            | Obfs::TlsTicketAuth
+            | Obfs::TlsTicketFastauth => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
+        };
+        Ok(Self {
+            server: config.server.clone(),
+            protocol,
+            obfs,
+            carries_streams: config.transports.tcp(),
+            carries_datagrams: config.transports.udp(),
+            timeout: dial.timeout,
+            rejected: Notice::default(),
+        })
+    }
+
+    /// Begins a connection to `target`: the exchange of the obfs, if it has one.
+    async fn start_stream(&self, stream: Stream, target: &Target) -> Result<Opened, OpenError> {
+        let head_len = self.protocol.key().method().iv_len() + address_len(target);
+        let mut front = self.obfs.begin(head_len);
+        let mut wire = RecvBuf::with_len(0);
+        let exchange = rt::timeout(self.timeout, exchange(&stream, &mut front, &mut wire));
+        let exchanged = match exchange.await {
+            Ok(exchanged) => exchanged,
+            Err(rt::Elapsed) => Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer")),
+        };
+        exchanged.map_err(OpenError::Handshake)?;
+        let cipher = CipherLayer::client(self.protocol.key(), &mut OsRng);
+        let clock = WallClock::new(rt::now(), rt::unix_time());
+        let client = protocol::Client::new(&self.protocol, &cipher.client_iv(), target, clock, &mut OsRng);
+        let outer = Outer::default().with(Some(Box::new(cipher))).with(Some(front.into_layer()));
+        let mut stack = Stack::new(Watched::new(client), outer);
+        let tail = wire.unread().to_vec();
+        stack.defer_received(tail.len());
+        let far = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+        Ok(Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false }))
+    }
+
+    /// Whether a server says at once that it accepts a client.
+    fn is_greeted(&self) -> bool {
+        match self.protocol.protocol() {
+            Protocol::AuthSha1V2
+            | Protocol::AuthSha1V4
+            | Protocol::AuthAes128
+            | Protocol::AuthAes128Md5
+            | Protocol::AuthAes128Sha1
+            | Protocol::AuthAes128Fast
+            | Protocol::AuthChain(_) => true,
+            Protocol::Origin
+            | Protocol::VerifyDeflate
+            | Protocol::VerifySimple
+            | Protocol::VerifySha1
+            | Protocol::AuthSha1 => false,
+        }
+    }
+
+    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
+    fn note_end(&self, outbound: &str, opened: &mut Opened, outcome: &Outcome, metrics: &OutboundMetrics) {
+        if outcome.down > 0 {
+            return;
+        }
+        let stack = opened.far.stack.as_mut();
+        let watched = stack.and_then(|stack| stack.protocol::<Watched>());
+        let is_answered = watched.is_some_and(|watched| watched.is_answered());
+        let text = match &outcome.reason {
+            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
+                "the server's first bytes are wrong: password, method, protocol or obfs differ"
+            }
+            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered && self.is_greeted() => {
+                metrics.early_closes.add(1);
+                "the server closed without any reply: password, method, protocol, obfs, user or clock differ"
+            }
+            EndReason::Socket(Side::Far, _) if !is_answered => {
+                metrics.early_closes.add(1);
+                "the server closed without any reply: password, method or obfs differ, or the target reset the connection"
+            }
+            EndReason::Socket(Side::Near, _) | EndReason::Idle if !is_answered && self.is_greeted() => {
+                "the server does not reply: password, method, protocol, obfs, user or clock differ"
+            }
+            EndReason::Finished
+            | EndReason::Idle
+            | EndReason::Stopped
+            | EndReason::Limited(_)
+            | EndReason::Socket(..)
+            | EndReason::Wire(_) => return,
+        };
+        if let Some(times) = self.rejected.due(rt::now()) {
+            tracing::warn!(outbound, times, "{text}");
+        }
+    }
+
+    fn note_failure(&self, outbound: &str, error: &OpenError) {
+        let OpenError::Handshake(error) = error else { return };
+        if let Some(times) = self.rejected.due(rt::now()) {
+            tracing::warn!(
+                outbound,
+                times,
+                %error,
+                "the handshake of the obfs failed: password, method, obfs or clock differ, or the server is another one"
+            );
+        }
+    }
+}
+
+/// The exchange in front of the stream; what comes behind it stays unread in `wire`.
+async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
+    loop {
+        let mut out = Vec::new();
+        let is_done = front.handshake(wire, &mut out).map_err(io::Error::other)?;
+        if !out.is_empty() {
+            stream.send_all(&out).await?;
+        }
+        if is_done {
+            return Ok(());
+        }
+        make_room(wire)?;
+        let received = stream.recv(wire.free_mut()).await?;
+        if received == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed without a reply"));
+        }
+        wire.filled(received);
+    }
+}
+
+/// A buffer that is full is replaced by a larger one.
+fn make_room(wire: &mut RecvBuf) -> io::Result<()> {
+    if !wire.free_mut().is_empty() {
+        return Ok(());
+    }
+    let len = if wire.capacity() == 0 { HANDSHAKE } else { LONGEST_HANDSHAKE };
+    if wire.unread().len() >= len {
+        return Err(io::Error::other("the server's handshake is too long"));
+    }
+    let mut larger = RecvBuf::with_len(len);
+    larger.extend(wire.unread());
+    *wire = larger;
+    Ok(())
+}
+
+/// A ShadowsocksR client on one core.
+struct SsrOutbound {
+    connector: Connector,
+    shared: Arc<SsrShared>,
+}
+
+impl Factory for Arc<SsrShared> {
+    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+        let packets = self.carries_datagrams.then(|| {
+            Rc::new(SsrPackets::new(self.clone(), around.model, (around.udp, around.dns)))
+                as Rc<dyn PacketOutbound>
+        });
+        let outbound = Rc::new(SsrOutbound { connector, shared: self.clone() });
+        Leaf { outbound, packets }
+    }
+}
+
+impl SsrOutbound {
+    async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
+        if !self.shared.carries_streams {
+            return Err(OpenError::Rejected);
+        }
+        let stream = self.connector.dial(&self.shared.server).await?;
+        let opened = Box::pin(self.shared.start_stream(stream, target)).await;
+        let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
+        Ok(self.connector.settle(opened))
+    }
+}
+
+impl Outbound for SsrOutbound {
+    fn name(&self) -> &Tag {
+        &self.connector.name
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
+    }
+
+    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+        Box::pin(self.open(to.target))
+    }
+
+    fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
+        end_of_cut(&opened, outcome);
+        self.shared.note_end(&self.connector.name, &mut opened, outcome, &self.connector.metrics);
+    }
+
+    fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
+        Box::pin(self.connector.lookup(name))
+    }
+}

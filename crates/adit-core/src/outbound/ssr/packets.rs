@@ -1,0 +1,86 @@
+//! Datagrams through a ShadowsocksR server. They take no obfs.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use adit_config::model::{self, Egress, Udp};
+use adit_net::udp::Socket;
+use adit_proto::ssr::udp::ClientPackets;
+use adit_proto::wire::{Room, Target, WireError};
+
+use super::SsrShared;
+use crate::dns::{Dns, Scope};
+use crate::packet::{
+    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
+    set_options,
+};
+use crate::rng::OsRng;
+
+/// The way out for datagrams through one server, on one core.
+pub(super) struct SsrPackets {
+    shared: Arc<SsrShared>,
+    names: Scope,
+    egress: Egress,
+    udp: Udp,
+}
+
+impl SsrPackets {
+    pub(super) fn new(
+        shared: Arc<SsrShared>,
+        outbound: &model::Outbound,
+        (udp, dns): (&Udp, &Rc<Dns>),
+    ) -> Self {
+        let names = dns.scope(&outbound.dial);
+        Self { shared, names, egress: outbound.dial.egress.clone(), udp: udp.clone() }
+    }
+
+    fn server(&self, waker: Option<&Waker>) -> Known {
+        Known::find(&self.names, &self.shared.server, waker)
+    }
+}
+
+impl PacketOutbound for SsrPackets {
+    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+        let socket = match self.server(None) {
+            Known::Addr(server) => Socket::connect(server, &self.egress),
+            // As long as the server's address is not known the socket may send anywhere.
+            Known::Pending | Known::Nothing => Socket::open(&self.egress),
+        };
+        let socket = socket.map_err(DropReason::System)?;
+        set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
+        let codec = Sealed(ClientPackets::new(&self.shared.protocol, &mut OsRng));
+        let transport = FlowTransport::Socket(socket, Some(Box::new(codec)));
+        Ok(PacketFlow { transport, outbound: self, witness: None })
+    }
+
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+        self.server(waker)
+    }
+}
+
+/// The datagrams of one flow, each sealed for itself.
+struct Sealed(ClientPackets);
+
+impl FlowCodec for Sealed {
+    fn room(&mut self, target: &Target, _: &[u8]) -> Room {
+        self.0.room(target)
+    }
+
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        target: &Target,
+        _: u64,
+    ) -> Result<Range<usize>, DropReason> {
+        Ok(self.0.seal(block, payload, target, &mut OsRng)?)
+    }
+
+    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(Destination, Range<usize>), WireError> {
+        let packet = self.0.open(datagram)?;
+        Ok((Destination::Own(packet.target), packet.payload))
+    }
+}

@@ -1,0 +1,43 @@
+//! ShadowsocksR: every stream cipher, protocol and obfs that a living program speaks, TCP and UDP, both ends.
+//!
+//! ```text
+//!   client: application -> protocol -> cipher -> obfs -> socket          server: the same, the other way round
+//!   datagrams: IV | cipher(protocol(address | payload)); obfs is for streams only
+//! ```
+//!
+//! | part | client | server |
+//! |---|---|---|
+//! | obfs | [`obfs::Client`] | [`obfs::Server`] |
+//! | cipher | [`CipherLayer::client`] | [`CipherLayer::server`] |
+//! | protocol | [`protocol::Client`] | [`protocol::Server`] |
+//! | datagrams | [`udp::ClientPackets`] | [`udp::ServerPackets`] |
+//!
+//! Each stream part is a [`Layer`](crate::wire::Layer). An obfs may begin with a handshake of its own, which the caller
+//! drives before the stack carries anything: see [`obfs`]. The protocol needs the IV of the client's direction, which it
+//! takes from the cipher layer ([`CipherLayer::client_iv`]).
+//!
+//! A server reads what its protocol layer yields: an address first ([`parse_request`]), then payload.
+//! [`protocol::Server::state`] says who the client is, or why it is refused ([`Refusal`]).
+//!
+//! `go_quiet` in place of an obfs is made of the layers of [`crate::goquiet`], under the password itself.
+//!
+//! Format and sources: `docs/protocols/ssr.md`.
+
+mod cipher;
+mod clients;
+#[doc(hidden)]
+pub mod fuzz;
+mod key;
+mod name;
+pub mod obfs;
+pub mod protocol;
+mod refusal;
+mod request;
+pub mod udp;
+
+pub use cipher::CipherLayer;
+pub use clients::{ClientIds, Clients};
+pub use key::{Key, SharedIv, Users};
+pub use name::{Chain, Method, NameError, Obfs, Protocol};
+pub use refusal::Refusal;
+pub use request::{Request, parse_request};

@@ -1,0 +1,265 @@
+//! The protocol layer: framing and authentication inside the cipher.
+//!
+//! A client's first write carries its header; the target's address is its first payload. A server yields what the
+//! client's packets hold: first the bytes of the address ([`parse_request`](super::parse_request)), then payload.
+//! Protocols that authenticate want the server to answer at once with an empty packet: [`Layer::has_pending`] is true
+//! then, and sealing an empty payload sends it.
+//!
+//! A refusal ([`State::Refused`]) consumes nothing here, but the cipher layer below has deciphered the bytes in place, and an
+//! HTTP obfs has moved them: a caller that hands refused clients to a fallback server keeps a copy of what came.
+//!
+//! `verify_deflate` needs a buffer of its own: what it inflates (32 KiB at most at a time) is written behind the unread bytes.
+
+mod adler;
+mod aes128;
+mod chain;
+mod packets;
+mod server;
+mod sizes;
+mod verify;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::clients::Ids;
+use super::key::UserKey;
+use super::{Chain, ClientIds, Key, Protocol, SharedIv};
+use crate::buf::RecvBuf;
+use crate::crypto::Noise;
+use crate::wire::{Layer, Opened, Plan, Rng, Room, Target, WallClock, WireError, address_len, emit_address};
+
+use self::packets::{Codec, open_next};
+pub use self::server::{Server, ServerConfig, State};
+pub(super) use self::{aes128::Mac, chain::udp_padding_len};
+
+/// Longest payload of one call of [`Layer::seal`], in bytes: it may become several packets.
+const MAX_WRITE: usize = 32_768;
+/// Seconds between two lists of sizes of `auth_chain_f`, where `protocol_param` does not say otherwise.
+pub const DEFAULT_INTERVAL_S: u64 = 86_400;
+
+/// What all connections of one client to one server have in common.
+#[derive(Clone)]
+pub struct ClientConfig {
+    key: Key,
+    protocol: Protocol,
+    user: Option<(u32, Arc<UserKey>)>,
+    server_key: Arc<UserKey>,
+    ids: Arc<ClientIds>,
+    overhead: u16,
+    interval_s: u64,
+}
+
+impl ClientConfig {
+    /// A client without a user id. `obfs_overhead` is [`Obfs::overhead`](super::Obfs::overhead): `auth_chain_*` needs it,
+    /// and both ends have to count the same, those of a server behind a separate GoQuiet server 0.
+    pub fn new(protocol: Protocol, key: &Key, obfs_overhead: u16) -> Self {
+        Self {
+            key: key.clone(),
+            protocol,
+            user: None,
+            server_key: Arc::new(UserKey::of_server(protocol, key)),
+            ids: Arc::new(ClientIds::new()),
+            overhead: protocol.overhead() + obfs_overhead,
+            interval_s: DEFAULT_INTERVAL_S,
+        }
+    }
+
+    /// A user of a server that tells users apart; no effect where the protocol does not.
+    #[must_use]
+    pub fn with_user(mut self, id: u32, secret: &[u8]) -> Self {
+        if self.protocol.has_users() {
+            self.user = Some((id, Arc::new(UserKey::of_user(self.protocol, &self.key, secret))));
+        }
+        self
+    }
+
+    /// Seconds between two lists of sizes of `auth_chain_f` (never 0).
+    #[must_use]
+    pub fn with_interval(mut self, interval_s: u64) -> Self {
+        self.interval_s = interval_s.max(1);
+        self
+    }
+
+    /// The protocol.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The key of the server.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Who the client says it is, and under which key. Without a user the id is drawn.
+    pub(super) fn identity(&self, rng: &mut dyn Rng) -> (u32, Arc<UserKey>) {
+        self.user.clone().unwrap_or_else(|| {
+            let mut id = [0; 4];
+            rng.fill(&mut id);
+            (u32::from_le_bytes(id), Arc::clone(&self.server_key))
+        })
+    }
+
+    fn codec(&self, iv: &[u8], rng: &mut dyn Rng) -> Option<Box<dyn Codec>> {
+        let start = |rng: &mut dyn Rng| {
+            let (user, user_key) = self.identity(rng);
+            Start {
+                keyed: zeroize::Zeroizing::new([iv, self.key.bytes()].concat().into()),
+                key: self.key.clone(),
+                user,
+                user_key,
+                ids: self.ids.next(rng),
+                overhead: self.overhead,
+                interval_s: self.interval_s,
+            }
+        };
+        let noise = Noise::draw(rng);
+        Some(match self.protocol {
+            Protocol::Origin => return None,
+            Protocol::VerifyDeflate => Box::new(verify::Deflate),
+            Protocol::VerifySimple => Box::new(verify::Simple::new(noise)),
+            Protocol::VerifySha1 => Box::new(verify::Sha1::client(iv, self.key.bytes())),
+            Protocol::AuthSha1 => Box::new(adler::Adler::client(adler::Kind::Sha1, start(rng), noise)),
+            Protocol::AuthSha1V2 => Box::new(adler::Adler::client(adler::Kind::Sha1V2, start(rng), noise)),
+            Protocol::AuthSha1V4 => Box::new(adler::Adler::client(adler::Kind::Sha1V4, start(rng), noise)),
+            Protocol::AuthAes128 => Box::new(adler::Adler::client(adler::Kind::Aes128, start(rng), noise)),
+            Protocol::AuthAes128Md5 => Box::new(aes128::Aes128::client(Mac::Md5, start(rng), noise)),
+            Protocol::AuthAes128Sha1 => Box::new(aes128::Aes128::client(Mac::Sha1, start(rng), noise)),
+            Protocol::AuthAes128Fast => Box::new(aes128::Aes128::client(Mac::Fast, start(rng), noise)),
+            Protocol::AuthChain(letter) => Box::new(chain::ChainCodec::client(letter, start(rng), noise)),
+        })
+    }
+}
+
+/// Shows no key material.
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig").field("protocol", &self.protocol).finish_non_exhaustive()
+    }
+}
+
+/// What a client's header is made of.
+struct Start {
+    /// IV of the client's direction, then the server's key.
+    keyed: zeroize::Zeroizing<Box<[u8]>>,
+    key: Key,
+    user: u32,
+    user_key: Arc<UserKey>,
+    ids: Ids,
+    overhead: u16,
+    interval_s: u64,
+}
+
+/// The client's end of a stream. Its header and the target's address leave with the first write; an empty payload
+/// sends them alone.
+#[derive(Debug)]
+pub struct Client {
+    /// Waits for the first write.
+    address: Option<Box<[u8]>>,
+    codec: Option<Box<dyn Codec>>,
+    clock: WallClock,
+}
+
+impl Client {
+    /// A stream to `target`, inside a cipher whose direction begins with `iv` ([`CipherLayer::client_iv`] of the client's
+    /// cipher layer).
+    ///
+    /// [`CipherLayer::client_iv`]: super::CipherLayer::client_iv
+    ///
+    /// # Panics
+    /// If `iv` is that of a server's cipher layer that has not received it.
+    pub fn new(
+        config: &ClientConfig,
+        iv: &SharedIv,
+        target: &Target,
+        clock: WallClock,
+        rng: &mut dyn Rng,
+    ) -> Self {
+        let mut address = vec![0; address_len(target)];
+        emit_address(target, &mut address);
+        let iv = iv.as_slice().expect("a client's cipher layer has drawn its IV");
+        Self { address: Some(address.into()), codec: config.codec(iv, rng), clock }
+    }
+}
+
+/// Most bytes around `len` bytes of payload, of which the header may take none.
+fn reserve(codec: &dyn Codec, len: usize) -> usize {
+    len / codec.unit() * codec.full_overhead() + codec.max_overhead() + codec.header_overhead()
+}
+
+fn plan(codec: Option<&dyn Codec>, address_len: usize) -> Plan {
+    let rest = Room { head: 0, tail: 0, max_payload: usize::MAX };
+    let Some(codec) = codec else {
+        return Plan { first: Room { head: address_len, ..rest }, rest };
+    };
+    let head = reserve(codec, MAX_WRITE + address_len);
+    let later = head - codec.header_overhead();
+    let room = |head| Room { head, tail: 0, max_payload: MAX_WRITE };
+    Plan { first: room(head + address_len), rest: room(later) }
+}
+
+/// Lays packets around `data`, from `at` on, and returns the end of the last one.
+fn seal_packets(codec: &mut dyn Codec, block: &mut [u8], mut at: usize, data: Range<usize>) -> usize {
+    let len = data.len();
+    let mut from = data.start;
+    while from < data.end {
+        let to = data.end.min(from.saturating_add(codec.unit()));
+        at = codec.seal(block, at, from..to, len);
+        from = to;
+    }
+    at
+}
+
+impl Layer for Client {
+    fn plan(&self, _now: Instant) -> Plan {
+        plan(self.codec.as_deref(), self.address.as_ref().map_or(0, |address| address.len()))
+    }
+
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        now: Instant,
+    ) -> Result<Range<usize>, WireError> {
+        let address = self.address.take().unwrap_or_default();
+        let mut data = payload.start - address.len()..payload.end;
+        block[data.start..payload.start].copy_from_slice(&address);
+        let Some(codec) = self.codec.as_deref_mut() else { return Ok(data) };
+        if data.is_empty() {
+            return Ok(data);
+        }
+        let start = data.start - reserve(codec, data.len());
+        let mut at = start;
+        if !address.is_empty() {
+            let unix_s = self.clock.unix_s(now);
+            let taken;
+            (at, taken) = codec.seal_header(block, at, data.clone(), address.len(), unix_s);
+            data.start += taken;
+        }
+        Ok(start..seal_packets(codec, block, at, data))
+    }
+
+    fn has_pending(&self) -> bool {
+        self.address.is_some()
+    }
+
+    fn open(&mut self, wire: &mut RecvBuf, _now: Instant) -> Result<Opened, WireError> {
+        let Some(codec) = self.codec.as_deref_mut() else { return Ok(packets::pass(wire)) };
+        loop {
+            match open_next(codec, wire)? {
+                Opened::Payload(range) if range.is_empty() => {}
+                opened @ (Opened::Payload(_) | Opened::NeedMore(_) | Opened::End) => return Ok(opened),
+            }
+        }
+    }
+
+    fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {
+        if unread == 0 { Ok(()) } else { Err(WireError::Truncated { what: "a packet" }) }
+    }
+}
+
+/// The list of sizes of a direction of `auth_chain_*`, ready for each packet.
+fn sizes_for(letter: Chain, key: &Key, overhead: u16, utc: u32, interval_s: u64) -> sizes::Sizes {
+    sizes::Sizes::new(letter, key.bytes(), overhead, u64::from(utc), interval_s)
+}

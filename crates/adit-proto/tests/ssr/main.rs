@@ -1,0 +1,8 @@
+//! ShadowsocksR and GoQuiet against recorded exchanges, and both ends face to face.
+
+mod faces;
+mod quiet;
+mod refusals;
+mod support;
+mod udp;
+mod vectors;
