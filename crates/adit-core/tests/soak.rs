@@ -207,7 +207,7 @@ fn soak_ten_thousand_with_reuse() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn soak_ten_thousand_without_reuse_in_a_disguise() {
+fn soak_ten_thousand_without_reuse_under_obfs() {
     for obfs in [Obfs::Http, Obfs::Tls] {
         let setup = Setup { cores: 2, obfs, reuse: false, half_close: HalfClose::On, ..Setup::default() };
         within(300, move || soak(&setup, CONNECTIONS / 2));

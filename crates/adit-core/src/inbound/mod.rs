@@ -4,9 +4,9 @@ mod local;
 mod shadowsocks;
 mod snell;
 mod ssr;
-mod stranger;
 mod tunnel;
 mod tunnel_packets;
+mod unauthenticated;
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -42,7 +42,7 @@ pub(crate) struct Inbound {
     pub(crate) core: Rc<CoreContext>,
     /// What its requests have in common.
     pub(crate) origin: Rc<Origin>,
-    /// Bounds on strangers.
+    /// Bounds on unauthenticated connections.
     pub(crate) guard: Rc<Guard>,
     /// Connections on this core, all inbounds together: what a drain waits for.
     pub(crate) active: Rc<Cell<usize>>,

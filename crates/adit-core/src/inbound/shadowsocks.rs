@@ -1,7 +1,7 @@
 //! The Shadowsocks server.
 //!
-//! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
-//! [`super::stranger`], whatever the method and whichever of these it is.
+//! A client that does not authenticate, repeats a salt, or has a clock that is off meets the silence of
+//! [`super::unauthenticated`]. The method and the reason make no difference.
 
 mod packets;
 mod relay;
@@ -25,7 +25,7 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
@@ -249,7 +249,7 @@ fn lease(
         .ok()
 }
 
-/// Everything up to the request; strangers are dealt with here.
+/// Reads everything up to the request, and refuses unauthenticated connections.
 async fn handshake(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,

@@ -1,6 +1,6 @@
 //! The Snell server.
 //!
-//! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
+//! Unauthenticated connections meet the silence of [`super::unauthenticated`] (`docs/protocols/snell.md` 6.3).
 
 mod association;
 mod keys;
@@ -25,7 +25,9 @@ use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Reque
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
-use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
+use super::unauthenticated::{
+    self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive,
+};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
 use crate::dispatch::{Future, Session};
@@ -159,7 +161,8 @@ struct Next {
     user: Option<usize>,
 }
 
-/// A stranger's connection up to its first request, with the user whose key has opened it; `None` if it is none of ours.
+/// Reads an unauthenticated connection up to its first request, and returns it with the user whose key has opened it.
+/// `None` if no key opens it.
 async fn meet(
     inbound: &Inbound,
     shared: &SnellServerShared,
@@ -228,7 +231,7 @@ fn server(near: &mut Endpoint) -> &mut Server {
     stack.protocol::<Server>().expect("and it is Snell")
 }
 
-/// The first request of a stranger, within its time, with the user whose key has opened it.
+/// The first request of an unauthenticated connection, within its time, with the user whose key has opened it.
 async fn admit(
     shared: &SnellServerShared,
     near: &mut Endpoint,
@@ -316,7 +319,7 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
     }
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
     let mut early = Early::default();
-    near.tail = stranger::take_early(stack, wire, &mut early)?;
+    near.tail = unauthenticated::take_early(stack, wire, &mut early)?;
     Ok(early)
 }
 

@@ -1,7 +1,7 @@
 //! The ShadowsocksR server.
 //!
 //! A client that does not authenticate, repeats a connection or has a clock that is off is left alone, as
-//! [`super::stranger`] does: no byte is sent, whatever protocol and obfs. The log says why.
+//! [`super::unauthenticated`] does: no byte is sent, whatever protocol and obfs. The log says why.
 
 mod front;
 mod packets;
@@ -29,7 +29,7 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
-use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;

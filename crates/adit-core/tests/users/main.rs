@@ -11,7 +11,7 @@ mod common;
 mod interop;
 mod limits;
 mod pairs;
-mod strangers;
+mod unauthenticated;
 
 use std::net::SocketAddr;
 

@@ -15,7 +15,7 @@ use adit_proto::snell::{
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
-use crate::inbound::stranger::{Refusal, receive};
+use crate::inbound::unauthenticated::{Refusal, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;

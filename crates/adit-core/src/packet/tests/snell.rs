@@ -84,7 +84,7 @@ pub(super) fn lens() -> Vec<usize> {
 }
 
 #[test]
-fn streams_carry_datagrams_of_any_length_in_order_under_every_disguise() {
+fn streams_carry_datagrams_of_any_length_in_order_under_every_obfs() {
     let host = || "www.example.com".into();
     for (server, client) in [
         (ObfsServer::Off, ObfsClient::Off),
@@ -122,7 +122,7 @@ fn socks_associations_over_snell_are_full_cones() {
     far.drain();
 }
 
-/// Several targets, a stranger that answers, and the end of the association.
+/// Several targets, an answer from another address, and the end of the association.
 fn check_socks_cone(at: SocketAddr) {
     let (stream, port) = pairs::associate(at);
     let client = socket();
@@ -134,13 +134,13 @@ fn check_socks_cone(at: SocketAddr) {
         let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
         assert_eq!((source, &bytes[start..len]), (target.into(), &payload[..]));
     }
-    let (target, stranger) = (socket(), socket());
+    let (target, other) = (socket(), socket());
     client.send_to(&pairs::socks_datagram(addr(&target), b"knock"), port).unwrap();
     let (_, outside) = target.recv_from(&mut bytes).unwrap();
-    stranger.send_to(b"hello", outside).unwrap();
+    other.send_to(b"hello", outside).unwrap();
     let len = client.recv(&mut bytes).unwrap();
     let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
-    assert_eq!((source, &bytes[start..len]), (addr(&stranger).into(), &b"hello"[..]));
+    assert_eq!((source, &bytes[start..len]), (addr(&other).into(), &b"hello"[..]));
     drop(stream);
 }
 
@@ -417,7 +417,7 @@ pub(super) fn exchange(client: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> V
 }
 
 #[test]
-fn envelopes_open_a_way_and_replays_and_strangers_meet_silence() {
+fn envelopes_open_a_way_and_replays_and_wrong_keys_meet_silence() {
     let (far, at) = quic_server(1);
     let (target, client) = (echo(), socket());
     // What is no envelope is not answered.

@@ -1,4 +1,4 @@
-//! Whoever is not a user sees nothing, and costs users nothing.
+//! A peer that is not a user sees nothing, and costs users nothing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

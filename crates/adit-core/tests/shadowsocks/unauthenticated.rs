@@ -1,4 +1,4 @@
-//! Who does not hold the key, or uses it twice, or lives in another minute.
+//! Clients without the key, replayed requests, and clocks that are a minute off.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -275,7 +275,7 @@ fn a_client_takes_no_answer_from_another_minute() {
 }
 
 #[test]
-fn a_header_in_pieces_is_a_probe_unless_a_disguise_cuts_it() {
+fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
     let m = method("2022-blake3-aes-128-gcm");
     let p = password(m, 1);
     let echo = Service::echo();
