@@ -1,4 +1,4 @@
-//! What a server shows to those who have no key, or an old recording: nothing (`docs/protocols/snell.md` 6).
+//! A server shows nothing to clients that have no key, or an old recording (`docs/protocols/snell.md` 6).
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]

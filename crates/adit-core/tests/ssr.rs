@@ -357,7 +357,7 @@ fn a_wrong_password_meets_silence_in_every_protocol() {
     }
 }
 
-/// What a client sends to its server first, recorded in between.
+/// The first bytes that a client sends to its server, recorded in between.
 fn record(server: &SsrServer) -> Vec<u8> {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let clients = run_clients(vec![client(server, listener.local_addr().unwrap())], echo());

@@ -42,13 +42,13 @@ const LONGEST_REQUEST: usize = 96 * 1024;
 /// Salts of 2022 methods that are remembered for a minute; beyond it connections are refused.
 const RECENT_SALTS: usize = 1_000_000;
 
-/// What a Shadowsocks server shares over all cores.
+/// State that a Shadowsocks server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct ShadowsocksServerShared {
     key: ServerKey,
     /// As the configuration has it.
     config_key: model::ShadowsocksServerKey,
-    /// Where clients are passed on to, if they are.
+    /// Servers that clients are passed on to, if they are.
     relay: Option<(Relay, Arc<[Target]>)>,
     obfs: ObfsServer,
     /// A plugin is in front, which cuts the stream as it likes.
@@ -127,7 +127,7 @@ impl ShadowsocksServerShared {
     }
 }
 
-/// What the acceptor asks about a salt.
+/// Answers the acceptor's questions about a salt.
 struct Memory<'a> {
     shared: &'a ShadowsocksServerShared,
     inbound: &'a Inbound,

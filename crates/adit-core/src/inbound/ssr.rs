@@ -1,7 +1,7 @@
 //! The ShadowsocksR server.
 //!
 //! A client that does not authenticate, repeats a connection or has a clock that is off is left alone, as
-//! [`super::unauthenticated`] does: no byte is sent, whatever protocol and obfs. The log says why.
+//! [`super::unauthenticated`] does: no byte is sent, with every protocol and obfs. The log gives the reason.
 
 mod front;
 mod packets;
@@ -42,7 +42,7 @@ use crate::user::{Accounts, Lease};
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
 
-/// What a ShadowsocksR server shares over all cores.
+/// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrServerShared {
     key: Key,

@@ -1,4 +1,4 @@
-//! How servers treat connections until these have authenticated.
+//! The treatment of connections until they have authenticated.
 //!
 //! The reaction is the same silence for every kind of wrong bytes: nothing is sent, bytes are read and
 //! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.

@@ -25,7 +25,7 @@ const LIFE: Tick = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Via(pub(crate) u32);
 
-/// What tells one flow of a listener from another.
+/// Identity of one flow of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowKey {
     pub(super) client: Client,
@@ -33,14 +33,14 @@ pub(super) struct FlowKey {
     pub(super) lane: Lane,
 }
 
-/// What is to be decided.
+/// A question for the router.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
-    /// Where the client is.
+    /// Address of the client.
     pub(crate) source: SocketAddr,
-    /// Whose datagram it is, where there are users.
+    /// Account of the user, if there are users.
     pub(crate) user: Option<&'a Arc<Account>>,
-    /// Where the datagram is to go.
+    /// Target of the datagram.
     pub(crate) target: &'a Target,
 }
 

@@ -75,7 +75,7 @@ fn assert_silent(stream: &mut TcpStream) {
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
 }
 
-/// The same, and whoever gives up first gets an end in order.
+/// The same, and a client that gives up first gets an end in order.
 fn assert_left_alone(mut stream: TcpStream) {
     assert_silent(&mut stream);
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -191,7 +191,7 @@ fn our_own_answer_is_no_request() {
         let echo = Service::echo();
         let servers = run_servers([server(m, &p)]);
         let addr = addrs(&servers)[0];
-        // What the echo sends back reads as the address of the echo itself.
+        // The bytes that the echo sends back read as the address of the echo itself.
         let SocketAddr::V4(v4) = echo.addr else { panic!("IPv4") };
         let mut payload = vec![1];
         payload.extend(v4.ip().octets());
@@ -302,7 +302,7 @@ fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
     round_trip_is_untouched(&servers, m, &p, echo.addr);
 }
 
-/// What went before has cost other clients nothing.
+/// Earlier probes have cost other clients nothing.
 fn round_trip_is_untouched(servers: &adit_core::Running, m: Method, p: &str, echo: SocketAddr) {
     let clients = run_clients([client(addrs(servers)[0], m, p)], echo);
     round_trip(addrs(&clients)[0], 1000);

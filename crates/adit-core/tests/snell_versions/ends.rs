@@ -1,4 +1,4 @@
-//! How unauthenticated connections end, measured: bytes that came back, FIN or RST, and after how long.
+//! The end of unauthenticated connections, measured: bytes that came back, FIN or RST, and after how long.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -55,7 +55,7 @@ fn probe(server: SocketAddr, bytes: &[u8]) -> Seen {
     Seen { bytes: received, end, after: since.elapsed() }
 }
 
-/// What a client says and hears when it talks to the server at `addr`.
+/// The bytes that a client sends and receives when it talks to the server at `addr`.
 fn record(setup: &Setup, addr: SocketAddr) -> [Vec<u8>; 2] {
     let reuse = setup.version.fixed_reuse().unwrap_or(false);
     let (tap, recorded) = recorder(addr);

@@ -372,7 +372,7 @@ impl Engine {
 }
 
 impl Flow {
-    /// Where a datagram for `aim` has to be sent; `None` while its name is being looked up.
+    /// Address to which a datagram for `aim` has to be sent; `None` while its name is being looked up.
     fn address(&mut self, aim: Aim<'_>, now: Tick) -> Result<Option<SocketAddr>, DropReason> {
         if let Some((last, addr)) = &self.last
             && last == aim.target

@@ -121,7 +121,7 @@ fn check_socks(at: SocketAddr) {
         let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
         assert_eq!((source, &bytes[start..len]), (target.into(), &payload[..]));
     }
-    // Full cone: whoever learns the port may answer.
+    // Full cone: any socket that learns the port may answer.
     let (target, other) = (socket(), socket());
     client.send_to(&socks_datagram(addr(&target), b"knock"), port).unwrap();
     let (_, outside) = target.recv_from(&mut bytes).unwrap();

@@ -227,7 +227,7 @@ fn a_server_without_datagrams_says_so_and_is_asked_again_later() {
     let (near, at) = run(tunnel(echo()), snell_out(server_at), 1);
     let client = socket();
     client.send_to(b"one", at).unwrap();
-    // Whatever comes after the refusal goes no further.
+    // Data after the refusal goes no further.
     let refused = |running: &Running| running.status().inbounds[0].refused.get("unsupported").copied();
     for _ in 0..500 {
         if refused(&far) == Some(1) {
@@ -401,7 +401,7 @@ pub(super) fn envelope_of(psk: &str, client_id: &[u8], target: SocketAddr, inner
     block[sealed].to_vec()
 }
 
-/// What a QUIC client's first datagram looks like.
+/// The first datagram of a QUIC client.
 pub(super) fn initial(fill: u8) -> Vec<u8> {
     let mut packet = vec![0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e];
     packet.resize(1200, fill);
@@ -420,7 +420,7 @@ pub(super) fn exchange(client: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> V
 fn envelopes_open_a_way_and_replays_and_wrong_keys_meet_silence() {
     let (far, at) = quic_server(1);
     let (target, client) = (echo(), socket());
-    // What is no envelope is not answered.
+    // A datagram that is no envelope is not answered.
     for noise in [&b""[..], &[7; 54], &[7; 55], &initial(1)] {
         client.send_to(noise, at).unwrap();
     }
