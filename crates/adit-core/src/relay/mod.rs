@@ -380,7 +380,7 @@ struct Direction {
     has_read: bool,
     /// The source has bytes for another turn.
     has_more: bool,
-    /// Time of the last activity when the source was last looked at, since its end was held back.
+    /// Quiet time at the latest look at the source, since its end was held back.
     looked_at: Option<Tick>,
 }
 

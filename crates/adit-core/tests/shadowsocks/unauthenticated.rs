@@ -279,9 +279,9 @@ fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
     let m = method("2022-blake3-aes-128-gcm");
     let p = password(m, 1);
     let echo = Service::echo();
-    let mut dressed = server(m, &p);
-    dressed.cover = ServerCover::Obfs(ObfsServer::Http);
-    let servers = run_servers([server(m, &p), dressed]);
+    let mut with_obfs = server(m, &p);
+    with_obfs.cover = ServerCover::Obfs(ObfsServer::Http);
+    let servers = run_servers([server(m, &p), with_obfs]);
     let request = Hand::new(m, &p, &destination(echo.addr), b"hello", 0).request;
     let pieces = |addr: SocketAddr, head: &[u8]| {
         let mut stream = connect(addr);

@@ -8,12 +8,12 @@ use crate::dialect::json::{Member, Node, Value, whole};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 
-/// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: whatever can be
-/// read as what is wanted is taken as it.
+/// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: any value
+/// that can be read as the wanted type is accepted.
 pub(super) struct Entry<'v> {
     members: &'v [Member],
     path: String,
-    /// Where it begins.
+    /// Its first byte in the text.
     pub(super) at: usize,
     taken: Vec<&'static str>,
 }

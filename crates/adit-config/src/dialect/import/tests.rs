@@ -240,7 +240,7 @@ proptest! {
             if form != Form::Shadowrocket {
                 prop_assert_eq!(client.reuse, deployment.reuse);
             }
-            // The form says itself what it is.
+            // The form can be told from the text alone.
             prop_assert!(parse(None, "t", &shared.text).is_ok(), "{}\n{}", form, shared.text);
         }
     }

@@ -39,7 +39,7 @@ const SETTINGS: [&str; 8] = [
     "carrier-sessions",
 ];
 
-/// What both ends write.
+/// The keys of both ends.
 pub(super) fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
     let carrier = fields.one_of(report, "carrier", CARRIERS).unwrap_or(Carrier::Tcp);
     if carrier == Carrier::Tcp {
@@ -69,7 +69,7 @@ fn refuse_settings(fields: &mut Fields<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// What an outbound writes besides. Its own server is the carrier's unless another one is named.
+/// The keys of outbounds alone. Its own server is the carrier's unless another one is named.
 pub(super) fn client(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,

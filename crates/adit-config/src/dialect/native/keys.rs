@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::bound;
 
-/// Where a key stands.
+/// The table that a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
     /// At the top of the file.
@@ -89,17 +89,17 @@ impl Table {
 /// One key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Where it stands.
+    /// Its table.
     pub table: Table,
     /// Its name.
     pub name: &'static str,
     /// The protocols of the inbound or outbound that have it; empty for all.
     pub protocols: &'static [&'static str],
-    /// What may be written, with the unit.
+    /// Values that may be written, with the unit.
     pub value: &'static str,
-    /// What holds when it is left out; `required` when it must not be.
+    /// Value when it is left out; `required` if it must not be left out.
     pub default: &'static str,
-    /// What it does.
+    /// Its meaning.
     pub meaning: &'static str,
     /// The name it had; reading takes it with a warning for two releases after the change.
     pub former: Option<&'static str>,
@@ -159,7 +159,7 @@ const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const WITH_OBFS: &[&str] = &["snell", "shadowsocks"];
 const SSR: &[&str] = &["ssr"];
 const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
 const NAMED: &[&str] = &["snell", "ssr"];
@@ -242,7 +242,7 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
-        key(Inbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "obfs", WITH_OBFS, "off, http or tls", "off", "obfs that clients must use"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
         key(Inbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
@@ -261,7 +261,7 @@ pub const KEYS: &[Key] = {
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
         key(Inbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Inbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections of one client (IPv4 address, IPv6 /64) are sent to together"),
-        key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
+        key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
         key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
         key(Inbound, "target", TUNNEL, "host:port", "required", "where every connection goes"),
         key(Inbound, "carrier", ALL, "tcp or kcp", "tcp", "what connections come over; kcp: streams of sessions over datagrams"),
@@ -289,8 +289,8 @@ pub const KEYS: &[Key] = {
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
         key(Outbound, "user-key", NAMED, "text of 1 to 255 bytes", "none", "snell: client id, by which a server tells users of one psk apart, `userkey` of sing-box; ssr: secret of the user"),
         key(Outbound, "user-id", SSR, "0 to 4294967295", "none", "number of the user, with user-key; together the protocol_param of other programs"),
-        key(Outbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that the server expects"),
-        key(Outbound, "obfs-host", DISGUISED, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "obfs", WITH_OBFS, "off, http or tls", "off", "obfs that the server expects"),
+        key(Outbound, "obfs-host", WITH_OBFS, "host name", "host of server", "host that obfs names"),
         key(Outbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
         key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
@@ -326,7 +326,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "tcp-multipath", DIALLING, "true or false", "false", "asks for Multipath TCP (RFC 8684) where the system has it"),
         key(Outbound, "timeout", DIALLING, "duration", "10s", "time for name resolution and all attempts to connect together"),
         key(Outbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections to the server send together"),
-        key(Outbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
+        key(Outbound, "brutal-mbps", SERVERS, "the same", "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
         key(Outbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
         key(Outbound, "members", GROUP, "list of { name }", "required", "outbounds of which the one that answers best is used"),
         key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),

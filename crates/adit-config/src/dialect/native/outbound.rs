@@ -215,9 +215,9 @@ pub(super) fn obfs_client(
     server: Option<&Target>,
 ) -> ObfsClient {
     let mode = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
-    let host = fields.parsed(report, "obfs-host", value::disguise_host);
+    let host = fields.parsed(report, "obfs-host", value::obfs_host);
     if let (ObfsServer::Off, Some(host)) = (mode, &host) {
-        let problem = Problem::new("there is no disguise that could name it");
+        let problem = Problem::new("obfs is off, so this host has no effect");
         report.error(
             &host.at,
             fields.path("obfs-host"),

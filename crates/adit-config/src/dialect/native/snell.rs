@@ -95,10 +95,10 @@ pub(super) fn check_psk(
     report.error(&psk.at, fields.path("psk"), problem.hint("`adit key` prints a good one"));
 }
 
-/// A disguise where the version has none.
-pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, wears: bool, may_wear: bool) {
-    if wears && !may_wear {
-        let problem = Problem::new("version 6 has no disguise");
+/// Reports an obfs if the version has none.
+pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs: bool, may_have: bool) {
+    if has_obfs && !may_have {
+        let problem = Problem::new("version 6 has no obfs");
         report.error(&fields.place("obfs"), fields.path("obfs"), problem.hint("leave it out"));
     }
 }

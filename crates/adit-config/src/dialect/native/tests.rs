@@ -212,7 +212,7 @@ fn errors_name_place_and_remedy() {
         ),
         (
             format!("{HEAD}{}version = 6\nobfs = \"tls\"\n", SNELL_OUT.replace("\"k\"", "\"twelve bytes\"")),
-            &["9:8: outbound[0].obfs: version 6 has no disguise\n  hint: leave it out"],
+            &["9:8: outbound[0].obfs: version 6 has no obfs\n  hint: leave it out"],
         ),
         (
             format!("{HEAD}{SNELL_OUT}version = 5\nmode = \"unshaped\"\n"),
@@ -249,7 +249,7 @@ fn errors_name_place_and_remedy() {
         ),
         (
             format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"),
-            &["8:13: outbound[0].obfs-host: there is no disguise"],
+            &["8:13: outbound[0].obfs-host: obfs is off"],
         ),
         (
             format!("{HEAD}{SNELL_OUT}obfs = \"http\"\nobfs-host = \"a\\r\\nb\"\n"),
@@ -863,7 +863,7 @@ fn a_relay_names_a_server_for_each_user() {
         format!("{head}obfs = \"http\"\nusers = [{}]\n", user("a", one, server)),
     ] {
         let found = parse("t", &text).unwrap_err().to_string();
-        assert!(found.contains("users: with a server of its own"), "{found}");
+        assert!(found.contains("users: if one user has a server of its own"), "{found}");
     }
 }
 

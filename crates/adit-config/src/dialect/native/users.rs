@@ -19,7 +19,7 @@ const MOST: usize = 1 << 20;
 pub(super) struct RawUser {
     pub(super) name: Box<str>,
     pub(super) password: Secret,
-    /// Where it is passed on to.
+    /// The server that it is passed on to.
     pub(super) server: Option<Target>,
     /// The number by which a client of SSR names itself.
     pub(super) id: Option<u32>,

@@ -103,7 +103,7 @@ fn address_families() {
     assert!(found.starts_with("t.conf:4:1: dns-ip-preference: ipv6 = false leaves"), "{found}");
 }
 
-/// What a file says of versions, and what it comes to.
+/// The versions of a file, and their meaning.
 #[test]
 fn versions_and_modes() {
     use SnellVersion::{V1, V2, V3, V4, V5, V6};
@@ -141,15 +141,15 @@ fn versions_and_modes() {
 }
 
 #[test]
-fn versions_modes_keys_and_disguises_that_contradict_each_other() {
+fn versions_modes_keys_and_obfs_that_contradict_each_other() {
     for (program, keys, want) in [
         (Program::Server, "mode = shaped\n", "4:1: mode: unknown value: shaped"),
         (Program::Server, "mode = default\nversion = 5\n", "4:1: mode: only version 6 has modes"),
         (Program::Server, "mode = default\nversion = auto\n", "4:1: mode: only version 6 has modes"),
         (Program::Client, "mode = default\nversion = 4\n", "4:1: mode: only version 6 has modes"),
-        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
-        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no disguise"),
-        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
+        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
+        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no obfs"),
+        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
         (Program::Client, "version = 7\n", "4:1: version: no version of Snell"),
     ] {
         let text = format!("[{}]\npsk = twelve bytes\nserver = a:1\n{keys}", program.name());

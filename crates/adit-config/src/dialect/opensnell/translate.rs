@@ -247,7 +247,7 @@ impl<'a> Keys<'a> {
 
     fn client_obfs(&mut self, server: &Target) -> ObfsClient {
         let mode = self.obfs();
-        let host = self.parsed("obfs-host", value::disguise_host);
+        let host = self.parsed("obfs-host", value::obfs_host);
         let host = host.unwrap_or_else(|| server.host.to_string().into());
         match mode {
             ObfsServer::Off => ObfsClient::Off,
@@ -341,7 +341,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A warning for whatever the program would pass over in silence.
+    /// A warning for each setting that the program would pass over in silence.
     fn finish(&mut self, program: Program) {
         let unknown = self.section.entries.iter().filter(|(name, _)| !self.known.contains(&name.as_str()));
         for (name, entry) in unknown.take(MAX_UNKNOWN) {
