@@ -46,7 +46,7 @@ pub struct BadText {
     what: &'static str,
 }
 
-/// What all connections of one client have in common.
+/// State that all connections of one client share.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     host: Box<str>,
@@ -294,7 +294,7 @@ fn check_request_line(bytes: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// How many bytes the blank line is short of at least.
+/// Number of bytes that the blank line is short of, at least.
 fn missing(unread: &[u8]) -> usize {
     let seen = (1..=3).rev().find(|&len| unread.ends_with(&b"\r\n\r"[..len]));
     4 - seen.unwrap_or(0)

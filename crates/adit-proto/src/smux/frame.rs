@@ -24,7 +24,7 @@ impl Version {
     }
 }
 
-/// What a frame is for.
+/// Command of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Opens a stream.
@@ -50,7 +50,7 @@ impl Command {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it is for.
+    /// Its command.
     pub command: Command,
     /// Length of the payload that follows.
     pub len: u16,

@@ -94,7 +94,7 @@ pub enum BlockCipher {
     Camellia256,
 }
 
-/// How a block cipher makes a keystream.
+/// The mode in which a block cipher makes a keystream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockMode {
     /// Counter: 128 bits, big-endian.
