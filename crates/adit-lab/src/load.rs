@@ -21,11 +21,11 @@ const PER_SOURCE: usize = 20_000;
 /// The way to the target through a subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
-    /// Where to connect.
+    /// Address to connect to.
     pub address: SocketAddr,
     /// The protocol that listens there.
     pub entry: Entry,
-    /// Where it must lead.
+    /// Target that it must lead to.
     pub target: SocketAddr,
 }
 

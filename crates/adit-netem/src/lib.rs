@@ -36,7 +36,7 @@ pub struct Conditions {
     pub duplicates: f64,
     /// Share of packets that are held back by `reorder_by`.
     pub reordered: f64,
-    /// How long those are held back.
+    /// Time for which those are held back.
     pub reorder_by: Duration,
 }
 

@@ -390,7 +390,7 @@ impl Arq {
             self.congestion.overtaken(span, self.settings.resend, mss);
         }
         // With nothing new to send one overtaking is enough, even if `resend` asks for more. A closed window counts as
-        // nothing to send in kcp-go; if a model keeps the window open, it would only repeat segments that are out of order.
+        // nothing to send in kcp-go; under a model it would only repeat segments that are out of order.
         let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
         let hurried = if self.sender.queue_len() == 0 || is_closed {
             self.sender.hurry()
