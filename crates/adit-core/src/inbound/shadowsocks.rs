@@ -148,7 +148,7 @@ impl Filter for Memory<'_> {
                 if !is_fresh && shared.replay == ReplayPolicy::Report {
                     if let Some(times) = shared.replayed.due(rt::now()) {
                         let (inbound, peer) = (&*self.inbound.name, self.peer);
-                        tracing::warn!(inbound, %peer, times, "a salt has come again: a replayed connection is served");
+                        tracing::warn!(inbound, %peer, times, "a salt was replayed; the connection is served nevertheless");
                     }
                     return true;
                 }

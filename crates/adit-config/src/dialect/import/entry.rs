@@ -127,8 +127,8 @@ impl<'v> Entry<'v> {
             let found = choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice);
             found.ok_or_else(|| {
                 let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-                Problem::new(format!("no word for it: {}", value::excerpt(text)))
-                    .hint(format!("there are {}", names.join(", ")))
+                Problem::new(format!("unknown value: {}", value::excerpt(text)))
+                    .hint(format!("write one of {}", names.join(", ")))
             })
         })
     }

@@ -63,7 +63,7 @@ fn refuse_settings(fields: &mut Fields<'_>, report: &mut Report<'_>) {
     for key in SETTINGS {
         let at = fields.place(key);
         if fields.take(key).is_some() {
-            let problem = Problem::new("there is no carrier that it could be for");
+            let problem = Problem::new("no carrier is set, so this key has no effect");
             report.error(&at, fields.path(key), problem.hint("write carrier = \"kcp\" too, or leave it out"));
         }
     }

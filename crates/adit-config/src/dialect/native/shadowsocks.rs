@@ -117,7 +117,7 @@ fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
     let Some(program) = program else {
         for key in ["plugin-options", "plugin-arguments", "plugin-network"] {
             if fields.has(key) && !fields.has("plugin") {
-                let problem = Problem::new("there is no plugin that it could be for");
+                let problem = Problem::new("no plugin is set, so this key has no effect");
                 report.error(&fields.place(key), fields.path(key), problem);
             }
         }

@@ -46,7 +46,7 @@ fn keys(
         return Some(SnellKeys::Named(psk?.value, told_apart(fields, report, users)?));
     }
     if !versions.is_sealed() {
-        let problem = Problem::new("unsafe-raw seals nothing, so that keys tell nobody apart");
+        let problem = Problem::new("unsafe-raw uses no key, so keys cannot identify users");
         let hint = "write a psk, which makes the passwords client ids";
         report.error(&fields.place("users"), fields.path("users"), problem.hint(hint));
     }

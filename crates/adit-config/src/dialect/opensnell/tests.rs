@@ -240,7 +240,7 @@ fn rates() {
             "brutal = 1\nbrutal-mbps = 5\nbrutal-cwnd-gain = 4\n",
             "5:1: brutal-cwnd-gain: the module takes 5 to 80",
         ),
-        ("brutal = 1\nbrutal-mbps = 5\npacing-mbps = 5\n", "5:1: pacing-mbps: brutal-mbps says it already"),
+        ("brutal = 1\nbrutal-mbps = 5\npacing-mbps = 5\n", "5:1: pacing-mbps: `brutal-mbps` sets the same"),
         ("pacing-mbps = fast\n", "3:1: pacing-mbps: no rate: fast"),
     ] {
         let text = format!("[snell-server]\npsk = k\n{keys}");
@@ -288,7 +288,7 @@ fn errors_come_at_once_with_their_places() {
         (
             Program::Client,
             "[snell-client]\npsk = x\nlisten = off\n",
-            &["1:1: server: missing", "3:1: listen: nothing would listen"],
+            &["1:1: server: missing", "3:1: listen: a client needs a local port"],
         ),
         (
             Program::Client,

@@ -161,7 +161,7 @@ impl<'a> Keys<'a> {
         self.known.push(key);
         let entry = self.section.entries.get(key)?;
         let Some(text) = self.ini.value(self.section, entry) else {
-            self.error(entry, key, Problem::new("%(..)s puts in more and more without an end"));
+            self.error(entry, key, Problem::new("%(..)s refers to itself without end"));
             return None;
         };
         (!text.is_empty()).then_some(Value { text, entry })
@@ -270,7 +270,7 @@ impl<'a> Keys<'a> {
         const KEY: &str = "listen";
         let off = |text: &str| matches!(text, "off" | "none" | "disabled");
         let listen = self.parsed(KEY, |text| {
-            if off(text) { Err(Problem::new("nothing would listen")) } else { value::listen(text) }
+            if off(text) { Err(Problem::new("a client needs a local port")) } else { value::listen(text) }
         });
         let listen = listen.unwrap_or(CLIENT_LISTEN);
         if let Some(entry) =

@@ -312,7 +312,7 @@ pub(super) fn password(family: Family, method: Method, password: &Secret) -> Res
 pub(super) fn warn_of_method(method: Method) -> Option<Problem> {
     let problem = match method.generation() {
         Generation::None => "encrypts nothing",
-        Generation::Stream => "lets everybody on the way change what is sent, unnoticed",
+        Generation::Stream => "lets anybody on the path change the data without notice",
         Generation::Aead | Generation::Aead2022 => return None,
     };
     let problem = Problem::new(format!("{method} {problem}"));

@@ -38,7 +38,7 @@ pub(super) fn check(deployment: &Deployment) -> Result<()> {
         return Err(("obfs", "version 6 has no obfs"));
     }
     if version.fixed_reuse().is_some_and(|fixed| fixed != deployment.reuse) {
-        return Err(("reuse", "the version decides it otherwise"));
+        return Err(("reuse", "the version fixes this setting"));
     }
     check_host(&deployment.name, &deployment.server, &deployment.obfs)
 }
@@ -84,7 +84,7 @@ fn http_obfs(deployment: &Deployment) -> Result<Option<&str>> {
     match &deployment.obfs {
         ObfsClient::Off => Ok(None),
         ObfsClient::Http(host) => Ok(Some(host)),
-        ObfsClient::Tls(_) => Err(("obfs", "it knows http alone for versions 4 and 5")),
+        ObfsClient::Tls(_) => Err(("obfs", "it supports only http for versions 4 and 5")),
     }
 }
 

@@ -354,7 +354,7 @@ impl Driver {
             tracing::warn!(
                 times,
                 most,
-                "sessions hold what they may together: they take in no more than they give out"
+                "KCP memory limit reached (carrier-memory): new data is accepted only as old data leaves"
             );
         }
         let opened = std::mem::take(&mut session.opened);
