@@ -135,7 +135,7 @@ fn socks5(stream: &mut TcpStream, command: u8, target: SocketAddr) -> io::Result
     Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
-/// Which way bulk data goes.
+/// Direction of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// From the target to the load generator.

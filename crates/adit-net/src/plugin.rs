@@ -44,7 +44,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Longest line of a plugin that is logged in one piece, in bytes.
 const MAX_LINE: usize = 1024;
 
-/// Which end a plugin is for.
+/// The end that a plugin is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// It connects to `server`.

@@ -30,7 +30,7 @@ pub struct Conditions {
     pub delay: Duration,
     /// At most this much more, evenly spread. Packets overtake each other if it exceeds their distance.
     pub jitter: Duration,
-    /// Which packets are lost.
+    /// Rule for the packets that are lost.
     pub loss: Loss,
     /// Share of packets that come twice.
     pub duplicates: f64,
@@ -40,7 +40,7 @@ pub struct Conditions {
     pub reorder_by: Duration,
 }
 
-/// Which packets are lost.
+/// Rule for the packets that are lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     /// None.

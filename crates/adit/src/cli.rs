@@ -108,7 +108,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Which configuration.
+/// Choice of the configuration.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FileArgs {
     /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]

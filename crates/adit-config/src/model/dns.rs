@@ -84,7 +84,7 @@ pub enum DnsTransport {
     },
 }
 
-/// Which name servers are asked for some names.
+/// The name servers that are asked for some names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsPolicy {
     /// A domain, which stands for itself and everything below it, in lower case and without a dot at the end. With

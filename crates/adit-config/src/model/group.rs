@@ -39,7 +39,7 @@ impl Member {
 pub struct Check {
     /// Address to fetch through each member, plain HTTP; any answer counts.
     pub url: Box<str>,
-    /// Which name server is asked through each member that carries datagrams; any answer counts.
+    /// The name server that is asked through each member that carries datagrams; any answer counts.
     pub dns: SocketAddr,
     /// Time between two checks of a member.
     pub interval: Duration,

@@ -26,7 +26,7 @@ pub struct Kcp {
     pub crypt: Method,
     /// Whether the stream of frames is compressed. Both ends must agree.
     pub compression: bool,
-    /// Which multiplexing protocol; `None` lets a server take what its client speaks, and is 2 for a client.
+    /// Version of the multiplexing protocol; `None` lets a server take its client's version, and is 2 for a client.
     pub version: Option<Version>,
     /// Permutations of the additional cipher around each stream (QPP), if there is one. Both ends must agree.
     pub pads: Option<u16>,

@@ -71,11 +71,11 @@ pub struct Config {
     pub inbounds: Vec<Inbound>,
     /// The outbounds; never two with one name. Every name that an inbound or a group refers to is among them.
     pub outbounds: Vec<Outbound>,
-    /// Which requests take another outbound than that of their inbound, in order.
+    /// Rules for requests that take another outbound than that of their inbound, in order.
     pub rules: Vec<rule::Rule>,
     /// Lists that rules refer to; never two with one name.
     pub sets: Vec<rule::Set>,
-    /// Which addresses belong to which country, if a rule asks.
+    /// Database of the countries of addresses, if a rule asks.
     pub geoip: Option<rule::GeoFile>,
 }
 
@@ -307,7 +307,7 @@ impl InboundProtocol {
 /// A proxy port for applications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Local {
-    /// Which protocols the port takes.
+    /// Protocols that the port takes.
     pub accepts: LocalProtocols,
     /// The users, by name and password; empty for no authentication. Names differ.
     pub users: Vec<User>,
@@ -315,7 +315,7 @@ pub struct Local {
     pub reply: Reply,
 }
 
-/// Which protocols a local port takes.
+/// Protocols that a local port takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalProtocols {
     /// SOCKS4, 4a and 5.
@@ -468,7 +468,7 @@ pub enum HalfClose {
 /// Settings of outgoing sockets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dial {
-    /// Which address families are used.
+    /// Address families that are used.
     pub family: Family,
     /// Interface, source address and mark of outgoing sockets.
     pub egress: Egress,
@@ -556,7 +556,7 @@ impl Egress {
     }
 }
 
-/// Which address families an outbound uses, and in what order.
+/// Address families that an outbound uses, and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Family {
     /// Both, by Happy Eyeballs (RFC 8305), IPv6 first.

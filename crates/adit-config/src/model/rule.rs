@@ -13,7 +13,7 @@ use super::Tag;
 /// One rule.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Which requests it is about.
+    /// The requests that it is about.
     pub matcher: Matcher,
     /// The verdict for them.
     pub verdict: Verdict,

@@ -60,7 +60,7 @@ pub(crate) type Slot = Rc<RefCell<Rc<Inbound>>>;
 /// The core's part in carrying datagrams.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
-    /// Which way they take.
+    /// The router of its datagrams.
     pub(crate) routes: Rc<dyn Routes>,
     /// Settings of the datagram relay.
     pub(crate) udp: Rc<model::Udp>,

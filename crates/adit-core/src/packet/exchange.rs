@@ -26,7 +26,7 @@ pub(crate) struct Moved {
     pub(crate) class: u8,
 }
 
-/// Which core owns which session of one listener, and a mailbox per core. Touched when a session begins or ends and
+/// Owner core of each session of one listener, and a mailbox per core. Touched when a session begins or
 /// for datagrams of unknown ones, never for the others.
 #[derive(Debug)]
 pub(crate) struct Exchange {

@@ -13,7 +13,7 @@ const HEADERS_V6: usize = 48;
 /// The marks of outgoing datagrams, and their greatest length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks {
-    /// Which bits of a datagram's class are carried on.
+    /// Bits of a datagram's class that are carried on.
     carried: u8,
     /// The class of sealed datagrams, without the marks of congestion.
     sealed: u8,

@@ -17,7 +17,7 @@ use super::known::Known;
 use super::table::Tick;
 use crate::relay::payload::Received;
 
-/// Which flow of a client and outbound a datagram belongs to.
+/// The flow of a client and outbound to which a datagram belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     /// The one that all targets share.

@@ -1,4 +1,4 @@
-//! Which flows have something to receive.
+//! The list of flows that have something to receive.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};

@@ -1,4 +1,4 @@
-//! Which outbound the datagrams of a client for one target take.
+//! Chooses the outbound for the datagrams of a client to one target.
 //!
 //! The answer is part of the flow's key. It is asked for once per client and target: the engine remembers the latest
 //! answers in a small table.
@@ -70,7 +70,7 @@ pub(crate) trait Routes {
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
 
-    /// Which way a datagram takes. `waker` is woken when a decision that is pending can be asked for again.
+    /// Decides the way of a datagram. `waker` is woken when a decision that is pending can be asked for again.
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision;
 
     /// The outbound of this number.

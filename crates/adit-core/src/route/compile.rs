@@ -44,7 +44,7 @@ pub enum CompileProblem {
     Keywords,
 }
 
-/// Which tables can make a matcher true; `None` if it can be true without any.
+/// Tables that can make a matcher true; `None` if it can be true without any.
 type Guard = Option<Vec<(Table, u32)>>;
 
 #[derive(Default)]

@@ -99,7 +99,7 @@ enum Node {
     Not(u32),
 }
 
-/// Which table an atom belongs to.
+/// The table that an atom belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Table {
     Name,

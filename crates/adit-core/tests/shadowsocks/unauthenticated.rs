@@ -84,7 +84,7 @@ fn assert_left_alone(mut stream: TcpStream) {
 }
 
 #[test]
-fn whatever_is_wrong_the_answer_is_the_same_silence() {
+fn every_error_meets_the_same_silence() {
     for name in GENERATIONS {
         let (m, p) = (method(name), password(method(name), 1));
         let echo = Service::echo();

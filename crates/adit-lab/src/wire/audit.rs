@@ -156,7 +156,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Which server is probed, and how much.
+/// The server that is probed, and the extent of the probes.
 #[derive(Debug, ClapArgs)]
 struct Probing {
     /// Probe this server, which must be yours to probe; what a capture shows of its connections is sent again.

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_the_line_is_passed_over() {
+    fn a_task_that_leaves_the_line_is_passed_over() {
         let mut budget = Budget::default();
         let places: Vec<u64> = (0..3).map(|_| budget.join(Waker::noop().clone())).collect();
         *budget.place(places[0]).unwrap() = None;

@@ -1,4 +1,4 @@
-//! Which datagrams may leave as one message.
+//! Groups datagrams that may leave as one message.
 
 use std::net::{IpAddr, SocketAddr};
 

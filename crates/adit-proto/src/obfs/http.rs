@@ -202,7 +202,7 @@ fn decimal_len(value: usize) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Which head a [`Reader`] expects.
+/// The head that a [`Reader`] expects.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Request,

@@ -23,13 +23,13 @@ pub enum KeyError {
     /// A part of the key is no base64. Parts count from 1.
     #[error("key {part} is not base64")]
     NotBase64 {
-        /// Which of the keys between colons.
+        /// Number of the key between colons.
         part: usize,
     },
     /// A part of the key has the wrong length. Parts count from 1.
     #[error("key {part} for {method} must be {expected} bytes, got: {got}")]
     Length {
-        /// Which of the keys between colons.
+        /// Number of the key between colons.
         part: usize,
         /// The method's name.
         method: &'static str,

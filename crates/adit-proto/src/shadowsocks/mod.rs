@@ -43,7 +43,7 @@ pub use crate::wire::WallClock;
 pub struct Accepted {
     /// Target that the client asks for.
     pub target: Target,
-    /// Which user of the server's table it is, where there is one.
+    /// The user in the server's table, if there are users.
     pub user: Option<UserId>,
     /// Payload that came with the request, as a range into the block of the [`RecvBuf`](crate::buf::RecvBuf).
     pub payload: Range<usize>,

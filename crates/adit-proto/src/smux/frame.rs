@@ -6,7 +6,7 @@ pub const FRAME_HEADER_LEN: usize = 8;
 /// Length of the payload of UPD, in bytes.
 pub(super) const UPDATE_LEN: usize = 8;
 
-/// Which of the two protocols is spoken: both ends must agree.
+/// Version of the protocol: both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
     /// Without windows per stream.

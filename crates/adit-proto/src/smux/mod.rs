@@ -59,7 +59,7 @@ const CONTROL_PER_STREAM: usize = 2;
 /// Settings of a session.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Which protocol.
+    /// Version of the protocol.
     pub version: Version,
     /// Longest payload of a frame, 1 to 65535; above 8192 has no effect.
     pub max_frame: usize,
@@ -98,7 +98,7 @@ impl Default for Settings {
     }
 }
 
-/// Which end this is.
+/// The end of the session that this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Opens odd streams.

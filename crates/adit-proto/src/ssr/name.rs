@@ -144,7 +144,7 @@ pub enum Protocol {
     AuthChain(Chain),
 }
 
-/// Which lengths the paddings of `auth_chain_*` have.
+/// Rule for the lengths of the paddings of `auth_chain_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the letter is the name")]
 pub enum Chain {

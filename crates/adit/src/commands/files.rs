@@ -1,4 +1,4 @@
-//! Which configuration a command works on.
+//! The configuration that a command works on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use crate::model::Config;
 /// The status that the programs exit with when they cannot start.
 pub const EXIT_FAILURE: u8 = 255;
 
-/// Which of the two programs.
+/// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Makes sessions.
@@ -31,7 +31,7 @@ pub enum Side {
     Server,
 }
 
-/// Which version.
+/// A version of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// 20210922, as Debian has it.
@@ -43,9 +43,9 @@ pub enum Release {
 /// A program under one of its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// Which of the two.
+    /// The program.
     pub side: Side,
-    /// Which version.
+    /// Its version.
     pub release: Release,
 }
 

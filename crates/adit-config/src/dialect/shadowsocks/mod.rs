@@ -26,7 +26,7 @@ pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, Setup};
 use super::value::{self, Problem};
 use crate::model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 
-/// Which of the two programs' ways hold where they differ.
+/// The program family whose rules hold where the two differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// shadowsocks-libev: `ss-local`, `ss-server`, `ss-tunnel`, `ss-redir`, `ss-manager`.

@@ -144,7 +144,7 @@ impl Engine {
         decision
     }
 
-    /// Which of a client's flows over its outbound a payload belongs to.
+    /// The flow over a client's outbound to which a payload belongs.
     fn lane(
         &mut self,
         key: FlowKey,

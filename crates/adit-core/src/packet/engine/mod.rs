@@ -65,7 +65,7 @@ pub(crate) struct Listener {
     pub(crate) socket: std::net::UdpSocket,
     /// The protocol of its clients.
     pub(crate) inbound: Box<dyn PacketInbound>,
-    /// Which way datagrams take.
+    /// The router of its datagrams.
     pub(crate) routes: Rc<dyn Routes>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,

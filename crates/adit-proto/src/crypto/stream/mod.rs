@@ -109,7 +109,7 @@ pub enum BlockMode {
     Ofb,
 }
 
-/// Which way a [`Cipher`] goes.
+/// Direction of a [`Cipher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Plaintext to ciphertext.

@@ -368,7 +368,7 @@ impl Arq {
                     delivery.oldest_us.map_or(0, |at_us| millis(now_us).wrapping_sub(millis(at_us)));
                 self.rto.note_delay(oldest_ms.saturating_sub(rtt_ms));
                 self.rto.sample(rtt_ms);
-                // Which transmission was meant is known by its time alone: the clock is a millisecond wide.
+                // The acknowledged transmission is known by its time alone: the clock is a millisecond wide.
                 precise = Some(u64::from(rtt_ms + 1) * 1000);
             }
             precise = sent.map(|sent| now_us.saturating_sub(sent.at_us)).or(precise);

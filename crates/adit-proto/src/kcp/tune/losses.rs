@@ -1,4 +1,4 @@
-//! Which losses are the path's own, and which are a queue's that overflows.
+//! Tells the path's own losses from those of a queue that overflows.
 //!
 //! A path loses a share at every rate. A full queue drops packets that are sent too fast, and it drops
 //! here and there. So losses are counted by their circumstances; comparing tells one from the other.

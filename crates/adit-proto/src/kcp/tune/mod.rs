@@ -139,7 +139,7 @@ pub struct PathEstimate {
 enum Phase {
     Startup,
     Drain,
-    /// Which round of [`CYCLE`], and when it began.
+    /// The round of [`CYCLE`], and when it began.
     Cruise(usize, u64),
     /// Until when, once no more is under way than this phase allows.
     Probe(Option<u64>),

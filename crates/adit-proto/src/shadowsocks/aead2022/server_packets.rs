@@ -45,7 +45,7 @@ impl Header {
         ids(&self.plain).1
     }
 
-    /// Which user of the server's table it claims to be.
+    /// The user of the server's table that it claims to be.
     pub fn user(&self) -> Option<UserId> {
         self.user
     }

@@ -26,7 +26,7 @@ use crate::ssr::Refusal;
 use crate::ssr::refusal::low_32;
 use crate::wire::{Rng, WireError};
 
-/// Which of the formats.
+/// Variant of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Sha1,
