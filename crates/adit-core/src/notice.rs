@@ -36,8 +36,7 @@ pub(crate) fn skew(whose: &str, offset_s: i64, window_s: u32) -> String {
 
 /// The warning about a method, printed once, if there is one.
 pub(crate) fn method_warning(method: Method) -> Option<String> {
-    let warning =
-        "is for peers that support no other method: it does not detect tampering, and attacks on it are known";
+    let warning = "is for peers that support no other method: it does not detect tampering, and attacks on it are known";
     method.is_deprecated().then(|| format!("{method} {warning}"))
 }
 

@@ -116,7 +116,7 @@ impl Demo {
     /// Fails when one of the processes has ended.
     ///
     /// # Errors
-    /// The program, with its last lines.
+    /// The name of a program that has ended, with its last lines.
     pub fn alive(&mut self) -> Result<()> {
         self.server.alive().context("the server ended")?;
         self.client.alive().context("the client ended")

@@ -247,10 +247,7 @@ fn errors_name_place_and_remedy() {
             format!("{}version = 6\nmode = \"unsafe-raw\"\n", SNELL_IN.replace("\"k\"", "\"twelve bytes\"")),
             &["3:10: inbound[0].listen: unsafe-raw asks for no key: everybody who reaches"],
         ),
-        (
-            format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"),
-            &["8:13: outbound[0].obfs-host: obfs is off"],
-        ),
+        (format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"), &["8:13: outbound[0].obfs-host: obfs is off"]),
         (
             format!("{HEAD}{SNELL_OUT}obfs = \"http\"\nobfs-host = \"a\\r\\nb\"\n"),
             &["9:13: outbound[0].obfs-host: host holds"],
