@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The fonts of the system. What `sans-serif` is, nobody says: one of the usual, or else the first.
+/// The fonts of the system. `sans-serif` is not defined anywhere: one of the usual, or else the first.
 fn fonts() -> Result<fontdb::Database> {
     const USUAL: [&str; 5] = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica"];
     let mut fonts = fontdb::Database::new();

@@ -83,7 +83,7 @@ fn built(root: &Path, profile: &str) -> anyhow::Result<u64> {
     Ok(binary.metadata().with_context(|| format!("look at {}", binary.display()))?.len())
 }
 
-/// How far `len` is from the last stored size.
+/// Difference of `len` from the last stored size.
 fn since(rows: &[Row], len: u64, of: impl Fn(&Row) -> Option<u64>) -> String {
     let last = rows.iter().rev().find_map(|row| Some((of(row)?, &row.date)));
     last.map_or(String::new(), |(last, date)| {

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what to do about it.
+//! Problems of a configuration: message, place, and advice.
 //!
 //! ```text
 //! adit.toml:12:3: inbound[0].lsiten: unknown key
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-/// How bad a [`Diagnostic`] is.
+/// Severity of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -23,7 +23,7 @@ pub enum Severity {
 /// One finding. No text in it ever holds a key or password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The file as it was named to us, or what stands for it ("command line").
     #[serde(serialize_with = "as_text")]
@@ -34,9 +34,9 @@ pub struct Diagnostic {
     pub column: usize,
     /// Path of the key, for instance `outbound[1].server`; empty when no key is concerned.
     pub key: String,
-    /// What is wrong: lower case, no full stop.
+    /// The problem: lower case, no full stop.
     pub problem: String,
-    /// What to do about it.
+    /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

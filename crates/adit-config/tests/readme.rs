@@ -1,4 +1,4 @@
-//! What README.md shows is what adit reads.
+//! Checks that adit reads the examples of README.md.
 
 use adit_config::dialect::native;
 

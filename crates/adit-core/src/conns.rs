@@ -33,7 +33,7 @@ pub(crate) struct Conns {
     is_cut: Cell<bool>,
 }
 
-/// What the sweep knows of a connection.
+/// The facts about a connection that the sweep needs.
 #[derive(Debug, Default)]
 pub(crate) struct Conn {
     active_at: Cell<Tick>,
@@ -209,7 +209,7 @@ impl Entry {
         }
     }
 
-    /// Whom the sweep is to wake.
+    /// Sets the waker of the sweep.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let mut slot = self.conn.waker.borrow_mut();
         if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {

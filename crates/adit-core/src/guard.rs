@@ -1,8 +1,8 @@
-//! Bounds on what strangers cost a server.
+//! Bounds on what unauthenticated connections cost a server.
 //!
 //! A connection that has not sent a legal request holds a [`Ticket`]. When there are too many, in total or from one
-//! source, the oldest one goes; a source whose keys keep failing, and strangers altogether when failures flood in,
-//! no longer get a key derivation. What they see is the same silence as ever.
+//! source, the oldest one goes. A source whose keys keep failing no longer gets a key derivation; nor does any
+//! unauthenticated connection when failures flood in. Each of them sees the usual silence.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ const SOURCES: usize = 4096;
 /// Failures that a source has at once, and how many come back per second.
 const SOURCE_BURST: f64 = 64.0;
 const SOURCE_RATE: f64 = 2.0;
-/// The same for all strangers on a core together: 2,000 derivations are 3 to 4 % of its time.
+/// The same for all unauthenticated connections of a core together: 2,000 derivations are 3 to 4 % of its time.
 const TOTAL_BURST: f64 = 2000.0;
 const TOTAL_RATE: f64 = 2000.0;
 /// A source is named in the log once in this time.
@@ -24,7 +24,7 @@ pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Sources that one report names.
 const NAMED: usize = 8;
 
-/// The strangers of one core.
+/// The unauthenticated connections of one core.
 #[derive(Debug)]
 pub(crate) struct Guard {
     max_total: usize,
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// The right to be a stranger; it ends when dropped.
+/// The place of one unauthenticated connection in the [`Guard`]; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     place: Rc<Place>,
@@ -104,8 +104,8 @@ impl Guard {
         }
     }
 
-    /// A stranger has come. Where there are too many, the oldest one makes room: a client that has the key is
-    /// through within a round trip, whoever else shares its address.
+    /// Registers a new unauthenticated connection. If there are too many, the oldest one is evicted: a client that has
+    /// the key authenticates within a round trip, even if others share its address.
     pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
         let source = prefix(ip);
         let mut state = self.state.borrow_mut();
@@ -124,11 +124,11 @@ impl Guard {
         Ticket { place, source, guard: self.clone() }
     }
 
-    /// The process is to end: all strangers go.
+    /// Evicts all unauthenticated connections, because the process is about to end.
     pub(crate) fn dismiss(&self) {
-        let strangers: Vec<_> =
+        let places: Vec<_> =
             self.state.borrow().queue.iter().filter_map(|(_, place)| place.upgrade()).collect();
-        strangers.iter().for_each(|place| place.evict());
+        places.iter().for_each(|place| place.evict());
     }
 
     /// Lines for the log: sources whose keys failed since they were last named, with the count.
@@ -166,7 +166,7 @@ impl State {
         entry
     }
 
-    /// Makes the oldest stranger go, of all or of one source.
+    /// Evicts the oldest unauthenticated connection, of all or of one source.
     fn evict_oldest(&mut self, of: Option<IpAddr>) {
         while self.queue.front().is_some_and(|(_, place)| place.strong_count() == 0) {
             self.queue.pop_front();
@@ -180,8 +180,8 @@ impl State {
 }
 
 impl Ticket {
-    /// Whether a key may be derived for this stranger: as long as the failures of its source are few, and those of
-    /// all strangers together. For a source that has authenticated lately one of the two is enough, so that
+    /// Whether a key may be derived for this connection: the failures of its source must be few, and so must those of
+    /// all unauthenticated connections together. For a known source one of the two is enough, so that
     /// neither a flood from elsewhere nor a neighbour behind the same address locks it out.
     pub(crate) fn may_derive(&self, now: Instant) -> bool {
         let mut state = self.guard.state.borrow_mut();
@@ -193,7 +193,7 @@ impl Ticket {
         if source.known { own >= 1.0 || total >= 1.0 } else { own >= 1.0 && total >= 1.0 }
     }
 
-    /// The key that was derived for this stranger, at some cost, did not fit.
+    /// Records that a key derivation failed, at some cost.
     pub(crate) fn failed(&self, now: Instant) {
         let mut state = self.guard.state.borrow_mut();
         state.bucket.spend();
@@ -202,19 +202,19 @@ impl Ticket {
         source.failures = source.failures.saturating_add(1);
     }
 
-    /// The key did not fit, which cost next to nothing: to be reported, no more.
+    /// Records a key that did not fit and cost next to nothing to try: only the report counts it.
     pub(crate) fn mismatched(&self, now: Instant) {
         let mut state = self.guard.state.borrow_mut();
         let source = state.source(self.source, now);
         source.failures = source.failures.saturating_add(1);
     }
 
-    /// The stranger is none any more.
+    /// Records that the connection has authenticated; its source is known from now on.
     pub(crate) fn authenticated(self, now: Instant) {
         self.guard.state.borrow_mut().source(self.source, now).known = true;
     }
 
-    /// Whether this one has to make room, and if not, whom to wake when it has to.
+    /// Whether this connection is evicted. If not, `waker` is woken when it is.
     pub(crate) fn poll_evicted(&self, waker: &Waker) -> bool {
         *self.place.waker.borrow_mut() = Some(waker.clone());
         self.place.evicted.get()
@@ -231,7 +231,7 @@ impl Drop for Ticket {
     }
 }
 
-/// What counts as one source: an IPv4 address, an IPv6 /64.
+/// The unit that counts as one source: an IPv4 address, or an IPv6 /64.
 pub(crate) fn prefix(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => IpAddr::V4(ip),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_strangers_leaves_known_sources_alone() {
+    fn a_flood_of_failures_leaves_known_sources_alone() {
         let (guard, now) = guard(10_000, 10_000);
         guard.enter(ip(1), now).authenticated(now);
         for n in 0..2000 {

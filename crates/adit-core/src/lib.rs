@@ -1,4 +1,4 @@
-//! What runs: ways in and out, the one relay between them, bounds, counters and the control interface.
+//! The engine: inbounds and outbounds, the one relay between them, bounds, counters and the control interface.
 //!
 //! [`start`] turns a [`Config`](adit_config::model::Config) into event loops; everything below is private to the
 //! loop it lives on.

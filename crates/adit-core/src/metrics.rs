@@ -1,4 +1,4 @@
-//! Counters, each beside its meaning. A core adds to its own, whoever asks sums them up.
+//! Counters, each beside its meaning. A core adds to its own; readers sum them up.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -53,7 +53,7 @@ pub(crate) struct Traffic {
     pub(crate) down: Counter,
 }
 
-/// What an inbound on one core has seen.
+/// Counters of an inbound on one core.
 #[derive(Debug, Default)]
 pub(crate) struct InboundMetrics {
     /// Payload bytes.
@@ -70,7 +70,7 @@ pub(crate) struct InboundMetrics {
     pub(crate) datagrams: DatagramMetrics,
 }
 
-/// What the datagram side of an inbound on one core has seen.
+/// Counters of the datagram side of an inbound on one core.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramMetrics {
     /// From clients, passed on.
@@ -184,7 +184,7 @@ impl Refused {
     }
 }
 
-/// What an outbound on one core has done.
+/// Counters of an outbound on one core.
 #[derive(Debug, Default)]
 pub(crate) struct OutboundMetrics {
     /// Connections made.

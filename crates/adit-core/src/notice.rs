@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Notice(Mutex<(Option<Instant>, u64)>);
 
 impl Notice {
-    /// How often its cause has come since the last line, if one is due now.
+    /// Number of times that its cause has occurred since the last line, if a line is due now.
     pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, count) = &mut *state;
@@ -26,17 +26,17 @@ impl Notice {
     }
 }
 
-/// Who is ahead, by how much, and what is accepted; `offset_s` is how far `whose` clock is before ours.
+/// A line that says which clock is ahead, by how much, and the accepted window. `offset_s` is the lead of `whose`
+/// clock over ours, in seconds.
 pub(crate) fn skew(whose: &str, offset_s: i64, window_s: u32) -> String {
     let relation = if offset_s > 0 { "ahead of" } else { "behind" };
     let distance = offset_s.unsigned_abs();
     format!("{whose} clock is {distance} s {relation} ours, and no more than {window_s} s are accepted")
 }
 
-/// What is to be said once about a method.
+/// The warning about a method, printed once, if there is one.
 pub(crate) fn method_warning(method: Method) -> Option<String> {
-    let warning =
-        "is kept for peers that know nothing better: it does not notice tampering, and attacks are known";
+    let warning = "is for peers that support no other method: it does not detect tampering, and attacks on it are known";
     method.is_deprecated().then(|| format!("{method} {warning}"))
 }
 

@@ -1,4 +1,4 @@
-//! How a connection ended: one named reason, one line.
+//! The end of a connection: one named reason, one line.
 
 use std::fmt;
 use std::io;
@@ -12,9 +12,9 @@ use crate::user::Limit;
 /// The two sides of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Where the connection came in.
+    /// The side of the client.
     Near,
-    /// Where it went out.
+    /// The side of the target.
     Far,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// Who a connection was for; written down once, when it has ended.
+/// The record of a connection; written once, when it has ended.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     /// Name of the inbound.
@@ -81,7 +81,7 @@ pub(crate) struct Record<'a> {
     pub(crate) outbound: &'a str,
     /// The client.
     pub(crate) peer: Option<SocketAddr>,
-    /// Where it wanted to go.
+    /// The requested target.
     pub(crate) target: &'a Target,
     /// When the request was whole.
     pub(crate) since: Instant,

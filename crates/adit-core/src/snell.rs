@@ -7,7 +7,7 @@ use adit_proto::snell::{Accepts, Format, Profile, Psk};
 
 use crate::rng::OsRng;
 
-/// What a client of `version` speaks. The shape of version 6 is derived here, once for all connections.
+/// The wire format of a client of `version`. The shape of version 6 is derived here, once for all connections.
 pub(crate) fn format(version: SnellVersion, psk: &Psk) -> Format {
     match version {
         SnellVersion::V1 => Format::V1,
@@ -19,7 +19,7 @@ pub(crate) fn format(version: SnellVersion, psk: &Psk) -> Format {
     }
 }
 
-/// What a server of `versions` takes.
+/// The wire formats that a server of `versions` takes.
 pub(crate) fn accepts(versions: SnellVersions, psk: &Psk) -> Accepts {
     match versions {
         SnellVersions::Only(version) => Accepts::Only(format(version, psk)),

@@ -20,7 +20,7 @@ static ALLOC: CountingAlloc = CountingAlloc;
 
 const WARM_UP: usize = 16 << 20;
 const MEASURED: usize = 256 << 20;
-/// What passes in the versions that share most of their way with others.
+/// Bytes that pass in the versions that share most of their way with others.
 const MEASURED_SHORT: usize = 64 << 20;
 
 /// Both ends of the test own one block each, made before anything is counted.

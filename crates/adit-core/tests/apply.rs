@@ -23,10 +23,10 @@ const ANN: &str = "AQAAAAAAAAAAAAAAAAAAAA==";
 const BOB: &str = "AgAAAAAAAAAAAAAAAAAAAA==";
 const TIME: Duration = Duration::from_secs(20);
 
-/// What a configuration has beside what is held.
+/// The part of a configuration beside the parts that are held.
 #[derive(Clone)]
 struct Extra {
-    /// Where the inbound that comes and goes listens, if it is there.
+    /// Address of the inbound that comes and goes, if it is there.
     guest: Option<SocketAddr>,
     /// Timeout in seconds of the outbound that comes and goes, if it is there.
     spare: Option<u32>,
@@ -34,7 +34,7 @@ struct Extra {
     bob: bool,
     /// Connections that Ann may have. (A rate would be allowed to drop datagrams.)
     connections: u32,
-    /// What the tunnel through a group may choose from.
+    /// Members that the tunnel through a group may choose from.
     members: &'static str,
     /// The guest may not reach this.
     blocked: Option<&'static str>,
@@ -146,7 +146,7 @@ fn echo() -> SocketAddr {
     at
 }
 
-/// What is open while configurations change.
+/// Connections that are open while configurations change.
 struct Held {
     streams: Vec<TcpStream>,
     flows: Vec<UdpSocket>,

@@ -1,4 +1,4 @@
-//! What a server shows to those who have no key, or an old recording: nothing (`docs/protocols/snell.md` 6).
+//! A server shows nothing to clients that have no key, or an old recording (`docs/protocols/snell.md` 6).
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
@@ -90,7 +90,7 @@ fn random_bytes_of_any_length_meet_silence() {
 }
 
 #[test]
-fn a_stranger_that_never_stops_is_not_read_for_ever() {
+fn an_unauthenticated_peer_that_never_stops_is_not_read_for_ever() {
     within(60, || {
         let server = setup().server();
         let mut stream = connect(server.addr);
@@ -228,7 +228,7 @@ fn limits(total: usize, per_source: usize) -> Limits {
 }
 
 #[test]
-fn slow_strangers_make_room() {
+fn slow_unauthenticated_connections_make_room() {
     within(60, || {
         for limits in [limits(20, 1000), limits(1000, 20)] {
             let setup = Setup { limits, ..setup() };
@@ -248,7 +248,7 @@ fn slow_strangers_make_room() {
             for _ in 0..3 {
                 assert_serves(&pair.client, &target);
             }
-            // One of the strangers had to go for the first of these.
+            // One unauthenticated connection had to go for the first of these.
             assert_eq!(pair.server.refused("limit"), 81);
         }
     });
@@ -309,7 +309,7 @@ fn a_new_source_is_served_while_another_one_floods() {
 }
 
 #[test]
-fn a_malformed_disguise_is_answered_like_a_web_server() {
+fn malformed_obfs_is_answered_like_a_web_server() {
     within(30, || {
         let server = Setup { obfs: Obfs::Http, ..setup() }.server();
         for bytes in

@@ -807,7 +807,7 @@ fn kept_connections_that_are_closed() {
         thread::sleep(Duration::from_millis(200));
         assert_eq!(client.get(&origin, "/").text(), "1");
         assert_eq!(client.get(&origin, "/").text(), "2");
-        // What must not be done twice takes a connection of its own.
+        // A request that must not be done twice takes a connection of its own.
         client.send(format!("POST http://{}/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n", origin.addr));
         assert_eq!(client.response().text(), "3");
     });

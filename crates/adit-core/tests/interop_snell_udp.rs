@@ -91,7 +91,7 @@ fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
     (stream, SocketAddr::from((ip, u16::from_be_bytes([reply[8], reply[9]]))))
 }
 
-/// Datagrams of many lengths to several targets, by address and by name, and an answer from a stranger.
+/// Datagrams of many lengths to several targets, by address and by name, and an answer from another address.
 fn check(local: SocketAddr, lens: &[usize]) {
     let (_stream, port) = associate(local);
     let client = socket();
@@ -110,13 +110,13 @@ fn check(local: SocketAddr, lens: &[usize]) {
     client.send_to(&datagram(&name, b"by name"), port).unwrap();
     let got = client.recv(&mut bytes).unwrap();
     assert_eq!(&bytes[got - 7..got], b"by name");
-    let (target, stranger) = (socket(), socket());
+    let (target, other) = (socket(), socket());
     client.send_to(&datagram(&target.local_addr().unwrap().into(), b"knock"), port).unwrap();
     let (_, outside) = target.recv_from(&mut bytes).unwrap();
-    stranger.send_to(b"hello", outside).unwrap();
+    other.send_to(b"hello", outside).unwrap();
     let got = client.recv(&mut bytes).unwrap();
     let (source, start) = socks::parse_datagram(&bytes[..got]).unwrap();
-    assert_eq!((source, &bytes[start..got]), (stranger.local_addr().unwrap().into(), &b"hello"[..]));
+    assert_eq!((source, &bytes[start..got]), (other.local_addr().unwrap().into(), &b"hello"[..]));
 }
 
 fn datagram(target: &Target, payload: &[u8]) -> Vec<u8> {

@@ -92,8 +92,8 @@ fn pour(mut stream: &TcpStream) {
     while stream.write_all(&block).is_ok() {}
 }
 
-/// What targets send arrives at the rate, over however many connections, on however many cores; and likewise what
-/// they receive. Rates are of payload; frames and headers take some per cent more.
+/// Data of targets arrives at the rate, over any number of connections, on any number of cores; and so does the data
+/// that they receive. Rates are of payload; frames and headers take some per cent more.
 #[test]
 #[ignore = "measures for more than a minute"]
 fn connections_of_one_client_share_its_rate() {

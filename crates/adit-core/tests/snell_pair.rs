@@ -127,7 +127,7 @@ fn targets_by_name_and_by_address_of_either_family() {
 }
 
 #[test]
-fn whoever_speaks_first() {
+fn either_side_may_speak_first() {
     within(30, || {
         for setup in every_kind() {
             let pair = setup.pair();

@@ -22,7 +22,7 @@ use common::{
 const CONNECTIONS: u64 = 10_000;
 const THREADS: u64 = 50;
 
-/// What one connection does, as a request of 26 bytes tells the target.
+/// The plan of one connection, as a request of 26 bytes tells the target.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     seed: u64,
@@ -152,7 +152,7 @@ impl Plan {
             }
             Kind::ClientAborts => reset(stream),
             Kind::TargetAborts => {
-                // What comes is right as far as it comes, and the end is no orderly one.
+                // The bytes that come are right, and the end is no orderly one.
                 (&stream).write_all(b"x").unwrap();
                 let mut received = Vec::new();
                 let end = (&stream).read_to_end(&mut received);
@@ -164,7 +164,7 @@ impl Plan {
 }
 
 fn soak(setup: &Setup, connections: u64) {
-    // What the process opens once, and keeps.
+    // Opens the things that the process opens once, and keeps.
     drop(setup.pair());
     let before = descriptors();
     let pair = setup.pair();
@@ -207,7 +207,7 @@ fn soak_ten_thousand_with_reuse() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn soak_ten_thousand_without_reuse_in_a_disguise() {
+fn soak_ten_thousand_without_reuse_under_obfs() {
     for obfs in [Obfs::Http, Obfs::Tls] {
         let setup = Setup { cores: 2, obfs, reuse: false, half_close: HalfClose::On, ..Setup::default() };
         within(300, move || soak(&setup, CONNECTIONS / 2));

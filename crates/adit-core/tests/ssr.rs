@@ -357,7 +357,7 @@ fn a_wrong_password_meets_silence_in_every_protocol() {
     }
 }
 
-/// What a client sends to its server first, recorded in between.
+/// The first bytes that a client sends to its server, recorded in between.
 fn record(server: &SsrServer) -> Vec<u8> {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let clients = run_clients(vec![client(server, listener.local_addr().unwrap())], echo());
@@ -425,7 +425,7 @@ fn changed_flights_are_not_served() {
         stream.write_all(&changed).unwrap();
         streams.push(stream);
     }
-    // Which of them show as a wrong key and which as a bad field is the protocol's to say.
+    // The protocol decides whether a packet shows as a wrong key or as a bad field.
     wait_for("all are refused", || status(&running).refused.values().sum::<u64>() == 12);
     assert_eq!(status(&running).requests, 0);
 }

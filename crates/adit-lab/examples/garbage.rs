@@ -54,7 +54,7 @@ struct Args {
     /// Connections of the user that are timed, each time.
     #[arg(long, default_value_t = 1000)]
     connections: usize,
-    /// How often a quiet time and one with garbage follow each other.
+    /// Number of pairs of a quiet time and one with garbage.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
 }

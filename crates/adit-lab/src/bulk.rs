@@ -46,7 +46,7 @@ impl Source {
     }
 }
 
-/// Where data that nobody looks at ends.
+/// Reads data and drops it.
 #[derive(Debug)]
 pub(crate) struct Sink(Vec<u8>);
 

@@ -87,7 +87,7 @@ impl Outcome {
     }
 }
 
-/// How one connection behaves.
+/// Behaviour of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Both,

@@ -41,7 +41,7 @@ pub struct Plan<'a> {
     pub client: &'a dyn Fn(SocketAddr) -> String,
 }
 
-/// How much to move.
+/// Amount of data to move.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Bytes in each direction.
@@ -101,7 +101,7 @@ impl Demo {
         Ok(Self { client, server, site })
     }
 
-    /// Where the local proxy listens.
+    /// Address that the local proxy listens on.
     #[must_use]
     pub fn proxy(&self) -> SocketAddr {
         self.client.address
@@ -116,7 +116,7 @@ impl Demo {
     /// Fails when one of the processes has ended.
     ///
     /// # Errors
-    /// Which one, with its last lines.
+    /// The name of a program that has ended, with its last lines.
     pub fn alive(&mut self) -> Result<()> {
         self.server.alive().context("the server ended")?;
         self.client.alive().context("the client ended")

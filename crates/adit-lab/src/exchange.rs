@@ -97,7 +97,7 @@ impl Measure {
         }
     }
 
-    /// How long it takes, roughly.
+    /// Rough duration.
     #[must_use]
     pub fn estimate(self, sizes: &Sizes) -> Duration {
         match self {

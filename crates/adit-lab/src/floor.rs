@@ -42,7 +42,7 @@ pub enum Kind {
     Aead,
 }
 
-/// Which relay of the pair this is.
+/// This relay's place in the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Side {
     /// Accepts the load in plain.

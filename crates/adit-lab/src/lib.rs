@@ -123,7 +123,7 @@ enum Command {
     },
 }
 
-/// Where programs and further subjects are.
+/// Paths of programs, and further subjects.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ProgramArgs {
     /// The adit binary [default: this program, if it is adit; else from PATH].
@@ -151,7 +151,7 @@ struct RunArgs {
     /// A ready-made scenario (see --list), a scenario file, or `route` for the cost of one decision by rules.
     #[arg(default_value = "quick")]
     scenario: String,
-    /// How often everything is repeated.
+    /// Number of repetitions of everything.
     #[arg(long)]
     rounds: Option<usize>,
     /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so, CLIENT@SERVER takes halves of

@@ -21,11 +21,11 @@ const PER_SOURCE: usize = 20_000;
 /// The way to the target through a subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
-    /// Where to connect.
+    /// Address to connect to.
     pub address: SocketAddr,
     /// The protocol that listens there.
     pub entry: Entry,
-    /// Where it must lead.
+    /// Target that it must lead to.
     pub target: SocketAddr,
 }
 
@@ -135,7 +135,7 @@ fn socks5(stream: &mut TcpStream, command: u8, target: SocketAddr) -> io::Result
     Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
-/// Which way bulk data goes.
+/// Direction of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// From the target to the load generator.

@@ -168,7 +168,7 @@ impl Measure {
         if let Self::Idle(count) = self { count.unwrap_or(sizes.idle) } else { 0 }
     }
 
-    /// How long it takes, roughly, for the time left.
+    /// Rough duration, for the time left.
     #[must_use]
     pub fn estimate(self, sizes: &Sizes) -> Duration {
         let start = Duration::from_millis(400);
@@ -348,7 +348,7 @@ impl FromStr for Measure {
     }
 }
 
-/// How much of everything.
+/// Amounts of everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sizes {
     /// Time over which bulk bytes count.
@@ -372,7 +372,7 @@ pub struct Sizes {
 /// The figures of one run by name.
 pub type Values = BTreeMap<String, f64>;
 
-/// Where the datagrams of a measure enter `running`, and where they lead.
+/// The address at which the datagrams of a measure enter `running`, and their target.
 fn way(running: &Running, subject: &Subject, target: &Target) -> udp::flow::Way {
     let (address, entry, method) = (running.address, running.entry, subject.method.clone());
     udp::flow::Way { address, entry, target: target.address(), method, site: running.site().cloned() }

@@ -9,7 +9,7 @@ use crate::stats::{paired_ratio, summary};
 /// Figure in which methods are compared.
 const KEY: &str = "cpu_ns_per_kb";
 
-/// How fast each method is per processor time in percent of `reference`, the ratio taken within each round and
+/// Speed of each method per processor time in percent of `reference`, the ratio taken within each round and
 /// program. `None` unless `measure` has that figure and several methods ran.
 pub(crate) fn table(report: &Report, measure: Measure, reference: &str) -> Option<Table> {
     if !measure.metrics().iter().any(|metric| metric.key == KEY) {

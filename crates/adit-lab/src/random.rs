@@ -36,7 +36,7 @@ impl Random {
 /// The result of [`Stream::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// How many bytes came.
+    /// Number of bytes that came.
     pub bytes: u64,
     /// Whether they were the stream's.
     pub right: bool,
@@ -49,7 +49,7 @@ pub struct Received {
 pub struct Stream {
     random: Random,
     piece: Vec<u8>,
-    /// How many bytes of `piece` were used.
+    /// Number of bytes of `piece` that were used.
     at: usize,
 }
 

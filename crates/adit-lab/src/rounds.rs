@@ -24,13 +24,13 @@ pub struct Plan {
     pub subjects: Vec<Subject>,
     /// The measures in the order of the tables.
     pub measures: Vec<Measure>,
-    /// How often everything is repeated.
+    /// Number of repetitions of everything.
     pub rounds: usize,
     /// The subjects to which the others are compared: names, without a method if each method has its own.
     pub baselines: Vec<String>,
     /// The method that is 100 percent in tables of methods.
     pub by_method: Option<String>,
-    /// How much of everything.
+    /// Amounts of everything.
     pub sizes: Sizes,
 }
 
@@ -52,9 +52,9 @@ pub struct Sample {
 /// A finished run: all raw data.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// How much of everything was done, and what counted system calls.
+    /// Amounts of everything that was done, and the program that counted system calls.
     pub sizes: Sizes,
     /// The link between the halves of each subject, if there was one.
     pub link: Option<String>,
@@ -222,7 +222,7 @@ impl Report {
         Ok(())
     }
 
-    /// How the figures were made, for people.
+    /// The method by which the figures were made, for people.
     pub(crate) fn method(&self) -> String {
         let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
         let link = self.link.as_ref().map_or_else(String::new, |link| format!("link: {link}\n"));

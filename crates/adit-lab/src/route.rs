@@ -1,4 +1,4 @@
-//! What a decision of the router costs: `adit bench run route`.
+//! Cost of a decision of the router: `adit bench run route`.
 //!
 //! The rules are those of the project's bar: 40,000 domain entries and 10,000 address ranges in sets, and 500 mixed
 //! rules: 200 about port, network and source, 150 of and, or and not, 100 keywords, 50 regular expressions. Half of the
@@ -32,7 +32,7 @@ struct Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // What is left lies in the folder for temporary files.
+        // Files that cannot be removed stay in the folder for temporary files.
         fs::remove_dir_all(&self.folder).ok();
     }
 }

@@ -16,7 +16,7 @@ pub struct Scenario {
     pub subjects: Vec<String>,
     /// Names of the measures, in the order of the tables.
     pub measures: Vec<String>,
-    /// How often everything is repeated.
+    /// Number of repetitions of everything.
     pub rounds: usize,
     /// The subjects to compare with, separated by commas, or `none`. A name without a method stands for the
     /// method of the row.

@@ -11,7 +11,7 @@ pub struct Summary {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// How many values there were; never 0.
+    /// Number of values; never 0.
     pub count: usize,
 }
 

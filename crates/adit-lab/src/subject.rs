@@ -19,7 +19,7 @@ pub use running::{Running, clean_up_on_signals};
 use words::SERVER;
 pub(crate) use words::free_port;
 
-/// How the load generator enters a subject.
+/// The protocol by which the load generator enters a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Entry {
@@ -248,7 +248,7 @@ pub fn builtin() -> Vec<Subject> {
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
 
-/// How a child process calls this program: path, and the words that lead to the lab's commands.
+/// The command by which a child process calls this program: path, and the words that lead to the lab's commands.
 #[derive(Debug, Clone)]
 pub struct Helper {
     /// The executable.
@@ -257,7 +257,7 @@ pub struct Helper {
     pub prefix: Vec<OsString>,
 }
 
-/// Where programs are found, and where they run.
+/// Paths of programs, and the networks in which they run.
 #[derive(Debug, Clone)]
 pub struct Programs {
     helper: Helper,
@@ -284,7 +284,7 @@ impl Programs {
         self.site.as_ref()
     }
 
-    /// Where servers are reached.
+    /// Address of servers.
     fn host(&self) -> Ipv4Addr {
         if self.site.is_some() { FAR } else { Ipv4Addr::LOCALHOST }
     }

@@ -9,7 +9,7 @@ use crate::measure::Measure;
 use crate::rounds::{Plan, Sample, baseline_of, column};
 use crate::stats::{Summary, interval, is_undecided, ratios, summary};
 
-/// How much more than any subject the load generator must move for its figures to be the subjects' own.
+/// Factor by which the load generator must move more than any subject for its figures to be the subjects' own.
 const HEADROOM: f64 = 1.5;
 
 /// One figure of one subject over all rounds.
@@ -86,7 +86,7 @@ fn ratio(ratios: &[f64]) -> Option<Ratio> {
     Some(Ratio { summary, interval: interval(ratios), inconclusive: is_undecided(ratios) })
 }
 
-/// Where the lab ran alone as well, how it compares.
+/// If the lab ran alone as well, the comparison with it.
 pub(crate) fn limits(plan: &Plan, samples: &[Sample]) -> Vec<Limit> {
     let moves = |measure: &&Measure| {
         matches!(measure, Measure::Bulk(..) | Measure::Exchange(exchange::Measure::Transfer(..)))

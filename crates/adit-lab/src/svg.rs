@@ -12,11 +12,11 @@ const HEAD: f64 = 30.0;
 /// One bar: a name, and the values of the rounds.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Who it is about.
+    /// Its subject.
     pub name: String,
     /// One value per round, in any order; none at all draws no bar.
     pub values: Vec<f64>,
-    /// Where the bar ends: mostly the median.
+    /// End of the bar: mostly the median.
     pub middle: Option<f64>,
 }
 

@@ -221,7 +221,7 @@ impl Target {
         Ok(Self { address, shared, network: None })
     }
 
-    /// Where it listens, on the loopback of its network.
+    /// Address that it listens on, on the loopback of its network.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

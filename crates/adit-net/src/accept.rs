@@ -33,7 +33,7 @@ const MAX_ABORTED: u32 = 64;
 /// At most one warning in this time.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// What an [`Acceptor`] has seen.
+/// Counters of an [`Acceptor`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AcceptCounters {
     /// Connections handed out.
@@ -68,7 +68,7 @@ enum Listener {
     Unix { _file: Arc<SocketFile>, listener: UnixListener },
 }
 
-/// What an [`Acceptor`] hands out; a [`Stream`] takes it.
+/// A connection that an [`Acceptor`] has accepted; a [`Stream`] takes it.
 #[derive(Debug)]
 pub enum Accepted {
     /// A TCP connection.
@@ -170,7 +170,7 @@ impl Acceptor {
         }
     }
 
-    /// What has been seen so far.
+    /// Counters until now.
     pub fn counters(&self) -> AcceptCounters {
         self.counters
     }
@@ -178,7 +178,7 @@ impl Acceptor {
     /// The address that is listened on.
     ///
     /// # Errors
-    /// What the system reports; a unix socket has none.
+    /// The system's error; a unix socket has none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.listener {
             Listener::Tcp { listener, .. } => listener.local_addr(),
@@ -224,7 +224,7 @@ fn reserve() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// Whom an error of `accept` concerns.
+/// The scope of an error of `accept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     /// The connection alone.
@@ -276,7 +276,7 @@ impl RateLimit {
         Self { period, last: None, held_back: 0 }
     }
 
-    /// How many events the one that is let through stands for, itself included.
+    /// Number of events that the permitted one stands for, itself included; `None` if this one is suppressed.
     fn permit(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now - last < self.period) {
             self.held_back += 1;

@@ -2,7 +2,7 @@
 //! until that process says that it is up, or ends.
 //!
 //! The pipe between the two is the child's standard output. Its standard error stays where it was until it is up, so
-//! that whatever goes wrong is seen by whoever has started it.
+//! that the caller sees every error.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 /// Says to the process that it is the one in the background.
 const VARIABLE: &str = "ADIT_BACKGROUND";
 
-/// What it says once it is up.
+/// The byte that it writes once it is up.
 const UP: u8 = 6;
 
 /// Whether this is the process in the background.
@@ -38,10 +38,10 @@ pub fn start() -> io::Result<u8> {
     Ok(status.filter(|status| *status != 0).unwrap_or(u8::MAX))
 }
 
-/// Says that the process in the background is up, and lets go of the streams of whoever has started it.
+/// Reports that the process in the background is up, and closes the streams of the process that has started it.
 ///
 /// # Errors
-/// When that cannot be said.
+/// When the report cannot be written.
 pub fn is_up() -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(&[UP]).and_then(|()| out.flush())?;

@@ -24,7 +24,7 @@ use crate::resolve::{self, Answers, Resolve, ResolveError, SystemResolver, is_al
 /// Head start of an attempt before the next one; "Connection Attempt Delay" of RFC 8305 section 8.
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// How long addresses of the family that comes second wait for those of the first; "Resolution Delay" of RFC 8305
+/// Time that addresses of the second family wait for those of the first; "Resolution Delay" of RFC 8305
 /// section 8.
 pub const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
@@ -54,7 +54,7 @@ pub enum DialError {
     Refused {
         /// The address.
         addr: SocketAddr,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no way to the address.
@@ -62,7 +62,7 @@ pub enum DialError {
     Unreachable {
         /// The address.
         addr: SocketAddr,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
     /// Any other failure on the way.
@@ -70,15 +70,15 @@ pub enum DialError {
     Connect {
         /// The address.
         addr: SocketAddr,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
     /// The unix socket cannot be connected to.
     #[error("connection to {} failed", path.display())]
     Unix {
-        /// Where it should be.
+        /// Its path.
         path: PathBuf,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
     /// We could not make a socket: out of descriptors, or the interface is not there.
@@ -86,7 +86,7 @@ pub enum DialError {
     Socket {
         /// The address.
         addr: SocketAddr,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -320,10 +320,10 @@ struct Attempts<'a> {
     answers: Option<Box<dyn Answers>>,
     /// Addresses that have not been tried: of the preferred family, and of the other.
     waiting: [VecDeque<SocketAddr>; 2],
-    /// Whose turn it is, as an index into `waiting`.
+    /// The family whose turn it is, as an index into `waiting`.
     turn: usize,
     running: Race<'a, Result<TcpStream, DialError>>,
-    /// How many of each were taken in so far, at most [`MAX_ADDRS`].
+    /// Number of addresses taken in so far per family, at most [`MAX_ADDRS`].
     taken: [usize; 2],
     /// When the first addresses came.
     first_answer_at: Option<Instant>,
@@ -333,7 +333,7 @@ struct Attempts<'a> {
     error: Option<DialError>,
 }
 
-/// What [`Attempts::run`] has waited for.
+/// The event that [`Attempts::run`] has waited for.
 enum Step {
     Answer(Option<Vec<IpAddr>>),
     Outcome(Result<TcpStream, DialError>),
@@ -392,7 +392,7 @@ impl<'a> Attempts<'a> {
         Err(self.error.take().unwrap_or(DialError::Resolve(ResolveError::NoAddress)))
     }
 
-    /// Waits for whatever comes first. Losing the others loses nothing: what they wait for is kept in `self`.
+    /// Waits for the first event. Dropping the other futures loses nothing: their state is kept in `self`.
     async fn step(&mut self) -> Step {
         let start_at = self.next_start();
         tokio::select! {

@@ -1,4 +1,4 @@
-//! How outgoing sockets leave this machine: interface, own address, mark.
+//! Settings of outgoing sockets: interface, own address, mark.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::options::{Warning, bind_interface};
 /// Prepares a socket that is not bound yet.
 ///
 /// # Errors
-/// What the system reports: `ENODEV` for an interface that does not exist, `EPERM` without the right to set a mark.
+/// The system's error: `ENODEV` for an interface that does not exist, `EPERM` without the right to set a mark.
 pub(crate) fn apply(socket: &impl AsFd, egress: &Egress) -> io::Result<()> {
     if let Some(interface) = &egress.interface {
         bind_interface(socket, interface)?;
@@ -27,7 +27,7 @@ pub(crate) fn apply(socket: &impl AsFd, egress: &Egress) -> io::Result<()> {
 /// knows the peer, so that many connections to different peers may share it.
 ///
 /// # Errors
-/// What the system reports: `EADDRNOTAVAIL` for an address that this machine does not have.
+/// The system's error: `EADDRNOTAVAIL` for an address that this machine does not have.
 pub(crate) fn bind(socket: &impl AsFd, egress: &Egress, peer: IpAddr) -> io::Result<()> {
     let Some(source) = egress.source(peer) else { return Ok(()) };
     // Older systems pick the port at once, which works until there are some ten thousand connections.
@@ -35,7 +35,7 @@ pub(crate) fn bind(socket: &impl AsFd, egress: &Egress, peer: IpAddr) -> io::Res
     SockRef::from(socket).bind(&SocketAddr::new(source, 0).into())
 }
 
-/// What is asked for and is not to be had now. It may come later.
+/// Settings that the system cannot fulfil now. It may be able to later.
 pub(crate) fn warnings(egress: &Egress) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let socket = |ip: IpAddr| Socket::new(Domain::for_address((ip, 0).into()), Type::STREAM, None);

@@ -62,13 +62,13 @@ pub enum FetchError {
     /// The document is longer than it may be.
     #[error("longer than {max} bytes")]
     TooLong {
-        /// How long it may be.
+        /// Longest allowed length in bytes.
         max: usize,
     },
     /// Time ran out.
     #[error("not there after {limit:?}")]
     Timeout {
-        /// How long was waited.
+        /// Time that has been waited.
         limit: Duration,
     },
 }

@@ -12,7 +12,7 @@ use adit_config::model::Transports;
 /// microseconds each.
 const MAX_FDS: usize = 200_000;
 
-/// What is looked for in one of the kernel's tables.
+/// The entry to find in one of the kernel's tables.
 struct Table {
     paths: [&'static str; 2],
     /// State of a socket that anybody may talk to, as in Linux `include/net/tcp_states.h`.

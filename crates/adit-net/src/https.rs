@@ -1,4 +1,4 @@
-//! Requests over one TLS session, by HTTP/2 or HTTP/1.1, whichever the server has chosen.
+//! Requests over one TLS session, by HTTP/2 or HTTP/1.1, as the server has chosen.
 
 use std::cell::Cell;
 use std::fmt;
@@ -38,7 +38,7 @@ pub enum HttpsError {
     /// The response is too long.
     #[error("the answer is longer than {max} bytes")]
     TooLong {
-        /// How long it may be.
+        /// Longest allowed length in bytes.
         max: usize,
     },
 }

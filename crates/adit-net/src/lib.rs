@@ -48,7 +48,7 @@ pub fn system_memory() -> Option<usize> {
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].
 ///
 /// # Errors
-/// What the system reports.
+/// The system's error.
 pub fn raise_fd_limit() -> std::io::Result<(u64, u64)> {
     adit_sys::process::raise_fd_limit()
 }

@@ -21,14 +21,14 @@ use crate::options::{
 
 pub use crate::holder::PortHolder;
 
-/// How listening sockets are made.
+/// Settings of listening sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenOptions {
     /// Shares the port with other sockets that ask for it too, of any process of the same user (`SO_REUSEPORT`).
     pub reuse_port: bool,
     /// Accepts TCP Fast Open.
     pub fast_open: bool,
-    /// What connections have; sockets for datagrams leave it aside.
+    /// TCP options of connections; sockets for datagrams do not use them.
     pub tcp: TcpOptions,
     /// Interface that the socket is bound to.
     pub interface: Option<Box<str>>,
@@ -84,7 +84,7 @@ pub struct ListenError {
     pub addr: SocketAddr,
     /// The process that listens there, if that is the reason and it could be found.
     pub holder: Option<PortHolder>,
-    /// What the system reported.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -92,7 +92,7 @@ pub struct ListenError {
 const ENODEV: i32 = 19;
 
 impl ListenError {
-    /// What a person may do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         let kind = self.source.kind();
         if kind == io::ErrorKind::PermissionDenied {
@@ -243,7 +243,7 @@ pub fn listen_behind(
     }
 }
 
-/// As [`listen_many`] and [`listen_datagrams`] on one port. Where the system is to choose it, one that is free for
+/// As [`listen_many`] and [`listen_datagrams`] on one port. If the system is to choose it, one that is free for
 /// streams need not be so for datagrams: others are tried.
 ///
 /// # Errors
@@ -299,7 +299,7 @@ pub struct LocalListener {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and number: whoever has put another file there since keeps it.
+    /// Device and number: a file that has replaced it since is not removed.
     id: (u64, u64),
 }
 

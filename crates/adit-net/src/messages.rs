@@ -17,7 +17,7 @@ use tokio::io::Interest;
 
 use crate::resolve::{SystemResolver, lookup};
 
-/// Only the owner may send to a socket file, since whoever does gives orders.
+/// Only the owner may send to a socket file, since its messages are orders.
 const MODE: u32 = 0o600;
 
 /// A socket that takes messages and answers them.
@@ -34,7 +34,7 @@ enum Kind {
     Unix(tokio::net::UnixDatagram, UnixDatagram),
 }
 
-/// Whoever has sent a message.
+/// The sender of a message.
 #[derive(Debug)]
 pub enum Sender {
     /// A port.

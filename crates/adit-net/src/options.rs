@@ -60,7 +60,7 @@ pub enum Warning {
 /// size is given. A listener hands it on to the connections that it accepts.
 ///
 /// # Errors
-/// What the system reports; a connection that the peer has already reset may give one on some systems.
+/// The system's error; a connection that the peer has already reset may give one on some systems.
 pub fn tune(stream: &impl AsFd, options: &TcpOptions) -> io::Result<()> {
     let TcpOptions { keep_alive, send_buffer, receive_buffer, multipath: _ } = *options;
     let socket = SockRef::from(stream);
@@ -79,7 +79,7 @@ pub fn tune(stream: &impl AsFd, options: &TcpOptions) -> io::Result<()> {
 /// A non-blocking socket for Multipath TCP with addresses like `addr`.
 ///
 /// # Errors
-/// What the system reports when it has no such protocol, or has switched it off.
+/// The system's error if it has no such protocol, or has switched it off.
 pub(crate) fn multipath_socket(addr: SocketAddr) -> io::Result<Socket> {
     #[cfg(target_os = "linux")]
     {
@@ -94,7 +94,7 @@ pub(crate) fn multipath_socket(addr: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// What keeps connections from having several paths, if they were to.
+/// The reason why connections cannot have several paths, if `options` ask for them.
 pub(crate) fn check_multipath(options: &TcpOptions) -> Option<Warning> {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let error = options.multipath.then(|| multipath_socket(any).err())??;
@@ -104,7 +104,7 @@ pub(crate) fn check_multipath(options: &TcpOptions) -> Option<Warning> {
 /// Makes closing the connection reset it and drop what is still unsent.
 ///
 /// # Errors
-/// What the system reports.
+/// The system's error.
 pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
@@ -112,7 +112,7 @@ pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
 /// Binds a socket to an interface by name.
 ///
 /// # Errors
-/// What the system reports (`ENODEV`: no such interface); `Unsupported` where there is no such option.
+/// The system's error (`ENODEV`: no such interface); `Unsupported` if the system has no such option.
 pub(crate) fn bind_interface(socket: &impl AsFd, interface: &str) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     return SockRef::from(socket).bind_device(Some(interface.as_bytes()));
@@ -123,12 +123,12 @@ pub(crate) fn bind_interface(socket: &impl AsFd, interface: &str) -> io::Result<
     }
 }
 
-/// What keeps listeners from accepting TCP Fast Open, if anything.
+/// The reason why listeners cannot accept TCP Fast Open, if there is one.
 pub fn check_fast_open_server() -> Option<Warning> {
     server_warning(fast_open_support())
 }
 
-/// What keeps outgoing connections from using TCP Fast Open, if anything.
+/// The reason why outgoing connections cannot use TCP Fast Open, if there is one.
 pub fn check_fast_open_client() -> Option<Warning> {
     client_warning(fast_open_support())
 }

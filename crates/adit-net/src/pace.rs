@@ -3,7 +3,7 @@
 //! The system keeps the rate of a socket (`SO_MAX_PACING_RATE`, or the kernel module tcp-brutal), and [`Pacer`] sees to
 //! it that a client's sockets together have no more than one: each has a part of it that depends on how many of them
 //! are sending. A connection learns of a new part when it writes, so that no thread touches another's sockets, and there
-//! is no timer. What rests takes no part.
+//! is no timer. Connections at rest take no part.
 //!
 //! ```text
 //! part = rate / max(connections that wrote in this window, in the one before, connections that wait for room)
@@ -24,14 +24,14 @@ use tracing::debug;
 
 use crate::options::Warning;
 
-/// Connections that write within one of these, or the one before, share the rate: long enough that whoever sends at
-/// all writes in it, short enough that who goes on alone soon has all of it.
+/// Connections that write within one of these, or the one before, share the rate: long enough that every active
+/// connection writes in it, short enough that a connection that goes on alone soon has all of it.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Least part of a connection, in bytes per second: a packet must leave now and then.
 const MIN_PART: u64 = 2_000;
 
-/// What a socket takes ahead of the wire: a sixteenth of a second's bytes, at least this many.
+/// Bytes that a socket takes ahead of the wire: a sixteenth of a second's bytes, at least this many.
 const MIN_UNSENT: u32 = 128 << 10;
 
 /// Loss slows this one less than others (`tcp_bbr` of Linux).
@@ -45,7 +45,7 @@ pub struct Pacer {
     clients: Mutex<HashMap<IpAddr, Arc<Client>>>,
 }
 
-/// What the connections of one client share.
+/// State that the connections of one client share.
 #[derive(Debug, Default)]
 struct Client {
     /// Number of a window (32 bits), connections that wrote in the one before it (16), and in itself (16).
@@ -65,7 +65,7 @@ pub(crate) struct Share {
     /// The last window in which this connection was counted.
     counted: Cell<Option<u32>>,
     is_waiting: Cell<bool>,
-    /// What the socket has been told, in bytes per second.
+    /// The rate that the socket has been told, in bytes per second.
     part: Cell<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Pacer {
     }
 }
 
-/// What keeps `pace` from being kept as asked for, if anything.
+/// The reason why `pace` cannot be kept as asked for, if there is one.
 pub fn check_pace(pace: &Pace) -> Option<Warning> {
     pace.brutal?;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
@@ -182,7 +182,7 @@ impl Client {
         self.writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok();
     }
 
-    /// How many share the rate.
+    /// Number of connections that share the rate.
     fn senders(&self, window: u32) -> u32 {
         let (before, now) = unpack(self.writers.load(Ordering::Relaxed), window);
         u32::from(before.max(now)).max(self.waiting.load(Ordering::Relaxed))
@@ -193,7 +193,8 @@ fn number(word: u64) -> u32 {
     u32::try_from(word >> 32).expect("32 bits are left")
 }
 
-/// How many wrote in the window before `window`, and in it. A core whose clock was read a moment earlier may be late.
+/// Number of connections that wrote in the window before `window`, and in it. A core whose clock was read a moment
+/// earlier may be late.
 fn unpack(word: u64, window: u32) -> (u16, u16) {
     let low = |shift: u32| u16::try_from(word >> shift & 0xffff).expect("16 bits are left");
     match window.saturating_sub(number(word)) {
@@ -203,7 +204,7 @@ fn unpack(word: u64, window: u32) -> (u16, u16) {
     }
 }
 
-/// What counts as one client: an IPv4 address, an IPv6 /64.
+/// The unit that counts as one client: an IPv4 address, or an IPv6 /64.
 fn prefix(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(count(), 0);
     }
 
-    /// Where the module is there, this tests that instead.
+    /// If the module is loaded, this tests that instead.
     #[tokio::test(flavor = "local")]
     async fn without_the_module_its_rate_is_kept_by_pacing() {
         let pacer = pacer(Some(Pace::GAIN));

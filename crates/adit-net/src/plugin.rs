@@ -39,12 +39,12 @@ const STABLE: Duration = Duration::from_secs(60);
 const READY: Duration = Duration::from_secs(3);
 /// Time to end in order before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
-/// What a plugin has written last is read for this long after its end.
+/// Last output of a plugin is read for this long after its end.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Longest line of a plugin that is logged in one piece, in bytes.
 const MAX_LINE: usize = 1024;
 
-/// Which end a plugin is for.
+/// The end that a plugin is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// It connects to `server`.
@@ -54,14 +54,14 @@ pub enum Role {
     },
     /// It listens in our place.
     Server {
-        /// Where clients connect to.
+        /// Address that clients connect to.
         public: SocketAddr,
-        /// Where we listen.
+        /// Address that we listen on.
         local: SocketAddr,
     },
 }
 
-/// Where a client's plugin listens. It may move when the plugin is started again.
+/// Address that a client's plugin listens on. It may move when the plugin is started again.
 #[derive(Debug, Clone, Default)]
 pub struct PluginPort(Arc<AtomicU16>);
 
@@ -213,7 +213,7 @@ async fn supervise(job: Job, ready: std::sync::mpsc::Sender<io::Result<()>>, sto
     }
 }
 
-/// How a plugin ended.
+/// The way in which a plugin ended.
 #[derive(Debug)]
 enum End {
     /// We told it to.
@@ -514,7 +514,7 @@ mod tests {
         drop(fs::remove_file(&path));
     }
 
-    /// What [`no_orphan_is_left_by_a_kill`] kills.
+    /// The process that [`no_orphan_is_left_by_a_kill`] kills.
     #[test]
     #[ignore = "the other half of another test"]
     fn host_of_a_plugin() {

@@ -1,4 +1,4 @@
-//! How names are asked for where connections are made. The service that answers is elsewhere; see [`Resolve`].
+//! The interface by which dialling code asks for names. The service that answers is elsewhere; see [`Resolve`].
 
 use std::error::Error;
 use std::fmt;
@@ -49,7 +49,7 @@ impl From<io::Error> for ResolveError {
 }
 
 impl ResolveError {
-    /// How much an error says about a name; of several errors the heaviest is reported. A failure, behind which there
+    /// The weight of an error about a name; of several errors the heaviest is reported. A failure, behind which there
     /// may be an address, outweighs the certainty that there is none.
     pub fn weight(&self) -> u8 {
         match self {
@@ -134,7 +134,7 @@ impl Answers for Known {
     }
 }
 
-/// What needs no name server: an address in text, and `localhost` with all names under it (RFC 6761 section 6.3).
+/// Names that need no name server: an address in text, and `localhost` with all names under it (RFC 6761 section 6.3).
 pub fn literal(name: &str) -> Option<Vec<IpAddr>> {
     if let Ok(ip) = name.parse::<IpAddr>() {
         return Some(vec![ip.to_canonical()]);

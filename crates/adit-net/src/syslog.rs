@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
-/// Where the system's log listens.
+/// Socket of the system's log.
 const PATH: &str = "/dev/log";
 /// Facility "system daemons".
 const DAEMON: u8 = 3;
@@ -35,7 +35,7 @@ impl Syslog {
         Ok(Self { socket, path: path.into(), tag: format!("{name}[{}]", std::process::id()) })
     }
 
-    /// Writes a line of this severity, 0 (emergency) to 7 (debug). What does not fit is cut; a log that is full or gone
+    /// Writes a line of this severity, 0 (emergency) to 7 (debug). A line too long is cut; a log that is full or gone
     /// loses it.
     pub fn write(&self, severity: u8, line: &str) {
         let mut end = line.len().min(MAX_LINE);

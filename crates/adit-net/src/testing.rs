@@ -18,7 +18,7 @@ use crate::resolve::{Answers, Resolve, ResolveError};
 pub(crate) const A: u16 = 1;
 pub(crate) const AAAA: u16 = 28;
 
-/// How a question is treated.
+/// Reply to a question.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// These addresses.

@@ -125,7 +125,7 @@ fn days(time: Duration) -> String {
 }
 
 impl TlsError {
-    /// What a stream's error is about.
+    /// Classifies a stream's error.
     fn of(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(inner) => Self::of_tls(inner.clone()),
@@ -226,7 +226,7 @@ impl Duplex {
     /// One read into `buffer`; 0 bytes mean the end.
     ///
     /// # Errors
-    /// What the connection reports.
+    /// The connection's error.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Plain(stream) => stream.poll_recv(cx, buffer),
@@ -240,7 +240,7 @@ impl Duplex {
     /// Takes the first bytes of `bytes`; returns how many.
     ///
     /// # Errors
-    /// What the connection reports.
+    /// The connection's error.
     pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Plain(stream) => stream.poll_send(cx, &[IoSlice::new(bytes)]),
@@ -251,7 +251,7 @@ impl Duplex {
     /// Ready once everything that was taken has left.
     ///
     /// # Errors
-    /// What the connection reports.
+    /// The connection's error.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),

@@ -1,4 +1,4 @@
-//! What happens when descriptors run out; a process of its own, since it lowers the limit for all of it.
+//! Descriptors run out; a process of its own, since it lowers the limit for all of it.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "the clients of this test are plain ones")]

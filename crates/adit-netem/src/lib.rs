@@ -30,17 +30,17 @@ pub struct Conditions {
     pub delay: Duration,
     /// At most this much more, evenly spread. Packets overtake each other if it exceeds their distance.
     pub jitter: Duration,
-    /// Which packets are lost.
+    /// Rule for the packets that are lost.
     pub loss: Loss,
     /// Share of packets that come twice.
     pub duplicates: f64,
     /// Share of packets that are held back by `reorder_by`.
     pub reordered: f64,
-    /// How long those are held back.
+    /// Time for which those are held back.
     pub reorder_by: Duration,
 }
 
-/// Which packets are lost.
+/// Rule for the packets that are lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     /// None.

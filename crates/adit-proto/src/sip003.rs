@@ -64,7 +64,7 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// Fuzz target: whatever is read can be written and read again.
+/// Fuzz target: options that can be read can be written and read again.
 #[doc(hidden)]
 pub fn fuzz_options(data: &[u8]) {
     let options = parse_options(&String::from_utf8_lossy(data));

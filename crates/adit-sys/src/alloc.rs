@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CountingAlloc;
 
-/// How often this thread has allocated or grown a block since it began; 0 unless [`CountingAlloc`] is installed.
+/// Number of blocks that this thread has allocated or grown since it began; 0 unless [`CountingAlloc`] is installed.
 pub fn allocations() -> u64 {
     CALLS.try_with(Cell::get).unwrap_or(0)
 }
@@ -20,7 +20,7 @@ pub fn total_allocations() -> u64 {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// How many bytes this thread's calls asked for in total, frees not deducted.
+/// Number of bytes that this thread's calls asked for in total, frees not deducted.
 pub fn allocated_bytes() -> u64 {
     BYTES.try_with(Cell::get).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! How fast a TCP socket sends: its congestion control, and a rate that the system does not exceed.
+//! The sending rate of a TCP socket: its congestion control, and a rate that the system does not exceed.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ const UNPACED: &str = "reno";
 /// Keeps connections with `peer` from being paced if they do not leave this machine; to be called before they begin, or
 /// on their listener, whose connections inherit it.
 ///
-/// Where BBR is the system's choice it holds for loopback too, where there is no path to learn, and its timers cost
+/// If BBR is the system's choice it holds for loopback too, where there is no path to learn, and its timers cost
 /// more than the bytes: a pair of relays took 1,300 ns of processor time per KB with it and 560 without.
 ///
 /// # Errors
@@ -69,7 +69,7 @@ pub fn pacing_rate(socket: impl AsFd) -> io::Result<u64> {
     unsupported(socket)
 }
 
-/// Bytes that a socket takes ahead of what it has sent: beyond them it is not writable.
+/// Bytes that a socket takes ahead of the sent bytes: beyond them it is not writable.
 ///
 /// # Errors
 /// The error of `setsockopt`; `Unsupported` on systems other than Linux.

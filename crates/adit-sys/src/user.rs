@@ -1,4 +1,4 @@
-//! Who the process is.
+//! The user of the process.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;

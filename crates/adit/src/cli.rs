@@ -102,13 +102,13 @@ pub(crate) enum Command {
     },
     /// Print the manual page, or write all of them into a folder
     Man {
-        /// Where the pages go
+        /// Folder for the pages
         #[arg(value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
 }
 
-/// Which configuration.
+/// Choice of the configuration.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FileArgs {
     /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
@@ -146,7 +146,7 @@ pub(crate) struct CheckArgs {
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) files: FileArgs,
-    /// Where the request goes
+    /// Target of the request
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "measure")]
     pub(crate) to: Option<Target>,
     /// The client's address, with or without a port
@@ -240,7 +240,7 @@ pub(crate) struct DemoArgs {
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
-    /// Where the local proxy listens; port 0 takes a free one
+    /// Address that the local proxy listens on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub(crate) listen: SocketAddr,
 }

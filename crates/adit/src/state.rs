@@ -1,4 +1,4 @@
-//! Which file keeps the counters of users, when the configuration does not say it.
+//! The file that keeps the counters of users, when the configuration does not say it.
 
 use std::env::var_os;
 use std::fs;

@@ -9,7 +9,7 @@ use super::Finding;
 use super::source::Source;
 use crate::process::{cargo, output};
 
-/// Which workspace crates a crate may depend on, and which more its tests may use. Dependencies point down.
+/// Workspace crates that a crate may depend on, and those that its tests may use besides. Dependencies point down.
 const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit", &["adit-config", "adit-core", "adit-net", "adit-lab"], &["adit-testkit"]),
     ("adit-core", &["adit-config", "adit-net", "adit-proto"], &["adit-sys", "adit-testkit"]),

@@ -7,6 +7,7 @@ mod crates;
 mod modules;
 mod source;
 mod text;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ const RULES: &[&str] = &[
     "machine-paths",
     "module-cycle",
     "no-sleep",
+    "plain-words",
     "protocol-folders",
     "protocol-words",
     "sans-io",
@@ -91,6 +93,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
         let Ok(text) = std::fs::read_to_string(root.join(&path)) else { continue };
         report.files += 1;
         text::machine_paths(&path, &text, &mut report.findings);
+        words::plain(&path, &text, &mut report.findings);
         if path.ends_with(".rs") {
             sources.push(Source::new(&path, &text));
         }

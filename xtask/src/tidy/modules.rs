@@ -67,7 +67,7 @@ pub(super) fn cycles(sources: &[Source], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Which top-level module of adit-core imports which, outside of tests.
+/// The imports between top-level modules of adit-core, outside of tests.
 struct Imports<'a> {
     /// From and to, with the first place of such an import.
     edges: BTreeMap<(&'a str, &'a str), (&'a str, usize)>,

@@ -22,11 +22,11 @@ pub(super) struct Name {
     pub(super) line: usize,
     /// The identifiers of the path.
     pub(super) segments: Vec<String>,
-    /// How the path stands in the code.
+    /// Role of the path in the code.
     pub(super) role: Role,
 }
 
-/// How a path stands in the code.
+/// Role of a path in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// In a `use` declaration.

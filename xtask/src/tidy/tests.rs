@@ -369,6 +369,49 @@ fn machine_paths_are_found() {
 }
 
 #[test]
+fn comments_begin_with_the_thing_or_the_action() {
+    let file = "crates/adit-core/src/a.rs";
+    let one = ["crates/adit-core/src/a.rs:1: plain-words"];
+    for text in [
+        "//! What this is.\n",
+        "/// Where it listens.\nfn f() {}\n",
+        "    // How long it takes.\n",
+        "/// - Who asks.\nfn f() {}\n",
+        "//! One thing. Which is another one.\n",
+    ] {
+        assert_eq!(found(file, text), one, "{text}");
+    }
+    for text in [
+        "/// Whether it is open.\nfn f() {}\n",
+        "/// Hows and wheres.\nfn f() {}\n",
+        "/// The address that it listens on, and what\n/// is more. (See Where.)\nfn f() {}\n",
+        "const A: &str = \"\n// \"; // a\n",
+        "fn f() { What(1) }\n",
+    ] {
+        assert_eq!(found(file, text), [""; 0], "{text}");
+    }
+    assert_eq!(found("docs/a.md", "What a document asks.\n"), [""; 0]);
+}
+
+#[test]
+fn private_words_are_found() {
+    let words = [
+        concat!("Stran", "gers"),
+        concat!("disg", "uised"),
+        concat!("what", "ever"),
+        concat!("who", "ever"),
+        concat!("which", "ever"),
+    ];
+    for word in words {
+        assert_eq!(found("docs/a.md", &format!("a\n{word} b\n")), ["docs/a.md:2: plain-words"]);
+        let name = format!("fn no_{word}_here() {{}}\n");
+        assert_eq!(found("crates/adit-net/tests/a.rs", &name), ["crates/adit-net/tests/a.rs:1: plain-words"]);
+        assert_eq!(found("CHANGELOG.md", word), [""; 0]);
+        assert_eq!(found("a.toml", &format!("# {word}")), [""; 0]);
+    }
+}
+
+#[test]
 fn length_is_a_question() {
     let tree = Tree::tidy();
     let body = "    f();\n".repeat(120);

@@ -175,7 +175,7 @@ pub(super) fn crate_module<'a>(source: &Source, name: &'a Name) -> Option<&'a st
     (supers > 0 && supers == depth).then(|| name.segments.get(supers).map(String::as_str)).flatten()
 }
 
-/// How many `super` lead from a file of `crates/<name>/src` to the crate root.
+/// Number of `super` that lead from a file of `crates/<name>/src` to the crate root.
 fn module_depth(path: &str) -> usize {
     let inside = path.split('/').skip(3);
     inside.filter(|part| !matches!(*part, "mod.rs" | "lib.rs" | "main.rs")).count()

@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 32;
 /// Most values in one text.
 const MAX_VALUES: usize = 100_000;
 
-/// What is read as JSON.
+/// The grammar of JSON that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grammar {
     /// Strict but for the comma at the end.
@@ -44,7 +44,7 @@ pub(super) struct Value {
     pub(super) node: Node,
 }
 
-/// What a value is.
+/// The contents of a value.
 #[derive(Clone, PartialEq)]
 pub(super) enum Node {
     Null,
@@ -72,7 +72,7 @@ impl fmt::Debug for Value {
 }
 
 impl Node {
-    /// What a person calls it.
+    /// Name of the kind in messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -204,7 +204,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Where the text has ended, the opening bracket is the better place.
+    /// If the text has ended, the opening bracket is the better place.
     fn open_ended(&self, open: usize, problem: &'static str) -> Wrong {
         if self.rest().is_empty() { (open, "nothing closes this bracket") } else { (self.at, problem) }
     }

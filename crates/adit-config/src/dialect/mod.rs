@@ -36,7 +36,7 @@ impl Loaded {
         Err(self.diagnostics)
     }
 
-    /// What a dialect ends with: the configuration, or everything that was found if there is an error in it.
+    /// The result of a dialect: the configuration, or all findings if one of them is an error.
     fn conclude(config: Config, mut diagnostics: Diagnostics) -> Result<Self, Diagnostics> {
         diagnostics.sort();
         if diagnostics.has_errors() { Err(diagnostics) } else { Ok(Self { config, diagnostics }) }

@@ -7,7 +7,7 @@ use adit_proto::wire::{Host, Target, TargetError};
 
 use crate::model::Secret;
 
-/// What is wrong with a value, and what to write instead.
+/// A problem with a value, and advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) text: String,
@@ -105,8 +105,8 @@ pub(super) fn target(text: &str) -> Result<Target, Problem> {
     }
 }
 
-/// The name that a disguise shows: what may stand in a `Host` header or a server name.
-pub(super) fn disguise_host(text: &str) -> Result<Box<str>, Problem> {
+/// The name that obfs shows: it must be fit for a `Host` header or a server name.
+pub(super) fn obfs_host(text: &str) -> Result<Box<str>, Problem> {
     match Host::parse(text.as_bytes()) {
         Ok(_) => Ok(text.into()),
         Err(error) => Err(Problem::new(error.to_string())),

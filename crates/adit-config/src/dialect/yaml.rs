@@ -3,9 +3,9 @@
 //! `saphyr-parser` reads the text (YAML 1.2.2) and reports it as events; this module makes a tree of them, and bounds it.
 //!
 //! ```text
-//! scalar          a text, whatever it looks like; plain `~`, `null` and nothing at all are null
+//! scalar          a text of any look; plain `~`, `null` and nothing at all are null
 //! key             a scalar, once in its mapping
-//! &name, *name    the value again, with the place where it stands; what it holds counts once more against the bounds
+//! &name, *name    the value again, with the place where it stands; its contents count once more against the bounds
 //! <<: *name       members that the mapping does not have itself; of a list, the earlier ones win
 //! !!str and such  change nothing but that `!!str` makes a text of `null`; other tags are refused
 //! ```
@@ -33,10 +33,10 @@ const MAX_VALUES: usize = 100_000;
 /// Longest sum of all keys and texts, in bytes: aliases may repeat a text of the longest length a few times.
 const MAX_TEXT: usize = 4 * MAX_LEN;
 
-/// What the parser says of an alias without an anchor in front of it.
+/// The parser's message about an alias without an anchor in front of it.
 const UNKNOWN_ANCHOR: &str = "while parsing node, found unknown anchor";
 
-/// Reads the part of a text that `range` spans. What its aliases stand for may also stand in front of it.
+/// Reads the part of a text that `range` spans. The anchors of its aliases may also stand in front of it.
 ///
 /// # Errors
 /// The first thing that is wrong with it, or is not read here.
@@ -55,8 +55,8 @@ pub(super) fn parse(source: &Source<'_>, range: Range<usize>) -> Result<Value, D
     })
 }
 
-/// What the top-level key `key` spans, from its line on to the next one at the left margin; `None` without such a key.
-/// What stands under other keys does not matter then.
+/// Range of the top-level key `key`, from its line on to the next key at the left margin; `None` without such a key.
+/// The contents of other keys do not matter then.
 pub(super) fn section(text: &str, key: &str) -> Option<Range<usize>> {
     let mut at = 0;
     let mut start = None;
@@ -74,7 +74,7 @@ pub(super) fn section(text: &str, key: &str) -> Option<Range<usize>> {
     start.map(|start| start..at)
 }
 
-/// What is wrong, and the byte where.
+/// A problem, and its byte.
 struct Wrong {
     at: usize,
     problem: String,
@@ -98,7 +98,7 @@ struct Builder<'a> {
     place: Place<'a>,
     /// Brackets that are open.
     brackets: Vec<usize>,
-    /// What has an anchor, by the parser's number for it.
+    /// Values with an anchor, by the parser's number for it.
     anchors: HashMap<usize, Value>,
     /// Values that may still come.
     values_left: usize,
@@ -274,7 +274,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What the parser found, in the words of this program where it has some.
+    /// The parser's message, in the words of this program where it has some.
     fn explain(&mut self, error: &ScanError) -> Wrong {
         let (at, info) = (self.place.of(*error.marker()), error.info());
         if info == UNKNOWN_ANCHOR {
@@ -301,7 +301,7 @@ const TOO_DEEP: &str = "nested too deeply";
 
 const TWICE: &str = "this key is there twice";
 
-/// How an explanation of the parser begins, what is said instead, and advice.
+/// The beginning of a message of the parser, our words instead, and advice.
 const WORDS: &[(&str, &str, Option<&str>)] = &[
     ("block sequence entries are not", "no list begins here", Some("its first `-` begins a line of its own")),
     ("found unprintable character", "a character that no YAML holds", None),
@@ -341,7 +341,7 @@ const TAB: &str = "a tab before a value: use spaces";
 /// Bytes of the places that the parser counts in characters.
 struct Place<'a> {
     text: &'a str,
-    /// Where the parser's text begins.
+    /// First byte of the parser's text.
     start: usize,
     /// The last place, in characters behind `start`, and its byte.
     index: usize,

@@ -14,7 +14,7 @@ pub struct Acl {
     pub(crate) bypass_all: bool,
     /// Of names the bypass list is asked first too (shadowsocks-libev 3.3.5; shadowsocks-rust asks the proxy list).
     pub(crate) bypass_first: bool,
-    /// Names without an address here are proxied, whatever the default (shadowsocks-libev 3.3.5).
+    /// Names without an address here are proxied, with either default (shadowsocks-libev 3.3.5).
     pub(crate) proxies_unknown: bool,
     pub(crate) bypass: List,
     pub(crate) proxy: List,
@@ -49,7 +49,7 @@ impl PartialEq for AccessList {
     }
 }
 
-/// What the rules say.
+/// The verdict of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Through the proxy; a server reaches this target.

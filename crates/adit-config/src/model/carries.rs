@@ -5,7 +5,7 @@ use super::{
 };
 
 impl Inbound {
-    /// What it listens for.
+    /// Transports that it listens for.
     pub fn transports(&self) -> Transports {
         match &self.protocol {
             // Associations of SOCKS have ports of their own.

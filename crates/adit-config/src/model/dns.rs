@@ -1,4 +1,4 @@
-//! How names are resolved.
+//! Resolution of names.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub struct Dns {
     pub hosts: Vec<(Box<str>, Vec<IpAddr>)>,
     /// Answers that are remembered, at least 1; an answer is about one name and record type.
     pub cache: usize,
-    /// Shortest time for which an answer is remembered, whatever it says itself.
+    /// Shortest time for which an answer is cached, even if its own TTL is shorter.
     pub min_ttl: Duration,
-    /// Longest time for which an answer is remembered, whatever it says itself.
+    /// Longest time for which an answer is cached, even if its own TTL is longer.
     pub max_ttl: Duration,
     /// Whether an answer that has expired is used while a new one is fetched, and when none can be had (RFC 8767).
     pub stale: bool,
@@ -49,9 +49,9 @@ impl Default for Dns {
 pub struct Upstream {
     /// Name in messages and in policies.
     pub name: Box<str>,
-    /// How it is spoken to.
+    /// Its transport.
     pub transport: DnsTransport,
-    /// Where it is.
+    /// Its address.
     pub server: Target,
     /// Name servers that are asked, by UDP, for the address of [`Upstream::server`] if that is a name; empty for the
     /// system's.
@@ -61,7 +61,7 @@ pub struct Upstream {
     pub through: Option<Tag>,
 }
 
-/// How a name server is spoken to.
+/// Transport to a name server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DnsTransport {
     /// Datagrams, and TCP for answers that do not fit (RFC 1035, section 4.2).
@@ -84,7 +84,7 @@ pub enum DnsTransport {
     },
 }
 
-/// Which name servers are asked for some names.
+/// The name servers that are asked for some names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsPolicy {
     /// A domain, which stands for itself and everything below it, in lower case and without a dot at the end. With
@@ -163,8 +163,8 @@ impl Dns {
         None
     }
 
-    /// What an outbound has to look up to reach anything: the name, a server that is asked, and the outbound that this
-    /// one is reached through.
+    /// Names that an outbound has to look up to reach anything: the name, a server that is asked, and the outbound
+    /// through which this server is reached.
     fn needs(&self, at: usize, outbounds: &[Outbound]) -> Vec<(Box<str>, Arc<Upstream>, Tag)> {
         let outbound = &outbounds[at];
         if !outbound.dial.dns.is_empty() {

@@ -8,11 +8,11 @@ use super::Tag;
 /// Several outbounds, of which each connection uses the one that answers best.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// What there is to choose from: none of them twice, none of them a group, and at least one unless the group grows.
+    /// Its members: none of them twice, none of them a group, and at least one unless the group grows.
     pub members: Vec<Member>,
     /// Whether more members are added while it runs.
     pub grows: bool,
-    /// How it is found out which answers best.
+    /// The check that finds the best member.
     pub check: Check,
 }
 
@@ -21,7 +21,7 @@ pub struct Group {
 pub struct Member {
     /// The one of [`Config::outbounds`](super::Config::outbounds) that it is.
     pub outbound: Tag,
-    /// How much it is preferred for streams, in percent from 0 (never) to 100.
+    /// Preference for streams, in percent from 0 (never) to 100.
     pub tcp_weight: u8,
     /// The same for datagrams.
     pub udp_weight: u8,
@@ -34,12 +34,12 @@ impl Member {
     }
 }
 
-/// How the members of a [`Group`] are compared.
+/// The check that compares the members of a [`Group`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// What is fetched through each member, plain HTTP; any answer counts.
+    /// Address to fetch through each member, plain HTTP; any answer counts.
     pub url: Box<str>,
-    /// Which name server is asked through each member that carries datagrams; any answer counts.
+    /// The name server that is asked through each member that carries datagrams; any answer counts.
     pub dns: SocketAddr,
     /// Time between two checks of a member.
     pub interval: Duration,

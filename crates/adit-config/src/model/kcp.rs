@@ -17,16 +17,16 @@ pub const KCP_MEMORY: usize = 32 << 20;
 /// Datagrams no longer than this pass every path that people use; the whole payload of UDP, in bytes.
 pub const KCP_MTU: usize = 1350;
 
-/// What both ends of a carrier know.
+/// Settings of both ends of a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kcp {
-    /// What the cipher's key is derived from. Both ends must agree.
+    /// The secret from which the cipher's key is derived. Both ends must agree.
     pub key: Secret,
     /// The cipher. Both ends must agree.
     pub crypt: Method,
     /// Whether the stream of frames is compressed. Both ends must agree.
     pub compression: bool,
-    /// Which multiplexing protocol; `None` lets a server take what its client speaks, and is 2 for a client.
+    /// Version of the multiplexing protocol; `None` lets a server take its client's version, and is 2 for a client.
     pub version: Option<Version>,
     /// Permutations of the additional cipher around each stream (QPP), if there is one. Both ends must agree.
     pub pads: Option<u16>,
@@ -62,7 +62,7 @@ pub struct Kcp {
     pub class_v6: u8,
     /// Buffers of the sockets in bytes; `None` for what adit asks for by itself.
     pub socket_buffer: Option<usize>,
-    /// How long the answer of a stream may go on after its peer has ended it; `None` for as long as it takes. Peers
+    /// Time that the answer of a stream may go on after its peer has ended it; `None` for no limit. Peers
     /// that know no half-close are gone by then.
     pub close_wait: Option<Duration>,
     /// Bytes that one session may hold in each direction.
@@ -100,12 +100,12 @@ impl Kcp {
     }
 }
 
-/// How many packets of parity a sender adds.
+/// Amount of parity that a sender adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KcpParity {
     /// None.
     Off,
-    /// What the losses ask for, while the path has room, to peers that send parity: in groups like theirs.
+    /// As many packets as the losses need, while the path has room, to peers that send parity: in groups like theirs.
     Measured,
     /// All of each group, always.
     Fixed(Shards),
@@ -116,7 +116,7 @@ pub enum KcpParity {
 pub struct KcpPace {
     /// Lower and more slowly growing timeouts.
     pub nodelay: bool,
-    /// How late acknowledgements may be, and the least margin of a timeout; 10 ms to 5 s.
+    /// Longest delay of acknowledgements, and the least margin of a timeout; 10 ms to 5 s.
     pub interval: Duration,
     /// Acknowledgements of later segments after which one is sent again; 0 is never.
     pub resend: u32,
@@ -133,7 +133,7 @@ impl Default for KcpPace {
 /// The side that makes sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KcpClient {
-    /// What both ends know.
+    /// Settings of both ends.
     pub kcp: Kcp,
     /// The server; its port is the first of a range.
     pub server: Target,
@@ -143,7 +143,7 @@ pub struct KcpClient {
     pub sessions: usize,
     /// A session takes no further streams after this time; `None` for never.
     pub expire: Option<Duration>,
-    /// A session that takes no further streams is ended after this time, whatever it still carries.
+    /// A session that takes no further streams is ended after this time, even with open streams.
     pub linger: Duration,
     /// Whether the end of the local side's data is passed on at once: only where the server knows half-close.
     pub half_close: bool,

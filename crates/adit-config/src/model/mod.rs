@@ -1,4 +1,4 @@
-//! The one configuration model. It is valid by construction: whatever runs can take it at its word, and it does
+//! The one configuration model. It is valid by construction: the engine can rely on every value, and it does
 //! not know which program's file or flags it came from.
 
 pub mod acl;
@@ -46,7 +46,7 @@ pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 /// Everything that one process runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
-    /// What is logged, and how.
+    /// Settings of the log.
     pub log: Log,
     /// Unix socket of the control interface; `None` switches it off.
     pub admin: Option<PathBuf>,
@@ -60,22 +60,22 @@ pub struct Config {
     pub acl: Option<acl::AccessList>,
     /// The same for single inbounds, by name, in the place of [`Config::acl`].
     pub acl_of: BTreeMap<Tag, acl::AccessList>,
-    /// How datagrams are relayed.
+    /// Settings of the datagram relay.
     pub udp: Udp,
-    /// How names are resolved.
+    /// Settings of name resolution.
     pub dns: Dns,
     /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
     /// are open, and could not end another one's children then.
     pub plugin_user: Option<Box<str>>,
-    /// Where connections come in; never two with one name.
+    /// The inbounds; never two with one name.
     pub inbounds: Vec<Inbound>,
-    /// Where connections go out; never two with one name. Every name that an inbound or a group refers to is among them.
+    /// The outbounds; never two with one name. Every name that an inbound or a group refers to is among them.
     pub outbounds: Vec<Outbound>,
-    /// Which requests take another outbound than that of their inbound, in order.
+    /// Rules for requests that take another outbound than that of their inbound, in order.
     pub rules: Vec<rule::Rule>,
     /// Lists that rules refer to; never two with one name.
     pub sets: Vec<rule::Set>,
-    /// Which addresses belong to which country, if a rule asks.
+    /// Database of the countries of addresses, if a rule asks.
     pub geoip: Option<rule::GeoFile>,
 }
 
@@ -140,7 +140,7 @@ pub enum StateFile {
     },
 }
 
-/// What is logged, and how.
+/// Settings of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// Least severe level that is written.
@@ -183,7 +183,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// How long a relayed connection may be still: what RFC 5382 (REQ-5) asks of every NAT, so that an idle shell
+/// Time that a relayed connection may be still: RFC 5382 (REQ-5) asks it of every NAT, so that an idle shell
 /// lives as long behind adit as without it. Peers that are gone are found by keep-alive probes long before.
 pub const IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
@@ -220,7 +220,7 @@ impl Default for Limits {
     }
 }
 
-/// How datagrams are relayed, by the whole process.
+/// Settings of the datagram relay, for the whole process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Udp {
     /// A flow without a datagram in either direction for this long is forgotten; at least [`Udp::MIN_IDLE`].
@@ -267,11 +267,11 @@ pub struct Inbound {
     /// for servers of `adit.toml` that do not say so; true for local ports, and under the names of other programs,
     /// which ask nobody. Nothing enforces it yet.
     pub allow_private: bool,
-    /// What is spoken on it.
+    /// Its protocol.
     pub protocol: InboundProtocol,
 }
 
-/// What an inbound speaks.
+/// Protocol of an inbound.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InboundProtocol {
     /// SOCKS4, 4a, 5 and HTTP proxying for applications.
@@ -286,7 +286,7 @@ pub enum InboundProtocol {
     Tunnel {
         /// The target.
         target: Target,
-        /// What is carried there.
+        /// Transports that it carries.
         transports: Transports,
     },
 }
@@ -307,7 +307,7 @@ impl InboundProtocol {
 /// A proxy port for applications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Local {
-    /// Which protocols the port takes.
+    /// Protocols that the port takes.
     pub accepts: LocalProtocols,
     /// The users, by name and password; empty for no authentication. Names differ.
     pub users: Vec<User>,
@@ -315,7 +315,7 @@ pub struct Local {
     pub reply: Reply,
 }
 
-/// Which protocols a local port takes.
+/// Protocols that a local port takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalProtocols {
     /// SOCKS4, 4a and 5.
@@ -333,7 +333,7 @@ pub enum Reply {
     #[default]
     Early,
     /// When the connection that this end makes is there: to the target itself, or, for a tunnel, to the tunnel's server.
-    /// What the server says of the target may come no sooner than the target's first bytes, so that is not waited for.
+    /// The server's report about the target may come as late as the target's first bytes, so adit does not wait for it.
     Connected,
 }
 
@@ -344,7 +344,7 @@ pub struct SnellServer {
     pub psk: SnellKeys,
     /// The versions that it takes.
     pub versions: SnellVersions,
-    /// Disguise around the Snell stream; none where a version has none.
+    /// Obfs around the Snell stream; none where a version has none.
     pub obfs: ObfsServer,
     /// Whether datagrams over streams (command 6) are served.
     pub udp: bool,
@@ -352,7 +352,7 @@ pub struct SnellServer {
     pub quic: bool,
 }
 
-/// Disguise that a server expects.
+/// Obfs that a server expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ObfsServer {
     /// None.
@@ -369,13 +369,13 @@ pub enum ObfsServer {
 pub struct Outbound {
     /// Name in logs and status.
     pub name: Tag,
-    /// How outgoing sockets are made.
+    /// Settings of outgoing sockets.
     pub dial: Dial,
-    /// What is spoken on them.
+    /// Its protocol.
     pub protocol: OutboundProtocol,
 }
 
-/// What an outbound speaks.
+/// Protocol of an outbound.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutboundProtocol {
     /// Straight to the target.
@@ -399,11 +399,11 @@ pub struct SnellClient {
     pub server: Target,
     /// The pre-shared key.
     pub psk: Secret,
-    /// What tells this user from others with the same key, at most 255 bytes; most servers do not look at it.
+    /// The id of this user among others with the same key, at most 255 bytes; most servers do not look at it.
     pub client_id: Option<Secret>,
     /// The version that it speaks.
     pub version: SnellVersion,
-    /// Disguise around the Snell stream; none where the version has none.
+    /// Obfs around the Snell stream; none where the version has none.
     pub obfs: ObfsClient,
     /// Keeps connections for further requests (connect v2); what the version fixes, where it does.
     pub reuse: bool,
@@ -411,11 +411,11 @@ pub struct SnellClient {
     pub half_close: HalfClose,
     /// Whether datagrams are carried.
     pub udp: bool,
-    /// How QUIC is carried, if datagrams are.
+    /// The way in which QUIC is carried, if datagrams are.
     pub quic: Quic,
 }
 
-/// How a Snell client carries QUIC.
+/// The way in which a Snell client carries QUIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quic {
     /// As [`Quic::On`], and over the stream for a while when the server does not answer.
@@ -429,7 +429,7 @@ pub enum Quic {
     Block,
 }
 
-/// Disguise that a client puts on, with the host that it names.
+/// Obfs of a client, with the host that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ObfsClient {
     /// None.
@@ -442,7 +442,7 @@ pub enum ObfsClient {
 }
 
 impl ObfsClient {
-    /// The disguise, whatever host it names.
+    /// The mode, without the host.
     pub fn kind(&self) -> ObfsServer {
         match self {
             Self::Off => ObfsServer::Off,
@@ -465,26 +465,26 @@ pub enum HalfClose {
     Late,
 }
 
-/// How outgoing sockets are made.
+/// Settings of outgoing sockets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dial {
-    /// Which address families are used.
+    /// Address families that are used.
     pub family: Family,
-    /// How outgoing sockets leave this machine.
+    /// Interface, source address and mark of outgoing sockets.
     pub egress: Egress,
     /// Name servers of this outbound alone, asked by UDP; empty for those of [`Config::dns`].
     pub dns: Vec<SocketAddr>,
     /// TCP Fast Open on outgoing connections.
     pub fast_open: bool,
-    /// What is asked of TCP on outgoing connections.
+    /// TCP options of outgoing connections.
     pub tcp: TcpOptions,
     /// Time for name resolution and all connection attempts together.
     pub timeout: Duration,
-    /// Connections that are streams of a session with this server, in the place of TCP to whatever is dialled.
+    /// The carrier: connections are streams of a session with this server, instead of TCP connections to the target.
     pub carrier: Option<Box<KcpClient>>,
-    /// Unix socket that every connection goes to, whatever its target.
+    /// Unix socket for every connection, with any target.
     pub unix: Option<PathBuf>,
-    /// How fast the connections to one address send together; none with a carrier, which has a pace of its own.
+    /// Rate at which the connections to one address send together; none with a carrier, which has a pace of its own.
     pub pace: Option<Pace>,
     /// The outbound that carries every connection, in the place of TCP; never in a loop, and without datagrams.
     pub through: Option<Tag>,
@@ -507,7 +507,7 @@ impl Default for Dial {
     }
 }
 
-/// How outgoing sockets leave this machine.
+/// Interface, source address and mark of outgoing sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Egress {
     /// Interface that they are bound to.
@@ -529,7 +529,7 @@ impl Egress {
         }
     }
 
-    /// What is not said here is as in `general`.
+    /// Takes each setting that is missing here from `general`.
     #[must_use]
     pub fn or(self, general: &Self) -> Self {
         let has_source = self.v4.is_some() || self.v6.is_some();
@@ -542,7 +542,7 @@ impl Egress {
         }
     }
 
-    /// Where what is sent to `peer` comes from, if that is not left to the system.
+    /// Source address for packets to `peer`, if it is not left to the system.
     pub fn source(&self, peer: IpAddr) -> Option<IpAddr> {
         match peer.to_canonical() {
             IpAddr::V4(_) => self.v4.map(IpAddr::V4),
@@ -556,7 +556,7 @@ impl Egress {
     }
 }
 
-/// Which address families an outbound uses, and in what order.
+/// Address families that an outbound uses, and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Family {
     /// Both, by Happy Eyeballs (RFC 8305), IPv6 first.
@@ -575,7 +575,7 @@ pub enum Family {
 pub struct SocketOptions {
     /// TCP Fast Open on the listener.
     pub fast_open: bool,
-    /// What is asked of TCP on the connections that come.
+    /// TCP options of incoming connections.
     pub tcp: TcpOptions,
     /// Interface that the listener is bound to.
     pub interface: Option<Box<str>>,
@@ -586,7 +586,7 @@ pub struct SocketOptions {
     pub reuse_port: bool,
     /// Connections that come as streams of sessions, in the place of TCP.
     pub carrier: Option<Box<Kcp>>,
-    /// How fast the connections from one address send together; none with a carrier, which has a pace of its own.
+    /// Rate at which the connections from one address send together; none with a carrier, which has a pace of its own.
     pub pace: Option<Pace>,
 }
 

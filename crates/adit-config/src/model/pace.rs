@@ -1,4 +1,4 @@
-//! How fast connections send.
+//! The sending rate of connections.
 
 use std::ops::RangeInclusive;
 
@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 pub struct Pace {
     /// Millions of bits per second, in [`Pace::MBPS`].
     pub mbps: u32,
-    /// Keeps the rate whatever is lost, by the congestion control of the kernel module tcp-brutal, with this window in
-    /// tenths of what the rate needs, in [`Pace::GAINS`]; `None` for the pacing that every kernel has.
+    /// Keeps the rate in spite of losses, by the congestion control of the kernel module tcp-brutal, with this window
+    /// in tenths of the window that the rate needs, in [`Pace::GAINS`]; `None` for the pacing that every kernel has.
     pub brutal: Option<u32>,
 }
 

@@ -13,11 +13,11 @@ use super::Tag;
 /// One rule.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Which requests it is about.
+    /// The requests that it is about.
     pub matcher: Matcher,
-    /// What happens to them.
+    /// The verdict for them.
     pub verdict: Verdict,
-    /// Where it is written.
+    /// Its place in the configuration.
     pub at: Place,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What happens to a request.
+/// The verdict for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It takes this outbound.
@@ -68,7 +68,7 @@ pub enum Verdict {
     Reject(Manner),
 }
 
-/// How a request is refused.
+/// Manner in which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// The connection is reset.
@@ -94,7 +94,7 @@ impl Manner {
     }
 }
 
-/// What a request is tested for. A list matches if any of its values does.
+/// A condition of a rule. A list matches if any of its values does.
 ///
 /// Names are in lower case and without a trailing dot. A target that is an address matches no key about names.
 #[derive(Debug, Clone, PartialEq)]
@@ -287,9 +287,9 @@ pub struct Set {
     pub name: Tag,
     /// The file.
     pub path: PathBuf,
-    /// What it holds.
+    /// Format of its lines.
     pub format: SetFormat,
-    /// Where the set is written.
+    /// Its place in the configuration.
     pub at: Place,
 }
 
@@ -300,7 +300,7 @@ impl PartialEq for Set {
     }
 }
 
-/// What the lines of a set are.
+/// Format of a set's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetFormat {
     /// Names or addresses, told apart line by line.
@@ -323,7 +323,7 @@ impl SetFormat {
 pub struct GeoFile {
     /// The file.
     pub path: PathBuf,
-    /// Where it is named.
+    /// The place that names it.
     pub at: Place,
 }
 

@@ -1,4 +1,4 @@
-//! What Shadowsocks needs: keys that fit their method, and how the stream is carried.
+//! Settings of Shadowsocks: keys that fit their method, and the cover of the stream.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::{ObfsClient, ObfsServer, Secret, User, UserLimits};
 pub struct ShadowsocksServer {
     /// Method and key, and the users where it has several.
     pub key: ShadowsocksServerKey,
-    /// What it serves.
+    /// The transports that it serves.
     pub transports: Transports,
-    /// How the stream is carried. Behind a plugin, the inbound's addresses are those that the plugin listens on.
+    /// Obfs or plugin of the stream. Behind a plugin, the inbound's addresses are those that the plugin listens on.
     pub cover: ServerCover,
-    /// What is done about a salt that was there before.
+    /// Policy for a salt that was seen before.
     pub replay: ReplayPolicy,
 }
 
@@ -27,9 +27,9 @@ pub struct ShadowsocksClient {
     pub server: Target,
     /// Method and key, identity keys included.
     pub key: ShadowsocksKey,
-    /// What it is used for; the rest is refused.
+    /// The transports that it is used for; others are refused.
     pub transports: Transports,
-    /// How the stream is carried.
+    /// Obfs or plugin of the stream.
     pub cover: ClientCover,
 }
 
@@ -41,7 +41,7 @@ pub struct ShadowsocksKey {
     form: KeyForm,
 }
 
-/// What the text of a [`ShadowsocksKey`] is.
+/// Form of the text of a [`ShadowsocksKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyForm {
     /// A password; for 2022 methods, base64 keys between colons: identities first, the own key last.
@@ -70,7 +70,7 @@ impl ShadowsocksKey {
         &self.text
     }
 
-    /// What the text is.
+    /// Form of the text.
     pub fn form(&self) -> KeyForm {
         self.form
     }
@@ -134,7 +134,7 @@ impl ShadowsocksServerKey {
         self
     }
 
-    /// Where the users' connections are passed on to, in the order of the users; empty for a server of its own.
+    /// The servers that the users' connections are passed on to, in the order of users; empty for a server of its own.
     pub fn hops(&self) -> &[Target] {
         &self.hops
     }
@@ -178,7 +178,7 @@ fn derive_server(key: &ShadowsocksKey, users: &[User]) -> Result<ServerKey, KeyE
     Ok(ServerKey::with_users(Arc::clone(keys), Arc::new(table)))
 }
 
-/// What a server or client carries.
+/// The transports that a server or client carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transports {
     /// Streams.
@@ -201,7 +201,7 @@ impl Transports {
         self != Self::Tcp
     }
 
-    /// What both of them carry, if there is something.
+    /// The transports that both carry, if there are any.
     #[must_use]
     pub fn common(self, other: Self) -> Option<Self> {
         match (self, other) {
@@ -211,7 +211,7 @@ impl Transports {
     }
 }
 
-/// What is done about a connection whose salt was there before. Methods of 2022 always refuse it.
+/// Policy for a connection whose salt was seen before. Methods of 2022 always refuse it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplayPolicy {
     /// It is refused.
@@ -223,10 +223,10 @@ pub enum ReplayPolicy {
     Ignore,
 }
 
-/// How a server's stream is carried.
+/// Obfs or plugin of a server's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCover {
-    /// In a disguise that is built in, or none.
+    /// Built-in obfs, or none.
     Obfs(ObfsServer),
     /// By another program.
     Plugin(Plugin),
@@ -238,10 +238,10 @@ impl Default for ServerCover {
     }
 }
 
-/// How a client's stream is carried.
+/// Obfs or plugin of a client's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientCover {
-    /// In a disguise that is built in, or none.
+    /// Built-in obfs, or none.
     Obfs(ObfsClient),
     /// By another program.
     Plugin(Plugin),
@@ -258,11 +258,11 @@ impl Default for ClientCover {
 pub struct Plugin {
     /// Its name, looked up like a shell does, or its path.
     pub program: Box<str>,
-    /// What it is told, verbatim; empty for nothing.
+    /// Its options, verbatim; empty for none.
     pub options: Box<str>,
     /// Its arguments.
     pub args: Vec<Box<str>>,
-    /// What goes through it; the rest takes the way that it would take without a plugin.
+    /// Transports that go through it; the other one goes as it would without a plugin.
     pub transports: Transports,
 }
 

@@ -1,6 +1,6 @@
 //! Versions of Snell.
 
-/// What a Snell server takes.
+/// The versions that a Snell server takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnellVersions {
     /// One version; 4 and 5 are the same over TCP, so each takes both.
@@ -16,7 +16,7 @@ impl Default for SnellVersions {
 }
 
 impl SnellVersions {
-    /// Whether a server of these versions can wear a disguise.
+    /// Whether a server of these versions can use obfs.
     pub fn has_obfs(self) -> bool {
         matches!(self, Self::Only(version) if version.has_obfs())
     }
@@ -103,7 +103,7 @@ impl SnellVersion {
         }
     }
 
-    /// Whether it can wear a disguise; version 6 has none.
+    /// Whether it can use obfs; version 6 cannot.
     pub fn has_obfs(self) -> bool {
         self.mode().is_none()
     }
@@ -136,7 +136,7 @@ impl SnellVersion {
     }
 }
 
-/// How version 6 looks on the wire; both ends must agree.
+/// Shape of version 6 on the wire; both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SnellMode {
     /// Shaped by the pre-shared key.

@@ -1,4 +1,4 @@
-//! What ShadowsocksR needs.
+//! Settings of ShadowsocksR.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ pub struct SsrServer {
     pub max_clients: usize,
     /// Seconds between two lists of sizes of `auth_chain_f`, at least 1.
     pub key_interval_s: u64,
-    /// What it serves.
+    /// The transports that it serves.
     pub transports: Transports,
 }
 
@@ -96,7 +96,7 @@ pub enum SsrError {
     Parameter {
         /// The obfs.
         obfs: Obfs,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
 }
@@ -158,7 +158,7 @@ pub struct SsrClient {
     pub obfs_param: Box<str>,
     /// Seconds between two lists of sizes of `auth_chain_f`, at least 1.
     pub key_interval_s: u64,
-    /// What it is used for; the rest is refused.
+    /// The transports that it is used for; others are refused.
     pub transports: Transports,
 }
 
@@ -178,7 +178,7 @@ impl SsrClient {
         }
     }
 
-    /// What all its connections share of the obfs, but for `go_quiet`; `rng` draws the identity of this process.
+    /// State of the obfs that all its connections share, but for `go_quiet`; `rng` draws the identity of this process.
     ///
     /// # Errors
     /// [`SsrError::Parameter`].

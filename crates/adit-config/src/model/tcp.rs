@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What the system's TCP is asked for on the sockets of one side.
+/// TCP options of the sockets of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Silence after which the peer is asked whether it is there, and the time between questions; whole seconds, from

@@ -8,11 +8,11 @@ use thiserror::Error;
 /// An address that begins with `http://`, taken apart (RFC 3986, section 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpUrl {
-    /// Whom to connect to.
+    /// Target of the connection.
     pub target: Target,
-    /// What to say in the `Host` field.
+    /// Value of the `Host` field.
     pub authority: Box<str>,
-    /// What to ask for: path and query, beginning with a slash.
+    /// Path and query of the request, beginning with a slash.
     pub path: Box<str>,
 }
 
@@ -56,7 +56,7 @@ impl HttpUrl {
 pub struct WebUrl {
     /// Whether TLS is used (`https://`).
     pub tls: bool,
-    /// Where to connect to; the port is 443 with TLS and 80 without unless the address names one.
+    /// Target of the connection; the port is 443 with TLS and 80 without unless the address names one.
     pub target: Target,
     /// Value of the `Host` field.
     pub authority: Box<str>,
@@ -124,7 +124,7 @@ impl WebUrl {
     }
 }
 
-/// What follows `scheme`, in letters of either case.
+/// The text after `scheme`, in letters of either case.
 fn after<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let (begin, rest) = text.split_at_checked(scheme.len())?;
     begin.eq_ignore_ascii_case(scheme).then_some(rest)

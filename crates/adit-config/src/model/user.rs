@@ -16,7 +16,7 @@ pub struct User {
     /// The credential. SOCKS and HTTP: the password. Snell: the pre-shared key, or the client id where all users have
     /// one pre-shared key. Shadowsocks 2022: the user's key in base64.
     pub key: Secret,
-    /// What it may use.
+    /// Its limits.
     pub limits: UserLimits,
 }
 
@@ -27,7 +27,7 @@ impl From<(Box<str>, Secret)> for User {
     }
 }
 
-/// What a user may use; nothing is limited by default.
+/// Limits of a user; nothing is limited by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UserLimits {
     /// Payload bytes of a period, both directions together.

@@ -2,7 +2,7 @@
 //!
 //! A client's list sends targets to the direct outbound or leaves them to the tunnel. A server's list refuses targets,
 //! and clients by their address. Names that the list does not hold are left to their addresses. Each list becomes a
-//! handful of rules for its inbounds, whatever its length:
+//! handful of rules for its inbounds, independent of its length:
 //!
 //! | | unlisted targets are allowed | unlisted targets are not |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use crate::model::rule::{AddressRange, Cidr, Manner, Matcher, Place, Resolve, Ru
 use crate::model::{Config, InboundProtocol, Tag};
 use crate::set::{Entries, Scope, Sets};
 
-/// What a list is about.
+/// Subject of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Targets go through the tunnel or directly.

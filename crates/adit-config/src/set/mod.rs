@@ -50,7 +50,7 @@ struct Name {
     scope: Scope,
 }
 
-/// Which names an entry stands for.
+/// The names that an entry stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The name alone.

@@ -17,7 +17,7 @@ use crate::user::{Account, Accounts};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 
-/// What `adit status` shows.
+/// The answer to `adit status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The program's version.
@@ -35,7 +35,7 @@ pub struct Status {
     /// Every group among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
-    /// What the sessions of carriers hold, where there are carriers.
+    /// Memory held by the sessions of carriers, if there are carriers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier_memory: Option<MemoryStatus>,
 }
@@ -45,9 +45,9 @@ pub struct Status {
 pub struct InboundStatus {
     /// Its name.
     pub name: String,
-    /// What it speaks.
+    /// Name of its protocol.
     pub protocol: String,
-    /// Where it listens.
+    /// Addresses that it listens on.
     pub listen: Vec<SocketAddr>,
     /// The name of the outbound that its connections take.
     pub outbound: String,
@@ -69,7 +69,7 @@ pub struct InboundStatus {
     /// Its users, where a key tells them apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<UserStatus>,
-    /// What carries it, where that is not TCP.
+    /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
 }
@@ -93,7 +93,7 @@ pub struct DatagramStatus {
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// One user of an inbound. What it has used outlives the process where there is a state file.
+/// One user of an inbound. The counters outlive the process if there is a state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserStatus {
     /// The user's name.
@@ -110,7 +110,7 @@ pub struct UserStatus {
     /// Bytes of the present period, both ways together.
     #[serde(default)]
     pub used_bytes: u64,
-    /// How many those may be, where there is a quota.
+    /// The quota in bytes, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
     /// Why the user is cut off, if it is.
@@ -123,7 +123,7 @@ pub struct UserStatus {
 pub struct OutboundStatus {
     /// Its name.
     pub name: String,
-    /// What it speaks.
+    /// Name of its protocol.
     pub protocol: String,
     /// Connections made since the start.
     pub dialled: u64,
@@ -135,12 +135,12 @@ pub struct OutboundStatus {
     pub idle: i64,
     /// Connections that the server closed before any reply.
     pub early_closes: u64,
-    /// What carries it, where that is not TCP.
+    /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
 }
 
-/// Who counts what, by name: one view of what runs, replaced as a whole when a configuration is applied.
+/// All counters, by name: one view of the running configuration, replaced as a whole when a configuration is applied.
 #[derive(Debug)]
 pub(crate) struct Directory {
     view: Mutex<Arc<View>>,
@@ -157,7 +157,7 @@ pub(crate) struct View {
     pub(crate) outbounds: Vec<OutboundView>,
     /// Every group among them.
     pub(crate) groups: Vec<Arc<GroupShared>>,
-    /// What the sessions of carriers take from, where there are any.
+    /// The memory budget of all sessions of carriers, if there are any.
     pub(crate) memory: Option<Arc<carrier::Memory>>,
 }
 
@@ -188,7 +188,7 @@ impl Directory {
         Self { view: Mutex::default(), cores, since }
     }
 
-    /// What runs from now on.
+    /// Replaces the view by that of the configuration that runs from now on.
     pub(crate) fn set(&self, view: View) {
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }

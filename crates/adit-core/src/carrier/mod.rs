@@ -1,7 +1,7 @@
-//! What takes TCP's place beneath a stream.
+//! Carriers: transports that replace TCP beneath a stream.
 //!
 //! A carrier's streams are [`Stream`](adit_net::rt::Stream)s like any other: the relay, every protocol and every local
-//! port run over them without knowing. There is one carrier, and those above name it by what it does.
+//! port run over them unchanged. There is one carrier, and modules above name it by its function.
 
 pub(crate) mod kcp;
 

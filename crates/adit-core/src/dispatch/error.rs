@@ -37,7 +37,7 @@ pub(crate) enum OpenError {
     /// The server of a member was given up for the next one.
     #[error("no connection within {waited:?}")]
     Slow {
-        /// How long was waited.
+        /// Time that the attempt took.
         waited: Duration,
     },
     /// The member of a group that was tried last.
@@ -56,7 +56,7 @@ impl OpenError {
         matches!(self, Self::Blocked(Manner::Reset | Manner::Drop))
     }
 
-    /// What a local client is told.
+    /// The failure as a local client is told of it.
     pub(crate) fn failure(&self) -> WireFailure {
         match self {
             Self::Rejected | Self::Blocked(_) => WireFailure::NotAllowed,
@@ -92,7 +92,7 @@ impl OpenError {
 
     /// The errno that stands for it on a wire, 0 where none does.
     pub(crate) fn errno(&self) -> u8 {
-        /// Linux's numbers, whatever the platform: they are what clients know.
+        /// Linux's number on every platform: clients know that one.
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
         match self {

@@ -35,7 +35,7 @@ pub(crate) use self::table::{Leaf, Live, Outbounds};
 /// A request that is dropped by a rule is held this long, and then reset.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What the connections of one core share.
+/// State that the connections of one core share.
 pub(crate) struct CoreContext {
     /// Buffers.
     pub(crate) pool: Pool,
@@ -45,19 +45,19 @@ pub(crate) struct CoreContext {
     pub(crate) log_destinations: bool,
 }
 
-/// What the requests of one inbound have in common, on one core.
+/// State that the requests of one inbound share, on one core.
 pub(crate) struct Origin {
     /// The inbound's name in logs and status.
     pub(crate) inbound: Tag,
-    /// Where the inbound counts.
+    /// Counters of the inbound.
     pub(crate) metrics: Arc<InboundMetrics>,
-    /// What the connections of the core share.
+    /// State that the connections of the core share.
     pub(crate) core: Rc<CoreContext>,
-    /// Where its requests go, and by which rules.
+    /// Outbounds and rules for its requests.
     pub(crate) live: Rc<Live>,
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone)]
 pub(crate) struct Source {
     /// The inbound.
@@ -70,9 +70,9 @@ pub(crate) struct Source {
 
 /// One request of one client for a stream.
 pub(crate) struct Request {
-    /// Who asks.
+    /// The client.
     pub(crate) source: Source,
-    /// Where to.
+    /// The target.
     pub(crate) target: Target,
     /// When the request was complete.
     pub(crate) since: Instant,
@@ -85,7 +85,7 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    /// How a rule refuses it, if one does.
+    /// Manner of the refusal, if a rule refuses it.
     refusal: Option<Manner>,
 }
 

@@ -14,7 +14,7 @@ use crate::relay::{Endpoint, Outcome, Policy};
 /// A boxed future on the core at hand.
 pub(crate) type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
 
-/// Where a connection is to lead.
+/// Target of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'a> {
     /// As the client named it.
@@ -63,7 +63,7 @@ pub(crate) trait Member {
 pub(crate) struct Opened {
     /// The end towards the target.
     pub(crate) far: Endpoint,
-    /// How the relay is to treat it.
+    /// Policy of the relay for it.
     pub(crate) policy: Policy,
     /// The member that it goes over, for one of a group.
     pub(crate) member: Option<Box<dyn Member>>,

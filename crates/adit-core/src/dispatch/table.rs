@@ -55,7 +55,7 @@ impl Outbounds {
     }
 }
 
-/// Where an inbound's requests go, and by which rules: the part that may change under open connections.
+/// Outbounds and rules for an inbound's requests: the part that may change under open connections.
 pub(crate) struct Live {
     inbound: Tag,
     outbounds: Rc<Outbounds>,

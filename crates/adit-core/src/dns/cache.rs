@@ -11,7 +11,7 @@ use adit_net::resolve::ResolveError;
 
 use super::message::Body;
 
-/// What is known about a question.
+/// The result for a question.
 pub(super) type Outcome = Result<Body, ResolveError>;
 
 /// An answer that has expired is given while a new one is fetched for so long. Within this time most answers have not
@@ -45,11 +45,11 @@ pub(super) struct Terms {
     pub(super) stale: bool,
 }
 
-/// What the cache knows.
+/// An entry that the cache has found.
 #[derive(Debug, Clone)]
 pub(super) struct Hit {
     pub(super) outcome: Outcome,
-    /// How long it still holds; zero for a stale answer.
+    /// Remaining lifetime; zero for a stale answer.
     pub(super) left: Duration,
     /// Whether it has expired and should be fetched again.
     pub(super) is_stale: bool,
@@ -81,7 +81,7 @@ impl Cache {
         Self { terms, names: HashMap::new(), order: VecDeque::new(), len: 0 }
     }
 
-    /// What is known of a question. `name` is in lower case.
+    /// Looks up a question. `name` is in lower case.
     pub(super) fn find(&mut self, name: &str, list: u32, kind: u16, now: Instant) -> Option<Hit> {
         let entry = entry(self.names.get_mut(name)?, list, kind)?;
         let left = entry.expires_at.saturating_duration_since(now);

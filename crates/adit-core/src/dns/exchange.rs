@@ -25,7 +25,7 @@ use crate::rng::OsRng;
 
 /// The longest message (RFC 1035 section 4.2.2).
 pub(super) const MAX_MESSAGE: usize = 65_535;
-/// A datagram of a server that keeps to what it was told.
+/// Longest datagram in bytes from a server that keeps to the size it was told.
 const DATAGRAM_LEN: usize = 4096;
 /// A datagram may get lost: the question is sent again after these times.
 const RESEND: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
@@ -248,8 +248,8 @@ async fn connect(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Stream> {
     streams.connect(via, &to).await
 }
 
-/// Where a server is: by its bootstrap servers, or the system's, if only its name is known. These are asked straight by
-/// UDP, so that this never leads back here.
+/// Addresses of a server. If only its name is known, its bootstrap servers are asked, or the system's. These are asked
+/// straight by UDP, so that this never leads back here.
 async fn addresses(dns: &Rc<Dns>, upstream: &Upstream) -> Result<Vec<SocketAddr>, ResolveError> {
     let port = upstream.server.port;
     match &upstream.server.host {

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Port of name servers for which none can be given.
 const PORT: u16 = 53;
 
-/// What counts of resolv.conf.
+/// The settings of resolv.conf that adit uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResolvConf {
     /// Name servers, the preferred one first.
@@ -89,7 +89,7 @@ impl Hosts {
     }
 }
 
-/// What tells that a file has changed: seconds and nanoseconds of its last change, inode, length.
+/// Identity of a file's contents: seconds and nanoseconds of its last change, inode, length.
 pub(super) type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// The stamp of a file; `None` if it cannot be had.

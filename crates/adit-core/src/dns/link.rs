@@ -156,7 +156,7 @@ impl Link {
         Poll::Ready(Ok(()))
     }
 
-    /// Hands a message to whoever waits for its id; one that nobody waits for is dropped.
+    /// Hands a message to the question that waits for its id; a message with another id is dropped.
     fn deliver(&self, message: Vec<u8>) {
         let Some(id) = message.first_chunk::<2>() else { return };
         let id = u16::from_be_bytes(*id);
@@ -174,7 +174,7 @@ impl Link {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        #[allow(clippy::iter_over_hash_type, reason = "all are told the same, in whatever order")]
+        #[allow(clippy::iter_over_hash_type, reason = "all are told the same, and the order does not matter")]
         for slot in self.pending.borrow_mut().values_mut() {
             if let Slot::Waiting(waker) = slot {
                 let waker = waker.take();
@@ -346,7 +346,7 @@ impl Drop for Posting<'_> {
     }
 }
 
-/// Lets the next one connect when this has ended, whichever way.
+/// Lets the next task connect when this attempt has ended, with success or without.
 struct Connecting<'a>(&'a HttpsLink);
 
 impl Drop for Connecting<'_> {

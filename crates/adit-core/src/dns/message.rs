@@ -23,7 +23,7 @@ const MAX_NEGATIVE_TTL: u32 = 300;
 /// Bytes of a message that is kept as it came.
 const MAX_KEPT: usize = 4096;
 
-/// What is known about one name and record type.
+/// The answer for one name and record type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     /// Its addresses, at least one; for A and AAAA.
@@ -54,7 +54,7 @@ pub(super) struct Answer {
     pub(super) ttl: u32,
 }
 
-/// What a message from a name server is.
+/// The kind of a message from a name server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The answer.
@@ -180,7 +180,7 @@ fn addresses_of<'r>(records: impl Iterator<Item = &'r Record>, kind: RecordType)
     (ips, ttl)
 }
 
-/// How long the absence holds: RFC 2308 section 5. Without a SOA record it is not to be remembered.
+/// TTL of the absence in seconds, by RFC 2308 section 5. Without a SOA record the absence must not be cached.
 fn negative_ttl(authorities: &[Record]) -> u32 {
     let soa = authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
@@ -204,7 +204,7 @@ fn whole(mut message: Message) -> Reply {
     }
 }
 
-/// What a fuzzer calls: whatever a name server sends, the answer is bounded, and only the right question's is taken.
+/// The fuzzer's entry: for any bytes of a name server the answer is bounded, and only the right question's is taken.
 #[doc(hidden)]
 pub fn fuzz_dns_reply(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<3>() else { return };

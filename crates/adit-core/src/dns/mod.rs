@@ -62,7 +62,7 @@ pub(crate) trait Streams {
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a>;
 }
 
-/// What is known of the target of a datagram.
+/// Result of looking up the target of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Its address.
@@ -95,7 +95,7 @@ pub(crate) struct Scope {
 
 type Recent = Rc<RefCell<HashMap<Box<str>, (IpAddr, Instant)>>>;
 
-/// How long [`Scope::recent`] holds, and how many addresses; the cache's own times are no finer.
+/// Lifetime of [`Scope::recent`], and its size in addresses; the cache's own times are no finer.
 const RECENT: Duration = Duration::from_secs(1);
 const MAX_RECENT: usize = 256;
 

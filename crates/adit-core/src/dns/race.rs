@@ -11,11 +11,11 @@ use hickory_proto::rr::{Name, RecordType};
 use super::message::Answer;
 use super::{Dns, exchange};
 
-/// How long a server may take before the next one is asked too. Longer than most answers that a server has to fetch
+/// Time that a server may take before the next one is asked too. Longer than most answers that a server has to fetch
 /// first, so that lists in which only the first server knows the internal names work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a later server stays in front once it was quicker than the one before it.
+/// Time that a later server stays in front once it was quicker than the one before it.
 const DEMOTED_FOR: Duration = Duration::from_secs(30);
 
 /// Time for one server, retransmissions and TCP after a truncated answer included.

@@ -1,4 +1,4 @@
-//! What all cores share: the cache, the questions under way, and the lists of name servers.
+//! State that all cores share: the cache, the questions under way, and the lists of name servers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -51,14 +51,14 @@ pub(super) struct Ticket {
     is_done: bool,
 }
 
-/// What comes of asking.
+/// Result of asking a question.
 pub(super) struct Begun {
     pub(super) known: Begins,
     /// A question that the caller has to ask, on this core.
     pub(super) ticket: Option<Ticket>,
 }
 
-/// What there is to say at once.
+/// The part of the result that is known at once.
 pub(super) enum Begins {
     /// The cache knows it.
     Known(Hit),
@@ -117,7 +117,7 @@ impl Shared {
         usize::try_from(list).ok().and_then(|at| lists.get(at)).cloned().unwrap_or_else(|| Arc::new([]))
     }
 
-    /// What is known of a question; `name` is in lower case. Asks for what is not known, once per process.
+    /// Looks up a question; `name` is in lower case. Asks the servers if the answer is not known, once per process.
     pub(super) fn begin(self: &Arc<Self>, name: &str, list: u32, kind: u16, now: Instant) -> Begun {
         let mut state = lock(&self.state);
         let hit = state.cache.find(name, list, kind, now);

@@ -1,4 +1,4 @@
-//! What the system says about names: its name servers, search domains and hosts file. Both files are read again when
+//! The system's settings for names: its name servers, search domains and hosts file. Both files are read again when
 //! they change.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::files::{Hosts, ResolvConf, Stamp, stamp};
 use super::message::{absolute, relative};
 use super::shared::{lock, plain};
 
-/// How often the files are looked at for changes; the resolver of Go does it at the same pace.
+/// Interval at which the files are checked for changes; the resolver of Go does it at the same pace.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The two files, with what was last read.

@@ -1,4 +1,4 @@
-//! What TLS with name servers needs, once per process.
+//! TLS settings for name servers, made once per process.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! What the engine holds of each inbound and outbound, over all cores.
+//! The engine's record of each inbound and outbound, over all cores.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};

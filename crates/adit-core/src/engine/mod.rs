@@ -51,7 +51,7 @@ pub enum StartError {
     Listen {
         /// The inbound.
         name: Tag,
-        /// What the system said.
+        /// The system's error.
         source: ListenError,
     },
     /// A unix socket cannot be listened on.
@@ -61,7 +61,7 @@ pub enum StartError {
         name: Tag,
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A part of the configuration cannot be built.
@@ -75,17 +75,17 @@ pub enum StartError {
     /// The control socket cannot be made.
     #[error("control socket {path}")]
     Admin {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The counters of users cannot be read.
     #[error("state file {path}")]
     State {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         source: StateError,
     },
     /// Files of sets or countries cannot be read.
@@ -125,7 +125,7 @@ impl Observer {
     }
 }
 
-/// What all cores share. Any thread may hold it; one at a time changes something.
+/// State that all cores share. Any thread may hold it; one at a time changes something.
 #[derive(Debug)]
 struct Engine {
     cores: Vec<OrderSender<Order>>,
@@ -136,7 +136,7 @@ struct Engine {
     stop: Stop,
 }
 
-/// What runs.
+/// The running configuration.
 #[derive(Debug)]
 struct State {
     config: Arc<Config>,
@@ -294,12 +294,12 @@ impl GroupHandle {
 }
 
 impl Running {
-    /// Has everything run as `config` says. What is the same as before keeps its listeners, connections and counters:
+    /// Applies `config`. Every part that is the same as before keeps its listeners, connections and counters:
     ///
     /// - an inbound with another address or protocol is closed, with its connections, and opened anew; one with other
     ///   users, limits or another outbound keeps its sockets and connections, except those of users that are gone;
     /// - new requests use an outbound as it is now; connections over one that was changed or removed go on until they
-    ///   end, whatever requests come later on the same client connection;
+    ///   end, even if later requests arrive on the same client connection;
     /// - settings of the process that cannot change are named in [`Changes::needs_restart`].
     ///
     /// It blocks until all event loops have followed, and as long as plugins take to start.

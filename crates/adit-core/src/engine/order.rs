@@ -1,4 +1,4 @@
-//! What the engine tells a core. A core follows all parts of one [`Order`] before it looks at its sockets again.
+//! The engine's orders to a core. A core follows all parts of one [`Order`] before it looks at its sockets again.
 
 use std::sync::{Arc, mpsc};
 

@@ -29,7 +29,7 @@ const UNAUTHENTICATED: Duration = Duration::from_secs(1);
 /// Time for the last connections to be reset when the process ends.
 const CUT: Duration = Duration::from_millis(100);
 
-/// What a core thread is built from; it crosses threads once.
+/// The parts that a core thread is built from; they cross threads once.
 pub(super) struct Plan {
     pub(super) config: Arc<Config>,
     pub(super) orders: Orders<Order>,
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub(super) count: usize,
 }
 
-/// What one core runs.
+/// The inbounds and outbounds of one core.
 struct Site {
     index: usize,
     count: usize,
@@ -56,7 +56,7 @@ struct Site {
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
     inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
-    /// What compares the members of each group, on the first core; it ends when dropped.
+    /// The tasks that compare the members of each group, on the first core; a task ends when its entry is dropped.
     probers: RefCell<BTreeMap<Tag, Stopper>>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// What sessions of carriers come by, on the current event loop.
+    /// Takes the sockets of carriers for the current event loop.
     pub(super) fn take_links(&mut self) -> impl Iterator<Item = io::Result<carrier::Link>> + use<> {
         let udp = std::mem::take(&mut self.carriers).into_iter();
         let udp = udp.map(|socket| Socket::from_std(socket).map(carrier::Link::Udp));
@@ -36,7 +36,7 @@ impl Sockets {
     }
 }
 
-/// What an inbound listens with.
+/// The sockets that an inbound listens with.
 pub(super) struct Listening {
     /// One for each core.
     pub(super) sockets: Vec<Sockets>,
@@ -102,7 +102,7 @@ fn open(
     } else if has_streams
         && takes
         && addr.port() == 0
-        // What cannot be had is reported by who needs it below.
+        // The code below reports a port that cannot be had.
         && let Ok((streams, datagrams)) = listen::listen_both(addr, &options, cores.len())
     {
         addr = streams.addr;

@@ -109,7 +109,7 @@ async fn fill(stream: &Stream, wire: &mut RecvBuf) -> io::Result<usize> {
     Ok(received)
 }
 
-/// How a kind of client is told what became of its request.
+/// Tells a kind of client the result of its request.
 trait Answer {
     /// The bytes to send it.
     fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8>;

@@ -4,9 +4,9 @@ mod local;
 mod shadowsocks;
 mod snell;
 mod ssr;
-mod stranger;
 mod tunnel;
 mod tunnel_packets;
+mod unauthenticated;
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -36,20 +36,20 @@ pub(crate) use snell::SnellServerShared;
 pub(crate) struct Inbound {
     /// Name in logs and status.
     pub(crate) name: Tag,
-    /// Where it counts.
+    /// Its counters.
     pub(crate) metrics: Arc<InboundMetrics>,
-    /// What the core's connections share.
+    /// State that the core's connections share.
     pub(crate) core: Rc<CoreContext>,
-    /// What its requests have in common.
+    /// State that its requests share.
     pub(crate) origin: Rc<Origin>,
-    /// Bounds on strangers.
+    /// Bounds on unauthenticated connections.
     pub(crate) guard: Rc<Guard>,
     /// Connections on this core, all inbounds together: what a drain waits for.
     pub(crate) active: Rc<Cell<usize>>,
     udp: Rc<model::Udp>,
     /// The core's space for datagrams.
     scratch: SharedScratch,
-    /// How fast its connections send, if there is a rate.
+    /// Rate of its connections, if there is one.
     pacer: Option<Arc<Pacer>>,
     protocol: Rc<dyn Serve>,
 }
@@ -60,15 +60,15 @@ pub(crate) type Slot = Rc<RefCell<Rc<Inbound>>>;
 /// The core's part in carrying datagrams.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
-    /// Which way they take.
+    /// The router of its datagrams.
     pub(crate) routes: Rc<dyn Routes>,
-    /// How they are relayed.
+    /// Settings of the datagram relay.
     pub(crate) udp: Rc<model::Udp>,
     /// The core's space for them.
     pub(crate) scratch: SharedScratch,
 }
 
-/// What is spoken on an inbound, for every core.
+/// The protocol of an inbound, for every core.
 pub(crate) trait Factory: Debug + Send + Sync {
     /// The inbound's protocol on one core.
     fn on_core(&self) -> Rc<dyn Serve>;
@@ -88,7 +88,7 @@ pub(crate) trait Factory: Debug + Send + Sync {
     }
 }
 
-/// What is spoken on an inbound, on one core.
+/// The protocol of an inbound, on one core.
 pub(crate) trait Serve {
     /// Serves one connection to its end.
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()>;
@@ -99,7 +99,7 @@ pub(crate) trait Serve {
     fn packets(&self, inbound: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>>;
 }
 
-/// What an inbound shares over all cores.
+/// State that an inbound shares over all cores.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared(Arc<dyn Factory>);
 
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-/// What is to be said once about `inbound`.
+/// Warnings about `inbound`, printed once.
 pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
     let pace = inbound.socket.pace.as_ref().and_then(check_pace);
     let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();

@@ -1,7 +1,7 @@
 //! The Shadowsocks server.
 //!
-//! What does not authenticate, repeats a salt, or comes from a clock that is off meets the silence of
-//! [`super::stranger`], whatever the method and whichever of these it is.
+//! A client that does not authenticate, repeats a salt, or has a clock that is off meets the silence of
+//! [`super::unauthenticated`]. The method and the reason make no difference.
 
 mod packets;
 mod relay;
@@ -25,7 +25,7 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
@@ -42,13 +42,13 @@ const LONGEST_REQUEST: usize = 96 * 1024;
 /// Salts of 2022 methods that are remembered for a minute; beyond it connections are refused.
 const RECENT_SALTS: usize = 1_000_000;
 
-/// What a Shadowsocks server shares over all cores.
+/// State that a Shadowsocks server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct ShadowsocksServerShared {
     key: ServerKey,
     /// As the configuration has it.
     config_key: model::ShadowsocksServerKey,
-    /// Where clients are passed on to, if they are.
+    /// Servers that clients are passed on to, if they are.
     relay: Option<(Relay, Arc<[Target]>)>,
     obfs: ObfsServer,
     /// A plugin is in front, which cuts the stream as it likes.
@@ -127,7 +127,7 @@ impl ShadowsocksServerShared {
     }
 }
 
-/// What the acceptor asks about a salt.
+/// Answers the acceptor's questions about a salt.
 struct Memory<'a> {
     shared: &'a ShadowsocksServerShared,
     inbound: &'a Inbound,
@@ -148,7 +148,7 @@ impl Filter for Memory<'_> {
                 if !is_fresh && shared.replay == ReplayPolicy::Report {
                     if let Some(times) = shared.replayed.due(rt::now()) {
                         let (inbound, peer) = (&*self.inbound.name, self.peer);
-                        tracing::warn!(inbound, %peer, times, "a salt has come again: a replayed connection is served");
+                        tracing::warn!(inbound, %peer, times, "a salt was replayed; the connection is served nevertheless");
                     }
                     return true;
                 }
@@ -249,7 +249,7 @@ fn lease(
         .ok()
 }
 
-/// Everything up to the request; strangers are dealt with here.
+/// Reads everything up to the request, and refuses unauthenticated connections.
 async fn handshake(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,

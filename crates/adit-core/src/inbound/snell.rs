@@ -1,6 +1,6 @@
 //! The Snell server.
 //!
-//! Strangers meet the silence of [`super::stranger`] (`docs/protocols/snell.md` 6.3).
+//! Unauthenticated connections meet the silence of [`super::unauthenticated`] (`docs/protocols/snell.md` 6.3).
 
 mod association;
 mod keys;
@@ -25,7 +25,9 @@ use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Reque
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
-use super::stranger::{self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
+use super::unauthenticated::{
+    self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive,
+};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
 use crate::dispatch::{Future, Session};
@@ -40,19 +42,19 @@ use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 use crate::user::{Account, Accounts};
 
-/// What a client may still send for an exchange that has failed, in bytes, and how long that may take.
+/// Bytes that a client may still send for an exchange that has failed, and the time for them.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;
 const DISCARD_EXCHANGE: Duration = Duration::from_secs(15);
 
-/// Linux's number for a reset connection, whatever the platform: it is what clients know.
+/// Linux's number for a reset connection, on every platform: clients know that one.
 const ECONNRESET: u8 = 104;
 
-/// What a Snell server shares over all cores.
+/// State that a Snell server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
-    /// Of all that had this key, whatever its users.
+    /// The salts of this key, kept even if its users change.
     salts: Arc<SaltFilter>,
     obfs: ObfsServer,
     udp: bool,
@@ -159,7 +161,8 @@ struct Next {
     user: Option<usize>,
 }
 
-/// A stranger's connection up to its first request, with the user whose key has opened it; `None` if it is none of ours.
+/// Reads an unauthenticated connection up to its first request, and returns it with the user whose key has opened it.
+/// `None` if no key opens it.
 async fn meet(
     inbound: &Inbound,
     shared: &SnellServerShared,
@@ -179,7 +182,7 @@ async fn meet(
                 refusal,
                 Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. })
             );
-            // Whoever leaves before all versions have been tried has cost a derivation as well.
+            // A client that leaves before all versions have been tried has cost a derivation as well.
             let server = near.stack.as_mut().and_then(|stack| stack.protocol::<Server>());
             if is_wrong || server.is_some_and(|server| server.has_tried()) {
                 ticket.failed(rt::now());
@@ -213,7 +216,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
     }
 }
 
-/// What a request comes to.
+/// Result of a request.
 enum Step {
     /// Bytes to relay.
     Relay(Box<Session>),
@@ -228,7 +231,7 @@ fn server(near: &mut Endpoint) -> &mut Server {
     stack.protocol::<Server>().expect("and it is Snell")
 }
 
-/// The first request of a stranger, within its time, with the user whose key has opened it.
+/// The first request of an unauthenticated connection, within its time, with the user whose key has opened it.
 async fn admit(
     shared: &SnellServerShared,
     near: &mut Endpoint,
@@ -258,7 +261,7 @@ async fn admit(
     Ok((Next { request, early, user }, owner))
 }
 
-/// Gives the connection its protocol. Where each user has a key, that takes the first bytes, and says who it is.
+/// Gives the connection its protocol. If each user has a key, this reads the first bytes to identify the user.
 async fn begin(
     shared: &SnellServerShared,
     near: &mut Endpoint,
@@ -308,7 +311,7 @@ async fn read_request(
     }
 }
 
-/// What came with the request. Datagrams stay in their frames, which tell one from the next.
+/// Takes the payload that came with the request. Datagrams stay in their frames, which tell one from the next.
 fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Result<Early, WireError> {
     if request.command == Command::Udp {
         near.tail = wire.unread().to_vec();
@@ -316,7 +319,7 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
     }
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
     let mut early = Early::default();
-    near.tail = stranger::take_early(stack, wire, &mut early)?;
+    near.tail = unauthenticated::take_early(stack, wire, &mut early)?;
     Ok(early)
 }
 
@@ -344,7 +347,7 @@ async fn next_request(
         }
     }
     let read = async {
-        // What was read together with the end of the exchange before may be long.
+        // Bytes that were read together with the end of the exchange before may be long.
         let mut wire = RecvBuf::with_len(FIRST_READ.max(near.tail.len()));
         let request = read_request(near, &mut wire, None).await?;
         let user = shared.keys.user_of(&request, owner).map_err(Refusal::Wire)?;

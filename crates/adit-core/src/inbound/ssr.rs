@@ -1,7 +1,7 @@
 //! The ShadowsocksR server.
 //!
 //! A client that does not authenticate, repeats a connection or has a clock that is off is left alone, as
-//! [`super::stranger`] does: no byte is sent, whatever protocol and obfs. The log says why.
+//! [`super::unauthenticated`] does: no byte is sent, with every protocol and obfs. The log gives the reason.
 
 mod front;
 mod packets;
@@ -29,7 +29,7 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
-use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
@@ -42,7 +42,7 @@ use crate::user::{Accounts, Lease};
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
 
-/// What a ShadowsocksR server shares over all cores.
+/// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrServerShared {
     key: Key,

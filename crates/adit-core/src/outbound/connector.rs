@@ -1,4 +1,4 @@
-//! How an outbound makes its streams: over TCP, a unix socket, or a carrier.
+//! Opens the streams of an outbound: over TCP, a unix socket, or a carrier.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ pub(crate) struct Connector {
     carrier: Option<carrier::Client>,
     /// The outbound that carries every connection, with the way to open streams through it.
     through: Option<(Tag, Rc<Dns>)>,
-    /// The unix socket that every connection goes to, whatever its target.
+    /// The unix socket for every connection, with any target.
     unix: Option<PathBuf>,
     /// The rate at which all connections to one address send together.
     pacer: Option<Arc<Pacer>>,
-    /// Where the outbound counts.
+    /// Counters of the outbound.
     pub(crate) metrics: Arc<OutboundMetrics>,
 }
 

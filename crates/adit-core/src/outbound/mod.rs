@@ -31,13 +31,13 @@ pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
 pub(crate) use through::Through;
 
-/// What an outbound shares over all cores.
+/// State that an outbound shares over all cores.
 pub(crate) trait Factory: Debug + Send + Sync {
     /// The outbound on one core.
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf;
 }
 
-/// What stands around an outbound on one core.
+/// The surroundings of an outbound on one core.
 pub(crate) struct Around<'a> {
     pub(crate) model: &'a model::Outbound,
     pub(crate) udp: &'a Udp,
@@ -45,7 +45,7 @@ pub(crate) struct Around<'a> {
     pub(crate) dns: &'a Rc<Dns>,
 }
 
-/// What an outbound shares over all cores. A group is made of other outbounds on each core.
+/// State that an outbound shares over all cores. A group is made of other outbounds on each core.
 #[derive(Debug, Clone)]
 pub(crate) enum Shared {
     Outbound(Arc<dyn Factory>),
@@ -81,7 +81,7 @@ impl Shared {
         }))
     }
 
-    /// What a group shares.
+    /// State that a group shares.
     pub(crate) fn group(&self) -> Option<&Arc<GroupShared>> {
         match self {
             Self::Group(group) => Some(group),
@@ -110,7 +110,7 @@ pub(crate) fn nowhere() -> Leaf {
     reject::leaf("nowhere".into())
 }
 
-/// What is to be said once about `outbound`: what the system does not give, and what should not be used.
+/// Warnings about `outbound`, printed once: missing features of the system, and settings that should not be used.
 pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     let mut warnings: Vec<String> =
         Dialer::by_system(&outbound.dial).warnings().iter().map(ToString::to_string).collect();

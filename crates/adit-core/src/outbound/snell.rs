@@ -53,7 +53,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// A stream that is being dialled, and what is spoken on it.
 pub(crate) type DatagramStream = (Future<'static, Result<Stream, OpenError>>, Box<Stack>);
 
-/// What a Snell client shares over all cores: its key, and the keys derived ahead.
+/// State that a Snell client shares over all cores: its key, and the keys derived ahead.
 #[derive(Debug)]
 pub(crate) struct SnellShared {
     config: SnellClient,
@@ -62,7 +62,7 @@ pub(crate) struct SnellShared {
     obfs: ClientObfs,
     /// Whether the server of the latest exchange has shown itself to be adit.
     server_is_adit: AtomicBool,
-    /// What speaks for a wrong key.
+    /// Signs of a wrong key.
     doubts: Mutex<Doubts>,
 }
 
@@ -190,7 +190,7 @@ impl SnellOutbound {
         Request { command, client_id: self.client_id().to_vec() }
     }
 
-    /// What tells this user from others with the same key; empty for nothing.
+    /// The id of this user among others with the same key; empty if there is none.
     pub(crate) fn client_id(&self) -> &[u8] {
         self.config.client_id.as_ref().map_or(&[], |id| id.expose().as_bytes())
     }

@@ -33,7 +33,7 @@ const HANDSHAKE: usize = 2048;
 /// Longest handshake of a server in bytes.
 const LONGEST_HANDSHAKE: usize = 64 * 1024;
 
-/// What a ShadowsocksR client shares over all cores.
+/// State that a ShadowsocksR client shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrShared {
     server: Target,
@@ -46,7 +46,7 @@ pub(crate) struct SsrShared {
     rejected: Notice,
 }
 
-/// What all connections share of the obfs.
+/// State of the obfs that all connections share.
 #[derive(Debug)]
 enum FrontConfig {
     Obfs(obfs::ClientConfig),

@@ -16,17 +16,17 @@ const SHARDS: usize = 16;
 /// A datagram on its way to the core of its session.
 #[derive(Debug)]
 pub(crate) struct Moved {
-    /// What its protocol has read of it; the bytes may have been changed by that.
+    /// The header as its protocol has read it; reading may have changed the bytes.
     pub(crate) header: Box<dyn Any + Send>,
     /// The datagram.
     pub(crate) bytes: Vec<u8>,
-    /// Where it came from.
+    /// Address that it came from.
     pub(crate) peer: Peer,
     /// Its traffic class.
     pub(crate) class: u8,
 }
 
-/// Which core owns which session of one listener, and a mailbox per core. Touched when a session begins or ends and
+/// Owner core of each session of one listener, and a mailbox per core. Touched when a session begins or
 /// for datagrams of unknown ones, never for the others.
 #[derive(Debug)]
 pub(crate) struct Exchange {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_net::rt::FineTimer;
 
-/// How long an engine waits: a relay adds this much at most.
+/// Time that an engine waits: a relay adds this much at most.
 const WAIT: Duration = Duration::from_micros(200);
 /// Time over which a rate is measured.
 const WINDOW: Duration = Duration::from_millis(5);
@@ -182,7 +182,7 @@ mod tests {
             }
         }
 
-        /// `rate` datagrams a second come, whatever the engine does. Returns turns and waits.
+        /// `rate` datagrams a second come, independent of the engine. Returns turns and waits.
         fn get(&mut self, rate: u64, time: Duration) -> (u32, u32) {
             let (begin, turns, waits, mut taken) = (self.at, self.turns, self.waits, 0);
             while self.at - begin < time {

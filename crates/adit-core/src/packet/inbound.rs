@@ -14,7 +14,7 @@ use super::exchange::Moved;
 use super::{DropReason, Tick};
 use crate::user::Account;
 
-/// What tells one client of a listener from another: the client side of a flow's key.
+/// Identity of one client of a listener: the client side of a flow's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
     /// A client is its address.
@@ -25,7 +25,7 @@ pub(crate) enum Client {
     Session(u64),
 }
 
-/// Where a client is: its address, and the address of this host that it sends to, where that is known.
+/// Address of a client, and the address of this host that it sends to, if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// The client's address.
@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 /// A datagram's circumstances.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
-    /// Where it came from.
+    /// Address that it came from.
     pub(crate) peer: Peer,
     /// Its traffic class.
     pub(crate) class: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Arrival {
     pub(crate) unix_s: u64,
 }
 
-/// Where a datagram is to go. A target that many datagrams share is not copied for each of them.
+/// Target of a datagram. A target that many datagrams share is not copied for each of them.
 #[derive(Debug, Clone)]
 pub(crate) enum Destination {
     /// The datagram itself says so.
@@ -70,9 +70,9 @@ impl Deref for Destination {
 /// A client's datagram, opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Whose it is.
+    /// The client that sent it.
     pub(crate) client: Client,
-    /// Where it is to go.
+    /// Its target.
     pub(crate) target: Destination,
     /// The payload, as a range into the datagram.
     pub(crate) payload: Range<usize>,
@@ -87,11 +87,11 @@ impl Opened {
     }
 }
 
-/// What the clients of one listener speak, on one core.
+/// The protocol of the clients of one listener, on one core.
 ///
 /// A protocol that remembers something of a client keeps it while the client is held: [`PacketInbound::hold`] and
-/// [`PacketInbound::release`] come in pairs, one for each flow of the client. What it learns with the first datagram
-/// it keeps until the next unknown client's datagram at least, for the flow begins after that.
+/// [`PacketInbound::release`] come in pairs, one for each flow of the client. State from the first datagram
+/// stays until the next unknown client's datagram at least, for the flow begins after that.
 pub(crate) trait PacketInbound: Any {
     /// Whether datagrams are encrypted or travel with what is: they must not be longer than the path takes.
     fn is_sealed(&self) -> bool;
@@ -101,7 +101,7 @@ pub(crate) trait PacketInbound: Any {
         false
     }
 
-    /// How many datagrams [`PacketInbound::expect`] wants to see at once; 0 for none.
+    /// Number of datagrams that [`PacketInbound::expect`] wants to see at once; 0 for none.
     fn together(&self) -> usize {
         0
     }
@@ -141,7 +141,7 @@ pub(crate) trait PacketInbound: Any {
         None
     }
 
-    /// Where a client is that may change its address; `None` if it is where its flow began.
+    /// Current address of a client that may move; `None` if it is still the address at which its flow began.
     fn peer(&mut self, client: &Client) -> Option<Peer> {
         let _ = client;
         None
@@ -182,7 +182,7 @@ pub(crate) trait PacketInbound: Any {
         Ok(())
     }
 
-    /// What was held for the client is over.
+    /// Releases what was held for the client.
     fn release(&mut self, client: &Client) {
         let _ = client;
     }

@@ -1,4 +1,4 @@
-//! Where a datagram's target is: a datagram cannot wait for an answer, it is asked about again once that is there.
+//! Addresses of datagrams' targets: a datagram cannot wait for an answer, so it is looked up again once that is there.
 
 use std::net::SocketAddr;
 use std::task::Waker;
@@ -9,7 +9,7 @@ use adit_proto::wire::{Host, Target};
 
 use crate::dns::{Found, Scope};
 
-/// What is known of a target.
+/// Result of looking up a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Its address.

@@ -10,10 +10,10 @@ const ECN: u8 = 0b11;
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
 
-/// How outgoing datagrams are marked, and how long they may be.
+/// The marks of outgoing datagrams, and their greatest length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks {
-    /// Which bits of a datagram's class are carried on.
+    /// Bits of a datagram's class that are carried on.
     carried: u8,
     /// The class of sealed datagrams, without the marks of congestion.
     sealed: u8,

@@ -10,7 +10,7 @@
 //!            ←─ send ─ PacketInbound::seal ─────────────────────── open ─ batch ──────── (any source: full cone)
 //! ```
 //!
-//! No protocol is named here. What clients speak is a [`PacketInbound`], how targets are reached is a
+//! No protocol is named here. The protocol of clients is a [`PacketInbound`], the way to targets is a
 //! [`PacketOutbound`], and [`Routes`] decides which outbound a client's datagrams for one target take.
 
 mod drops;

@@ -17,7 +17,7 @@ use super::known::Known;
 use super::table::Tick;
 use crate::relay::payload::Received;
 
-/// Which flow of a client and outbound a datagram belongs to.
+/// The flow of a client and outbound to which a datagram belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     /// The one that all targets share.
@@ -37,7 +37,7 @@ pub(crate) enum Carried {
     Refused,
 }
 
-/// How the datagrams of one outbound leave, on one core.
+/// The datagram side of one outbound, on one core.
 pub(crate) trait PacketOutbound {
     /// Begins a flow whose first datagram is for `first`.
     ///
@@ -45,8 +45,8 @@ pub(crate) trait PacketOutbound {
     /// When there is no socket, or nothing that could carry it at this time.
     fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason>;
 
-    /// Where a datagram for `target` has to be sent; `at` is the only address of it that may be used. `waker` is woken
-    /// once an address is known that is being looked up.
+    /// Address to which a datagram for `target` has to be sent; `at` is the only address of it that may be used.
+    /// `waker` is woken once an address is known that is being looked up.
     fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known;
 
     /// The address of `target` that datagrams go to; `None` where a server looks it up.
@@ -60,7 +60,7 @@ pub(crate) trait PacketOutbound {
         false
     }
 
-    /// How a datagram is carried that has no flow of its own yet.
+    /// The carrier for a datagram that has no flow of its own yet.
     fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
         let _ = (target, payload, now);
         Carried::Common
@@ -69,15 +69,15 @@ pub(crate) trait PacketOutbound {
 
 /// The target side of one flow.
 pub(crate) struct PacketFlow {
-    /// What carries its datagrams.
+    /// The transport of its datagrams.
     pub(crate) transport: FlowTransport,
     /// The outbound that it goes over, which knows where datagrams have to be sent.
     pub(crate) outbound: Rc<dyn PacketOutbound>,
-    /// Who wants to know that answers come.
+    /// Observer that is told when answers come.
     pub(crate) witness: Option<Rc<dyn Witness>>,
 }
 
-/// What carries the datagrams of one flow.
+/// The transport of the datagrams of one flow.
 pub(crate) enum FlowTransport {
     /// A socket of its own; with a codec where they go through a server.
     Socket(Socket, Option<Box<dyn FlowCodec>>),
@@ -91,14 +91,14 @@ pub(crate) trait Witness {
     fn answered(&self);
 }
 
-/// What is done to a flow's datagrams on their way to a server and back.
+/// Transforms a flow's datagrams on their way to a server and back.
 pub(crate) trait FlowCodec {
     /// Whether answers are taken from the flow's target alone.
     fn is_connected(&self) -> bool {
         false
     }
 
-    /// How many datagrams [`FlowCodec::expect`] wants to see at once; 0 for none.
+    /// Number of datagrams that [`FlowCodec::expect`] wants to see at once; 0 for none.
     fn together(&self) -> usize {
         0
     }
@@ -176,7 +176,7 @@ pub(crate) trait FlowStream {
 /// Prepares a socket of either side; `is_sealed` if what it carries must not be longer than the path takes.
 ///
 /// # Errors
-/// What the system reports.
+/// The system's error.
 pub(crate) fn set_options(socket: &Socket, udp: &Udp, is_sealed: bool) -> io::Result<()> {
     if is_sealed && !udp.fragment {
         socket.set_fragmentation(Fragmentation::Forbid)?;

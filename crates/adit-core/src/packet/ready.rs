@@ -1,4 +1,4 @@
-//! Which flows have something to receive.
+//! The list of flows that have something to receive.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -19,7 +19,7 @@ struct List {
 }
 
 impl Ready {
-    /// Whom to wake when a name is put on the list.
+    /// Sets the waker to wake when a name is put on the list.
     pub(super) fn register(&self, engine: &Waker) {
         let mut list = lock(&self.0);
         if !list.engine.as_ref().is_some_and(|old| old.will_wake(engine)) {

@@ -1,4 +1,4 @@
-//! Which outbound the datagrams of a client for one target take.
+//! Chooses the outbound for the datagrams of a client to one target.
 //!
 //! The answer is part of the flow's key. It is asked for once per client and target: the engine remembers the latest
 //! answers in a small table.
@@ -25,7 +25,7 @@ const LIFE: Tick = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Via(pub(crate) u32);
 
-/// What tells one flow of a listener from another.
+/// Identity of one flow of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowKey {
     pub(super) client: Client,
@@ -33,14 +33,14 @@ pub(super) struct FlowKey {
     pub(super) lane: Lane,
 }
 
-/// What is to be decided.
+/// A question for the router.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
-    /// Where the client is.
+    /// Address of the client.
     pub(crate) source: SocketAddr,
-    /// Whose datagram it is, where there are users.
+    /// Account of the user, if there are users.
     pub(crate) user: Option<&'a Arc<Account>>,
-    /// Where the datagram is to go.
+    /// Target of the datagram.
     pub(crate) target: &'a Target,
 }
 
@@ -70,7 +70,7 @@ pub(crate) trait Routes {
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
 
-    /// Which way a datagram takes. `waker` is woken when a decision that is pending can be asked for again.
+    /// Decides the way of a datagram. `waker` is woken when a decision that is pending can be asked for again.
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision;
 
     /// The outbound of this number.

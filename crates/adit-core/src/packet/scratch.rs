@@ -63,7 +63,7 @@ impl Payload {
         }
     }
 
-    /// Where the payload has `room` around it: where it lies, or in a copy; `None` if there is no place for one.
+    /// Range of the payload with `room` around it: in place, or in a copy; `None` if there is no place for one.
     pub(super) fn place(&self, batch: &mut Batch, room: &Room) -> Option<Range<usize>> {
         if room.head <= self.before && room.tail <= self.after {
             return Some(self.range.clone());

@@ -105,7 +105,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         Some(FlowId { index, generation: self.slots[index as usize].generation })
     }
 
-    /// What belongs to a flow, if it still lives.
+    /// The value of a flow, if the flow still lives.
     pub(crate) fn get_mut(&mut self, id: FlowId) -> Option<&mut V> {
         let slot = self.slots.get_mut(id.index as usize)?;
         let entry = if slot.generation == id.generation { slot.entry.as_mut() } else { None };
@@ -285,7 +285,7 @@ mod tests {
 
     const IDLE: [Tick; 2] = [30, 5];
 
-    /// What the table is to do, without any thought for speed.
+    /// Reference model of the table, written without any thought for speed.
     #[derive(Default)]
     struct Model {
         /// Key, value, class, last tick, and the number of the last touch, which orders equal ticks.

@@ -1,5 +1,5 @@
-//! Reading on without a use for the bytes. Nothing here holds a chunk while it waits: there are few of them, and
-//! whoever sends the bytes has all the time in the world.
+//! Reads on without a use for the bytes. Nothing here holds a chunk while it waits: there are few chunks, and
+//! the sender of the bytes may take all the time in the world.
 
 use std::future::poll_fn;
 use std::io;

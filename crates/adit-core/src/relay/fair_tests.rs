@@ -1,4 +1,4 @@
-//! How much bulk moves between two looks at the sockets, over streams in memory that are always ready. It is counted in
+//! Bulk moved between two looks at the sockets, over streams in memory that are always ready. It is counted in
 //! reads: a turn is one read, and that is one chunk at most.
 
 use std::cell::Cell;

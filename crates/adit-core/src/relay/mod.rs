@@ -29,17 +29,17 @@ use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
 use crate::user::{Lease, Way};
 
-/// What is left of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
+/// The rest of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.
 const SMALL_REST: usize = 32 * 1024;
-/// How much of a request is kept for a second try, in bytes.
+/// Part of a request that is kept for a second try, in bytes.
 pub(crate) const REPLAY_LEN: usize = 64 * 1024;
 
 /// One end of a relayed connection.
 pub(crate) struct Endpoint {
     /// The socket.
     pub(crate) stream: Stream,
-    /// What is spoken on it; `None` for plain bytes.
+    /// The protocol on it; `None` for plain bytes.
     pub(crate) stack: Option<Box<Stack>>,
     /// Bytes that were received but not opened yet.
     pub(crate) tail: Vec<u8>,
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 }
 
-/// What the near side has sent before the relay begins.
+/// Bytes that the near side has sent before the relay begins.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     /// Payload bytes.
@@ -88,7 +88,7 @@ pub(crate) struct Early {
     pub(crate) ended: bool,
 }
 
-/// What the relay may do, decided once per connection.
+/// Settings of the relay, decided once per connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Policy {
     /// When the near side's end is passed on.
@@ -116,7 +116,7 @@ const PATIENCE: Tick = 60;
 /// Ticks of quiet after the near side's end at which it is looked at whether the application is still there.
 const LOOKS: [Tick; 4] = [3, 10, 60, 600];
 
-/// How a relayed connection went.
+/// Result of a relayed connection.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Why it ended.
@@ -144,7 +144,7 @@ pub(crate) struct Relay<'a> {
     traffic: &'a Traffic,
     policy: Policy,
     replay: Option<Vec<u8>>,
-    /// The far side takes nothing more; what it has said before is still passed on.
+    /// The far side takes nothing more; bytes that it has sent before are still passed on.
     broken: Option<EndReason>,
     place: Place,
 }
@@ -316,7 +316,7 @@ fn is_gone(stream: &Stream) -> bool {
     stream.peer_is_closed().unwrap_or(false)
 }
 
-/// What one direction works with.
+/// Surroundings of one direction.
 struct Io<'a> {
     source: &'a mut Endpoint,
     sink: &'a mut Endpoint,
@@ -324,13 +324,13 @@ struct Io<'a> {
     pool: &'a Pool,
     /// Bytes that one read may bring, so that a turn is short.
     most: usize,
-    /// Whose bytes these are, where there are users.
+    /// Lease of the user, if there are users.
     user: Option<(&'a Lease, Way)>,
     now: Instant,
 }
 
 impl Io<'_> {
-    /// How much the next read may bring, at least 1 byte; [`Io::settle`] comes next.
+    /// Number of bytes that the next read may bring, at least 1; [`Io::settle`] comes next.
     fn poll_grant(&self, cx: &mut Context<'_>) -> Poll<Result<usize, EndReason>> {
         let wanted = self.pool.read_len().min(self.most);
         let Some((lease, way)) = self.user else { return Poll::Ready(Ok(wanted)) };
@@ -380,7 +380,7 @@ struct Direction {
     has_read: bool,
     /// The source has bytes for another turn.
     has_more: bool,
-    /// How quiet it was when the source was last looked at, since its end was held back.
+    /// Quiet time at the latest look at the source, since its end was held back.
     looked_at: Option<Tick>,
 }
 
@@ -502,7 +502,7 @@ impl Direction {
     }
 }
 
-/// What [`poll_fill`] has put into a chunk.
+/// Contents of a chunk that [`poll_fill`] has filled.
 pub(crate) enum Filled {
     /// That many payload bytes (perhaps none, while a frame is incomplete).
     Bytes(usize),
@@ -550,7 +550,7 @@ fn poll_fill(
     }
 }
 
-/// Where the payload of one write goes in a block, up to `most` bytes of it: slots with the room between them that the
+/// Ranges in a block for the payload of one write, up to `most` bytes of it: slots with the room between them that the
 /// plan asks for.
 fn slots(plan: Plan, block_len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let mut room = plan.first;

@@ -1,6 +1,7 @@
-//! Payload from and to an end that may speak a protocol, for whoever has to look into what passes.
+//! Payload from and to an end that may speak a protocol, for callers that have to look into it.
 //!
-//! Everything is polled and keeps its state outside of futures: whoever stops asking loses no byte and cuts no frame.
+//! Everything is polled and keeps its state outside of futures. A caller that stops polling loses no byte and cuts no
+//! frame.
 
 use std::task::{Context, Poll, ready};
 
@@ -9,7 +10,7 @@ use adit_net::rt::{self, Chunk, Pool};
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, Filled, Pending, poll_fill_frames, stage};
 
-/// What one read has brought.
+/// Result of one read.
 pub(crate) struct Received {
     /// The payload: the chunk's list of parts, perhaps empty while a frame is incomplete.
     pub(crate) chunk: Chunk,
@@ -34,7 +35,7 @@ pub(crate) fn poll_recv(
     poll_recv_most(end, side, pool, pool.read_len(), cx)
 }
 
-/// The same, of at most `most` bytes. What a protocol adds comes on top, and a frame that was cut before comes whole.
+/// The same, of at most `most` bytes. Protocol overhead comes on top, and a frame that was cut before comes whole.
 pub(crate) fn poll_recv_most(
     end: &mut Endpoint,
     side: Side,
@@ -58,7 +59,7 @@ pub(crate) fn poll_recv_most(
     Poll::Ready(Ok(Received { chunk, ended }))
 }
 
-/// What waits to be sent to one end: a text, and a chunk behind it.
+/// Bytes that wait to be sent to one end: a text, and a chunk behind it.
 #[derive(Default)]
 pub(crate) struct Outbox {
     /// As it goes over the wire.

@@ -192,7 +192,7 @@ impl Stack {
         }
     }
 
-    /// Room around a datagram of up to `max_payload` bytes, which is one frame whatever the plan says of sizes.
+    /// Room around a datagram of up to `max_payload` bytes, which is one frame even if the plan asks for other sizes.
     /// Nothing may be pending.
     pub(crate) fn datagram_room(&self, max_payload: usize, now: Instant) -> Room {
         let inner = Room { max_payload, ..self.protocol.plan(now).first };

@@ -20,11 +20,11 @@ const MAX_DEPTH: usize = 64;
 pub struct CompileError {
     /// The rule.
     pub at: Place,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: CompileProblem,
 }
 
-/// What is wrong with a rule.
+/// The problem with a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CompileProblem {
     /// It names a set that was not loaded.
@@ -44,7 +44,7 @@ pub enum CompileProblem {
     Keywords,
 }
 
-/// Which tables can make a matcher true; `None` if it can be true without any.
+/// Tables that can make a matcher true; `None` if it can be true without any.
 type Guard = Option<Vec<(Table, u32)>>;
 
 #[derive(Default)]

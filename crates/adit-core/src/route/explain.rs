@@ -8,7 +8,7 @@ use adit_config::model::rule::{Matcher, Rule};
 use super::walk::{Truth, Walk};
 use super::{Node, Outcome, Query, Router};
 
-/// What each rule says about a request, up to the one that decides.
+/// Results of each rule for a request, up to the one that decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation<'r> {
     /// The rules that did not match, in order.
@@ -22,7 +22,7 @@ pub struct Explanation<'r> {
 pub struct Step {
     /// Its place in the order of rules, from 0.
     pub rule: usize,
-    /// The key that did not match, and what it was compared with.
+    /// The key that did not match, and the value that it was compared with.
     pub why: String,
 }
 
@@ -100,7 +100,7 @@ impl Router {
     }
 }
 
-/// A key with what it was compared with.
+/// A key with the value that it was compared with.
 fn compared(walk: &Walk<'_, '_>, leaf: &Matcher) -> String {
     let query = walk.query();
     let key = leaf.key();

@@ -149,7 +149,7 @@ pub(super) fn run(data: &[u8]) {
     }
 }
 
-/// A client that is not taken in would be refused whatever it asks for, and the first rule about it says so.
+/// A client that is not taken in would be refused for every target, and the first rule about it says so.
 fn check_client(router: &Router, query: &Query<'_>, addresses: &[IpAddr]) {
     let Some(source) = query.source else { return };
     if router.accepts(query.inbound, source.ip()) {

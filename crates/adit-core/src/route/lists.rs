@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// Lists by number; list 0 is empty.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// Where each list begins, and where the last one ends.
+    /// Start of each list, and end of the last one.
     starts: Box<[u32]>,
     items: Box<[u32]>,
 }

@@ -99,7 +99,7 @@ enum Node {
     Not(u32),
 }
 
-/// Which table an atom belongs to.
+/// The table that an atom belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Table {
     Name,
@@ -129,13 +129,13 @@ pub struct Query<'a> {
     pub user: Option<&'a str>,
     /// Kind of traffic.
     pub network: Network,
-    /// Where the client wants to go.
+    /// Target that the client asks for.
     pub target: &'a Target,
     /// The protocol that the client speaks to the target, as far as it is known.
     pub protocol: Option<&'a str>,
 }
 
-/// What rules say about a request.
+/// Result of the rules for a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome<'r> {
     /// A rule, or the absence of one, decides.
@@ -147,7 +147,7 @@ pub enum Outcome<'r> {
 /// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision<'r> {
-    /// What happens.
+    /// The verdict.
     pub verdict: &'r Verdict,
     /// The rule that decided, by its place in the order of rules from 0; `None` if none matched.
     pub rule: Option<usize>,
@@ -233,7 +233,7 @@ impl Router {
         }
     }
 
-    /// What a client's address alone says of a rule.
+    /// The truth of a rule as far as the client's address alone decides it.
     fn of_client(&self, node: Node, inbound: Option<u32>, sources: &[u32]) -> Truth {
         match node {
             Node::Atom(Table::Source, atom) => sources.contains(&atom).into(),
@@ -264,7 +264,7 @@ impl Router {
         word.is_some_and(|word| words.contains(&word))
     }
 
-    /// Where a rule is written.
+    /// Position of a rule in the configuration.
     pub fn place(&self, rule: usize) -> Option<&Place> {
         self.rules.get(rule).map(|rule| &rule.at)
     }

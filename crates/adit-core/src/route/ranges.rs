@@ -1,6 +1,6 @@
 //! Ranges of numbers (addresses, ports), cut where the answer changes.
 //!
-//! The table holds the first number of each piece, sorted, with the list of atoms that hold the piece. Where ranges of
+//! The table holds the first number of each piece, sorted, with the list of atoms that hold the piece. If ranges of
 //! many atoms overlap, there are more pairs of piece and atom than anybody has memory for; the atoms with the most
 //! pieces are then kept with their own ranges and tested one by one.
 

@@ -53,7 +53,7 @@ fn a_name_is_looked_up_once_a_rule_asks() {
     assert_eq!(decided("10.1.1.1", None), Some((Some(0), false)));
     assert_eq!(decided("other.example", None), None);
     assert_eq!(decided("other.example", Some(&[ip("10.0.0.1"), ip("192.0.2.1")])), Some((Some(2), true)));
-    // What a rule asked for is seen by later rules, not by earlier ones.
+    // Addresses that a rule asked for are seen by later rules, not by earlier ones.
     assert_eq!(decided("other.example", Some(&[ip("10.0.0.1")])), Some((Some(3), true)));
     assert_eq!(decided("other.example", Some(&[])), Some((None, true)));
 }
@@ -92,7 +92,7 @@ fn rules_that_cannot_be_compiled() {
     assert_eq!(problem(regex), "t:1: bad or too large regular expression: (");
 }
 
-/// What the router says under the rules of an access list: allowed or not, or that it depends on addresses.
+/// The router's verdict under the rules of an access list: allowed or not, or that it depends on addresses.
 fn judged(router: &Router, host: &Host, ips: Option<&[IpAddr]>) -> Judgement {
     let target = Target { host: host.clone(), port: 1 };
     match router.decide(&query(&target), ips) {

@@ -9,7 +9,7 @@ use adit_proto::wire::Host;
 
 use super::{Decision, Node, Outcome, Query, Router, Table, find};
 
-/// What is known of a matcher.
+/// Truth of a matcher, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Truth {
     No,
@@ -123,7 +123,7 @@ impl<'r, 'q> Walk<'r, 'q> {
         Outcome::Decided(Decision { verdict, rule, judged })
     }
 
-    /// What is known of a node.
+    /// Truth of a node, as far as it is known.
     pub(super) fn truth(&self, node: Node) -> Truth {
         let router = self.router;
         match node {
@@ -184,7 +184,7 @@ impl<'r, 'q> Walk<'r, 'q> {
         })
     }
 
-    /// What is compared with the rules, for messages.
+    /// The name that is compared with the rules, for messages.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -194,7 +194,7 @@ impl<'r, 'q> Walk<'r, 'q> {
         self.addresses.filter(|_| self.asked)
     }
 
-    /// What is asked.
+    /// The request.
     pub(super) fn query(&self) -> &Query<'q> {
         self.query
     }

@@ -1,4 +1,4 @@
-//! What one user has used and may use; every core adds to it.
+//! Counters and limits of one user; every core adds to them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What outlives the process.
+/// The part that outlives the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) up: u64,
@@ -107,7 +107,7 @@ impl PartialEq for Account {
     }
 }
 
-/// What [`Account::grant`] says.
+/// Answer of [`Account::grant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grant {
     /// So many bytes are reserved, at least 1.
@@ -188,7 +188,7 @@ impl Account {
         Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != 0)
     }
 
-    /// What is to outlive the process.
+    /// The part that is to outlive the process.
     pub(crate) fn record(&self) -> Record {
         Record {
             base: self.base.load(Ordering::Relaxed),
@@ -217,7 +217,7 @@ impl Account {
         let Some(first) = self.limits().reset_day else { return };
         let period = Day::of(unix_s).period(first).into();
         let before = self.period.fetch_max(period, Ordering::Relaxed);
-        // An account that had no periods goes on with what it has; a clock that is set back gives nothing away.
+        // An account that had no periods keeps its counters; a clock that is set back gives nothing away.
         if before != 0 && period > before {
             self.base.store(self.traffic.up.value() + self.traffic.down.value(), Ordering::Relaxed);
             self.spent.store(0, Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl Account {
         }
     }
 
-    /// Whether the user is to be cut off, whatever it does.
+    /// The limit by which the user is to be cut off, if there is one.
     pub(crate) fn over(&self) -> Option<Limit> {
         if self.is_removed.load(Ordering::Relaxed) {
             return Some(Limit::Removed);
@@ -260,7 +260,7 @@ impl Account {
         Ok(())
     }
 
-    /// What has begun by [`Account::enter`] is over.
+    /// Ends what [`Account::enter`] has begun.
     pub(super) fn leave(&self, source: IpAddr, connections: u32) {
         self.open.fetch_sub(connections, Ordering::Relaxed);
         if self.limits().addresses.is_none() {
@@ -330,7 +330,7 @@ impl Account {
 
     /// Has the counters written at once when nothing of the quota is left, so that a kill does not give any of it back.
     fn tell(&self, quota: u64) {
-        // What is reserved may still be given back.
+        // Reserved bytes may still be given back.
         if self.used() >= quota
             && !self.is_told.swap(true, Ordering::Relaxed)
             && let Some(alarm) = &self.alarm

@@ -1,4 +1,4 @@
-//! Who has come from where: what makes a known user cheap to recognise.
+//! Sources of known users: they make a known user cheap to recognise.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

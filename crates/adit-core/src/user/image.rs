@@ -33,7 +33,7 @@ const FINGERPRINT: &str = "adit 2026-11 state file credential";
 /// Longest file, in bytes: some 400,000 users.
 pub(super) const MAX_LEN: usize = 64 << 20;
 
-/// What tells one user of a configuration from the others.
+/// Identity of one user of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UserKey {
     /// Name of the inbound.
@@ -64,7 +64,7 @@ pub(super) struct Saved {
     pub(super) day: u32,
 }
 
-/// What a state file holds.
+/// Contents of a state file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Image {
     pub(super) generation: u64,

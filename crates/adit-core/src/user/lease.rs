@@ -21,7 +21,7 @@ pub(crate) struct Lease {
     source: IpAddr,
     /// 1, or 0 for a flow of datagrams.
     connections: u32,
-    /// What each direction waits for while its rate is used up.
+    /// The pause of each direction while its rate is used up.
     pauses: [RefCell<Option<Pause>>; 2],
 }
 

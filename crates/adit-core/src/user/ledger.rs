@@ -20,10 +20,10 @@ use super::lmdb;
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::notice::Notice;
 
-/// How often counters are written.
+/// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long the record of a user that is gone is kept, in days: a billing period that ends meanwhile, and a key that is
-/// put back.
+/// Time for which the record of a removed user is kept, in days: enough for a billing period that ends meanwhile, and for
+/// a key that is put back.
 const KEPT_DAYS: u32 = 92;
 const DAY_S: u64 = 86_400;
 
@@ -103,7 +103,7 @@ impl Ledger {
         }
     }
 
-    /// A ledger over the state file at `path`. Where there is none yet, users take their counters over from the store of
+    /// A ledger over the state file at `path`. If there is none yet, users take their counters over from the store of
     /// earlier versions at `earlier`, which stays as it is.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Book {
             file.save(&image)?;
         }
         self.image = image;
-        // An account that nobody else holds counts no more. What it had is saved.
+        // An account that has no other holder counts no more. Its counters are saved.
         self.live.retain(|_, account| Arc::strong_count(account) > 1);
         Ok(())
     }

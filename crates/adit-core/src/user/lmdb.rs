@@ -180,7 +180,7 @@ pub(super) mod tests {
         })
     }
 
-    /// What the fixtures hold for number `n`.
+    /// The record of number `n` in the fixtures.
     fn record(n: u64) -> Record {
         Record { up: n * 1_000_003, down: n * 7, requests: n, base: n * 3, period: n % 2 * 24_323 }
     }

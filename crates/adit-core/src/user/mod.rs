@@ -1,4 +1,4 @@
-//! Users of inbounds, whatever the protocol: what they have used, and what they may use.
+//! Users of inbounds of every protocol: their counters and their limits.
 //!
 //! ```text
 //!   Ledger ── Account (one per user, all cores) ── Lease (one per connection) ── the relay asks before it reads
@@ -9,7 +9,7 @@
 //! A new port keeps them, a new key begins anew. Each configuration has a state file of its own (`state`, `image`); the
 //! store of earlier versions, one for all, is read once (`lmdb`).
 //!
-//! Counters are added to as bytes move, by whatever path they take. A limit is asked before bytes are read, so that a
+//! Counters are added to as bytes move, on every path. A limit is asked before bytes are read, so that a
 //! flow stops at its limit, and not behind it: a [`Grant`] is reserved, the read brings at most that much, and what it
 //! did not bring is given back.
 

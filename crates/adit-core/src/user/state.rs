@@ -52,7 +52,7 @@ pub(super) struct StateFile {
     bytes: Vec<u8>,
 }
 
-/// What opening has found.
+/// Result of opening the file.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: StateFile,
@@ -60,7 +60,7 @@ pub(super) struct Opened {
     pub(super) image: Option<Image>,
     /// There was no state file of any kind.
     pub(super) is_first: bool,
-    /// What a person should know.
+    /// A warning for the operator.
     pub(super) warning: Option<String>,
 }
 
@@ -125,7 +125,7 @@ impl StateFile {
     /// Replaces the image on disk. When this returns, it survives a loss of power.
     ///
     /// # Errors
-    /// What the system refuses. The images that were there before are whole then.
+    /// The system's error. The images that were there before are whole then.
     pub(super) fn save(&mut self, image: &Image) -> io::Result<()> {
         image.emit(&mut self.bytes);
         let new = suffixed(&self.path, ".new");

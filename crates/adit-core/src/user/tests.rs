@@ -519,7 +519,7 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
     assert!(waiting <= 4 * 2 + 4 && refused >= 180, "{waiting} wait, {refused} are refused");
 }
 
-/// What a trial of 10,000 keys costs, and what a known user costs beside it: prints the figures of docs/snell.md.
+/// Cost of a trial of 10,000 keys, and of a known user beside it: prints the figures of docs/snell.md.
 #[test]
 #[ignore = "measures for some seconds"]
 fn ten_thousand_users() {

@@ -1,11 +1,11 @@
-//! Whose key opens a client's first bytes, where each user has one of its own.
+//! Finds the user whose key opens a client's first bytes, if each user has a key of its own.
 //!
-//! The keys of those who have come from the same source are tried on the spot. Anybody else costs a key derivation for
+//! Keys of users who have come from the same source are tried on the spot. Any other client costs a key derivation for
 //! each user, which is done on a thread that never takes more than a quarter of a core, with a short queue in front:
-//! who finds it full meets the same silence as who has no key.
+//! a client that finds it full meets the same silence as a client without a key.
 //!
-//! Where a client's first bytes have the shape of few keys (version 6), those keys come first: their owner costs a
-//! derivation or some, and what a port of several versions could be besides is not tried before.
+//! If a client's first bytes have the shape of few keys (version 6), those keys come first: their owner costs a
+//! few derivations, and the other versions of a shared port are not tried before.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -71,7 +71,7 @@ struct Queue {
 struct Job {
     source: IpAddr,
     first: Box<[u8]>,
-    /// What has been tried: everything before, and these.
+    /// The candidates that have been tried: all before this index, and these.
     from: usize,
     skip: Vec<u32>,
     /// Gone with the client.
@@ -79,7 +79,7 @@ struct Job {
     answer: OrderSender<Seen>,
 }
 
-/// What a trial has shown.
+/// Result of a trial.
 #[derive(Debug)]
 pub(crate) enum Seen {
     /// The first header opens with this user's key.
@@ -88,7 +88,7 @@ pub(crate) enum Seen {
     Nothing(usize),
 }
 
-/// Where the work on a job stands.
+/// Progress of a job.
 #[derive(Debug)]
 struct Course {
     /// Candidates that the first bytes look like, to be tried first.
@@ -283,7 +283,7 @@ impl Trial {
         None
     }
 
-    /// How many candidates a client's first bytes have tried up to the one that opens, or in vain.
+    /// Number of candidates that a client's first bytes have tried up to the one that opens, or in vain.
     #[cfg(test)]
     pub(super) fn cost(&self, first: &[u8]) -> usize {
         let (answer, _answers) = rt::orders();

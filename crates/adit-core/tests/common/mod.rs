@@ -114,7 +114,7 @@ pub(crate) fn expect_end(mut stream: &TcpStream) {
     assert!(rest.is_empty(), "{} bytes before the end", rest.len());
 }
 
-/// Expects a reset, whatever comes before it.
+/// Expects a reset, after any bytes.
 pub(crate) fn expect_reset(mut stream: &TcpStream) {
     let mut block = [0; 4096];
     loop {
@@ -224,7 +224,7 @@ pub(crate) fn echo(mut stream: TcpStream) {
     }
 }
 
-/// What a client does and what a server expects.
+/// The obfs that a client uses and a server expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obfs {
     Off,
@@ -232,13 +232,13 @@ pub(crate) enum Obfs {
     Tls,
 }
 
-/// How a pair of proxies is configured.
+/// Configuration of a pair of proxies.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) psk: &'static str,
-    /// What the server takes.
+    /// Versions that the server takes.
     pub(crate) versions: SnellVersions,
-    /// What the client speaks.
+    /// Version that the client speaks.
     pub(crate) version: SnellVersion,
     pub(crate) obfs: Obfs,
     pub(crate) reuse: bool,

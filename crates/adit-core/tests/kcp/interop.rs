@@ -14,7 +14,7 @@ use crate::support::{
 
 const SIZES: [usize; 3] = [1, 30_000, 2_000_000];
 
-/// What Debian's program knows: all but those that came later.
+/// Methods that Debian's program knows: all but those that came later.
 fn crypts() -> impl Iterator<Item = Method> {
     Method::ALL.into_iter().filter(|crypt| !matches!(crypt, Method::Null | Method::Aes128Gcm))
 }

@@ -19,7 +19,7 @@ use crate::support::{
 const DELAY: Duration = Duration::from_millis(20);
 /// One packet in so many is lost.
 const LOSE: u64 = 33;
-/// What is repaired takes no longer to show.
+/// Time within which every repair shows.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Leads one client's datagrams to `server` and back, late and with losses, until the process ends.
@@ -75,7 +75,7 @@ fn measured(version: Version) -> Kcp {
     Kcp { version: Some(version), parity: KcpParity::Measured, ..kcp(Method::Aes128) }
 }
 
-/// What kcptun is told: its usual parity, or none.
+/// Options for kcptun: its usual parity, or none.
 fn theirs(version: Version, parity: bool) -> Kcp {
     let parity = if parity { KcpParity::Fixed(Shards::USUAL) } else { KcpParity::Off };
     Kcp { parity, ..measured(version) }

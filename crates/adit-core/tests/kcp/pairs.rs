@@ -146,7 +146,7 @@ fn a_reader_that_stands_still_stops_nobody_else() {
 fn all_sessions_together_hold_no_more_than_the_process_may() {
     const MOST: usize = 16 << 20;
     let kcp = Kcp { stream_buffer: Some(8 << 20), ..kcp(Method::Xor) };
-    // What a connection begins with says how it is served.
+    // The first bytes of a connection say how it is served.
     let target = service(|mut stream| {
         static HELD: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
         let mut order = [0];
@@ -226,7 +226,7 @@ fn a_limited_rate_is_kept() {
     servers.end();
 }
 
-/// What was written before a drain arrives, although it waits in the session when the connection is over.
+/// Data that was written before a drain arrives, although it waits in the session when the connection is over.
 #[test]
 fn a_drain_sends_what_waits() {
     let source = service(|mut stream| {

@@ -32,7 +32,7 @@ use quinn_proto::{
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-/// What one connection moves in each direction.
+/// Bytes that one connection moves in each direction.
 const LEN: usize = 1 << 20;
 
 /// One end: a state machine of QUIC on a plain socket.

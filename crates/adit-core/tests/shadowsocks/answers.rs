@@ -1,4 +1,4 @@
-//! Answers that come again, from whoever sits between client and server.
+//! Answers that come again, from an attacker between client and server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

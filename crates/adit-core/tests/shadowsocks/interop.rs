@@ -12,7 +12,7 @@ use crate::support::{
     round_trip_without_end, run_clients, run_datagram_clients, run_servers, server,
 };
 
-/// What shadowsocks-libev 3.3.5 can do as Debian builds it.
+/// Methods of shadowsocks-libev 3.3.5 as Debian builds it.
 const LIBEV: &[&str] = &[
     "rc4-md5",
     "aes-128-gcm",

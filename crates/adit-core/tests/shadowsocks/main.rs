@@ -1,4 +1,4 @@
-//! Shadowsocks over loopback: our own ends against each other, against strangers, behind plugins, and against the
+//! Shadowsocks over loopback: our own ends against each other, against unauthenticated peers, behind plugins, and against the
 //! programs that are replaced (`--ignored`; missing ones are named and skipped).
 
 #![forbid(unsafe_code)]
@@ -12,5 +12,5 @@ mod interop;
 mod pairs;
 mod plugins;
 mod relay;
-mod strangers;
 mod support;
+mod unauthenticated;

@@ -54,7 +54,7 @@ fn an_end_without_a_byte_carries_the_request() {
 }
 
 #[test]
-fn disguises() {
+fn obfs_modes() {
     let echo = Service::echo();
     for name in ["2022-blake3-chacha20-poly1305", "chacha20-ietf-poly1305", "aes-128-cfb"] {
         let (m, p) = (method(name), password(method(name), 1));
@@ -64,8 +64,8 @@ fn disguises() {
             server
         });
         let servers = run_servers(servers);
-        let disguises = [ObfsClient::Http("a.example".into()), ObfsClient::Tls("a.example".into())];
-        let clients = addrs(&servers).into_iter().zip(disguises).map(|(addr, obfs)| {
+        let modes = [ObfsClient::Http("a.example".into()), ObfsClient::Tls("a.example".into())];
+        let clients = addrs(&servers).into_iter().zip(modes).map(|(addr, obfs)| {
             let mut client = client(addr, m, &p);
             client.cover = ClientCover::Obfs(obfs);
             client
@@ -106,8 +106,8 @@ fn users_are_told_apart_and_counted() {
             .collect();
         assert_eq!(counted, [("alice".into(), 1, 10, 10), ("bob".into(), 2, 3200, 3200)]);
         // The third has a key that the server does not know: nothing comes back, and nothing is said.
-        let mut stranger = connect(ports[2]);
-        stranger.write_all(b"hello").unwrap();
+        let mut prober = connect(ports[2]);
+        prober.write_all(b"hello").unwrap();
         crate::support::wait_refused(&servers, "authentication", 1);
     }
 }

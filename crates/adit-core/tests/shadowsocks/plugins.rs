@@ -1,5 +1,5 @@
 //! Plugins of SIP003 in both directions: our two ends with Debian's programs between them, and each of these programs
-//! against the disguises that are built in.
+//! against the built-in obfs.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

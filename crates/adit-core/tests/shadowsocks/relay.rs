@@ -103,7 +103,7 @@ fn what_is_passed_on_is_counted_for_the_server_that_it_goes_to() {
 }
 
 #[test]
-fn who_names_no_server_is_a_stranger() {
+fn a_client_that_names_no_server_is_refused_in_silence() {
     let echo = Service::echo();
     let m = method("2022-blake3-aes-128-gcm");
     let [own, user, other] = [1, 2, 3].map(|seed| password(m, seed));

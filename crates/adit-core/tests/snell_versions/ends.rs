@@ -1,4 +1,4 @@
-//! How strangers are left, measured: bytes that came back, FIN or RST, and after how long.
+//! The end of unauthenticated connections, measured: bytes that came back, FIN or RST, and after how long.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use adit_config::model::SnellVersion;
 
 use crate::common::{Pattern, Setup, Target, connect, exchange, wait_for, within};
-use crate::strangers::{recorder, servers};
+use crate::unauthenticated::{recorder, servers};
 use crate::{RAW, UNSHAPED, V6, only};
 
 /// Ends of one server may differ by so much on a machine that has other things to do.
 const SPREAD: Duration = Duration::from_secs(5);
 
-/// What one stranger has seen.
+/// The reaction that one probe has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     bytes: usize,
@@ -55,7 +55,7 @@ fn probe(server: SocketAddr, bytes: &[u8]) -> Seen {
     Seen { bytes: received, end, after: since.elapsed() }
 }
 
-/// What a client says and hears when it talks to the server at `addr`.
+/// The bytes that a client sends and receives when it talks to the server at `addr`.
 fn record(setup: &Setup, addr: SocketAddr) -> [Vec<u8>; 2] {
     let reuse = setup.version.fixed_reuse().unwrap_or(false);
     let (tap, recorded) = recorder(addr);
@@ -66,8 +66,8 @@ fn record(setup: &Setup, addr: SocketAddr) -> [Vec<u8>; 2] {
     recorded.lock().unwrap().clone()
 }
 
-/// Every kind of stranger that a server of `setup` at `addr` may meet, by name.
-fn strangers(setup: &Setup, addr: SocketAddr) -> Vec<(String, Vec<u8>)> {
+/// Every kind of probe that a server of `setup` at `addr` may meet, by name.
+fn probes(setup: &Setup, addr: SocketAddr) -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<(String, Vec<u8>)> = [0, 1, 16, 38, 39, 40, 100, 300, 1460, 70_000]
         .map(|len| (format!("garbage of {len}"), Pattern::bytes(len as u64, len)))
         .into();
@@ -104,23 +104,23 @@ fn strangers(setup: &Setup, addr: SocketAddr) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-#[ignore = "waits for the deadline of strangers, up to three minutes"]
-fn every_stranger_is_left_alike() {
+#[ignore = "waits for the deadline of unauthenticated connections, up to three minutes"]
+fn every_probe_meets_the_same_silence() {
     within(400, || {
         let rows: Vec<_> = servers()
             .into_iter()
             .map(|(name, setup)| {
                 let server = setup.server();
-                let strangers = strangers(&setup, server.addr);
-                (name, server, strangers)
+                let sent = probes(&setup, server.addr);
+                (name, server, sent)
             })
             .collect();
         let measured: Vec<(String, Vec<(String, Seen)>)> = thread::scope(|scope| {
             let probes: Vec<_> = rows
                 .iter()
-                .map(|(name, server, strangers)| {
+                .map(|(name, server, sent)| {
                     let addr = server.addr;
-                    let probes: Vec<_> = strangers
+                    let probes: Vec<_> = sent
                         .iter()
                         .map(|(what, bytes)| (what.clone(), scope.spawn(move || probe(addr, bytes))))
                         .collect();
@@ -149,12 +149,12 @@ fn every_stranger_is_left_alike() {
 
 /// The table above is worth something only if its rows are what they say.
 #[test]
-fn strangers_are_what_their_names_say() {
+fn probes_are_what_their_names_say() {
     within(100, || {
         let setup = only(SnellVersion::V4);
         let setup = Setup { half_close: adit_config::model::HalfClose::On, ..setup };
         let server = setup.server();
-        let all = strangers(&setup, server.addr);
+        let all = probes(&setup, server.addr);
         let names: std::collections::BTreeSet<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names.len(), all.len());
         assert!(all.len() > 18, "{names:?}");

@@ -25,7 +25,7 @@ struct SingBox {
     _peer: Peer,
 }
 
-/// What its configuration says of a version; `as_client` since it is called 4 there and 5 in servers.
+/// The fields of its configuration for a version; `as_client` since it is called 4 there and 5 in servers.
 fn fields(version: SnellVersion, as_client: bool) -> String {
     match version.mode() {
         Some(mode) => format!(r#""version":6,"mode":"{}""#, mode.name()),

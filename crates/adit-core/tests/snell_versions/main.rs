@@ -1,4 +1,4 @@
-//! Snell in every version that is not the default: among ourselves, against strangers, and with sing-box.
+//! Snell in every version that is not the default: among ourselves, against unauthenticated peers, and with sing-box.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
@@ -13,7 +13,7 @@ mod ends;
 mod interop;
 mod interop_old;
 mod pairs;
-mod strangers;
+mod unauthenticated;
 
 use adit_config::model::{SnellMode, SnellVersion, SnellVersions};
 use common::Setup;

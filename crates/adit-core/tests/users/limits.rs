@@ -1,4 +1,4 @@
-//! What a limit stops, and when.
+//! The connections that a limit stops, and the time when it does.
 
 use std::io::Read;
 use std::net::TcpStream;

@@ -11,7 +11,7 @@ mod common;
 mod interop;
 mod limits;
 mod pairs;
-mod strangers;
+mod unauthenticated;
 
 use std::net::SocketAddr;
 
@@ -36,12 +36,12 @@ fn unlimited(names: &[&'static str]) -> Users {
     users(&names.iter().map(|name| (*name, UserLimits::default())).collect::<Vec<_>>())
 }
 
-/// What tells a user from others.
+/// The key of a user.
 fn key(name: &str) -> String {
     format!("the own key of {name}")
 }
 
-/// How a server tells users apart.
+/// The way in which a server identifies users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     /// By client ids.
@@ -82,7 +82,7 @@ fn of(version: SnellVersion) -> Setup {
     }
 }
 
-/// What a server says of a user.
+/// Status of a user on a server.
 fn status(server: &Proxy, name: &str) -> UserStatus {
     let users = server.running().status().inbounds.remove(0).users;
     users.into_iter().find(|user| user.name == name).unwrap()

@@ -7,7 +7,7 @@ use crate::{SCHEMES, Scheme, client, of, server, status, unlimited};
 
 const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
 
-/// Answers with a pattern of its own, whatever comes.
+/// Answers any request with a pattern of its own.
 fn answering(up: usize, down: usize) -> Target {
     Target::new(move |stream| {
         expect_pattern(&stream, 1, up);

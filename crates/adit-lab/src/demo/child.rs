@@ -27,7 +27,7 @@ const KEPT: usize = 10;
 /// A running process. Dropping it ends it.
 pub(super) struct Running {
     child: Child,
-    /// Where it listens.
+    /// Address that it listens on.
     pub(super) address: SocketAddr,
     lines: Lines,
 }

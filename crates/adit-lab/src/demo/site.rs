@@ -39,7 +39,7 @@ to download</li>
 
 /// The running site. It ends with the process; dropped, it accepts nothing more.
 pub(super) struct Site {
-    /// Where it listens.
+    /// Address that it listens on.
     pub(super) address: SocketAddr,
     shared: Arc<Shared>,
 }

@@ -63,7 +63,7 @@ pub struct Counts {
     pub delivered: u64,
     /// Those that left a millisecond after their time or later.
     pub late: u64,
-    /// How late the latest left, in microseconds.
+    /// Greatest delay of a departure, in microseconds.
     pub latest_us: u64,
     /// Packets that the interface did not take.
     pub refused: u64,
@@ -144,7 +144,7 @@ pub struct Emulator {
     down: Arc<Shared>,
     stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Where the other ends of the interfaces are, if these are pairs.
+    /// Namespace of the other ends of the interfaces, if these are pairs.
     _middle: Option<Namespace>,
 }
 
@@ -323,7 +323,7 @@ struct Direction<'f> {
     header: usize,
     link: Link<Packet>,
     turn: Duration,
-    /// How long what is read has waited at most.
+    /// Longest time that a packet has waited after it was read.
     waited: Duration,
     buffer: Vec<u8>,
 }

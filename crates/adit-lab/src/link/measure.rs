@@ -90,7 +90,7 @@ impl Measure {
         }
     }
 
-    /// How long it takes, roughly, on a link of 100 ms.
+    /// Rough duration on a link of 100 ms.
     #[must_use]
     pub fn estimate(self, sizes: &Sizes) -> Duration {
         let start = Duration::from_secs(4);
@@ -272,7 +272,7 @@ impl Meter {
     }
 }
 
-/// How many pings.
+/// Number of pings.
 #[derive(Clone, Copy)]
 enum Pings {
     Count(usize),

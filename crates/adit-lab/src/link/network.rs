@@ -59,7 +59,7 @@ impl Namespace {
         thread::scope(|scope| scope.spawn(enter).join().map_err(|_| anyhow!("work in a network panicked"))?)
     }
 
-    /// Where children of this process find it.
+    /// Path by which children of this process find it.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
@@ -78,9 +78,9 @@ pub fn enter(path: &Path) -> Result<()> {
 /// The two networks; nothing joins them yet.
 #[derive(Debug)]
 pub struct Network {
-    /// Where the calling thread is.
+    /// Namespace of the calling thread.
     pub near: Namespace,
-    /// Where servers and the target are.
+    /// Namespace of servers and the target.
     pub far: Namespace,
 }
 

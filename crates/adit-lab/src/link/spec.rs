@@ -31,7 +31,7 @@ pub struct Spec {
     pub reorder: (f64, Duration),
     /// Share of packets that come twice.
     pub duplicates: f64,
-    /// Where the random numbers begin.
+    /// Start of the random numbers.
     pub seed: u64,
     /// Largest packet, IP header included.
     pub mtu: u32,

@@ -1,8 +1,8 @@
-//! Active probes of a server: what it does with bytes that no honest client sends.
+//! Active probes of a server: its reaction to bytes that no honest client sends.
 //!
 //! Lengths and thresholds (Frolov and others, NDSS 2020, "Detecting Probe-resistant Proxies"), replays of a recorded first
 //! flight, whole and changed (Alice and others, IMC 2020, "How China Detects and Blocks Shadowsocks"), and reflection of
-//! what the server itself had sent.
+//! bytes that the server itself had sent.
 
 pub mod reaction;
 pub mod recording;
@@ -28,18 +28,18 @@ const ONE_BY_ONE: usize = 300;
 /// Two reactions that come further apart than this, and than half of the longer one, are two kinds.
 const APART: Duration = Duration::from_secs(1);
 
-/// How much is probed.
+/// Extent of the probes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Connections for each probe.
     pub connections: usize,
-    /// How long a server is watched behind the last byte.
+    /// Time for which a server is watched behind the last byte.
     pub patience: Duration,
     /// Lengths of random bytes.
     pub lengths: Vec<usize>,
     /// Connections at once.
     pub at_once: usize,
-    /// Where random bytes start: a server that remembers what it saw must not know them.
+    /// Start of the random bytes: a server that remembers earlier bytes must not know them.
     pub seed: u64,
 }
 
@@ -179,7 +179,7 @@ pub struct Row {
     pub sent: usize,
     /// The outcome.
     pub tally: Tally,
-    /// How often the server went on to the target that the replayed request names, where that can be told.
+    /// Number of times that the server went on to the target of the replayed request, if that can be told.
     pub dialled: Option<u64>,
     #[serde(skip)]
     reactions: Vec<Reaction>,

@@ -32,7 +32,7 @@ impl Shape {
     }
 }
 
-/// How a connection stood when the prober had seen enough.
+/// State of a connection when the prober had seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
@@ -49,7 +49,7 @@ pub enum End {
 /// The server's reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reaction {
-    /// How it ended.
+    /// Its end.
     pub end: End,
     /// From the last byte sent until the end that the server chose, or until the prober stopped waiting.
     pub after: Duration,
@@ -85,7 +85,7 @@ struct Probing {
 }
 
 impl Probing {
-    /// How much was sent, and the end if it came meanwhile.
+    /// Number of bytes that were sent, and the end if it came meanwhile.
     fn send(&mut self, shape: &Shape) -> (usize, Option<End>) {
         self.stream.set_nodelay(true).ok();
         self.stream.set_write_timeout(Some(self.patience)).ok();

@@ -122,7 +122,7 @@ impl Probed {
     }
 }
 
-/// How many bytes the server took before it ended the connection, if it did so before it had all.
+/// Number of bytes that the server took before it ended the connection, if it did so before it had all.
 fn early(row: &Row) -> Option<(usize, usize)> {
     row.tally.closed_at.filter(|(least, _)| *least < ONE_BY_ONE)
 }

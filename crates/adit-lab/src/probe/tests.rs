@@ -7,8 +7,8 @@ use socket2::SockRef;
 
 use super::*;
 
-/// A server that reads until it has 39 bytes and ends then; what it has not read makes the kernel reset. It answers and
-/// counts every stream that begins with the recorded bytes, and what it answers itself is like anything else.
+/// A server that reads until it has 39 bytes and ends then; unread bytes make the kernel reset. It answers and
+/// counts every stream that begins with the recorded bytes, and its own answers are like anything else.
 fn threshold_server(dialled: &Arc<AtomicU64>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

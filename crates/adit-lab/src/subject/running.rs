@@ -22,7 +22,7 @@ use crate::process;
 /// A running subject. Dropping it kills every process of it and removes its files.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the load goes.
+    /// Address for the load.
     pub address: SocketAddr,
     /// The protocol that listens there.
     pub entry: Entry,

@@ -12,7 +12,7 @@ use super::{Programs, Subject, password};
 /// The role of processes at the far end of a link.
 pub(super) const SERVER: &str = "server";
 
-/// Where a port of a process with that role is reached.
+/// Address of a port of a process with that role.
 pub(super) fn address(role: &str, port: u16, programs: &Programs) -> SocketAddr {
     if role == SERVER { SocketAddr::from((programs.host(), port)) } else { loopback(port) }
 }

@@ -30,7 +30,7 @@ pub enum Kind {
 pub struct Datagram {
     /// Its treatment.
     pub kind: Kind,
-    /// Which flow it belongs to, below [`MAX_FLOWS`].
+    /// The flow that it belongs to, below [`MAX_FLOWS`].
     pub flow: u32,
     /// Its place in the flow.
     pub number: u64,

@@ -173,7 +173,7 @@ pub(super) fn voice_time(sizes: &Sizes) -> Duration {
     }
 }
 
-/// How regularly a voice-like flow arrives while a bulk flow runs.
+/// Regularity of a voice-like flow while a bulk flow runs.
 pub(super) fn jitter(way: &Way, len: usize, sizes: &Sizes) -> Result<Values> {
     let epoch = Instant::now();
     let sink = way.sink(Reading::Prompt, epoch)?;

@@ -17,7 +17,7 @@ use crate::subject::Entry;
 /// Largest datagram of the lab, wrapping included.
 pub const MAX_LEN: usize = 2048;
 
-/// Where flows enter, and where they lead.
+/// Address at which flows enter, and their target.
 #[derive(Debug, Clone)]
 pub struct Way {
     /// The subject's entry.

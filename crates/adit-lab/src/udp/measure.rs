@@ -36,7 +36,7 @@ pub enum Measure {
     Idle,
 }
 
-/// How much of everything.
+/// Amounts of everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sizes {
     /// Time over which datagrams count.
@@ -163,7 +163,7 @@ impl Measure {
         }
     }
 
-    /// How long it takes, roughly.
+    /// Rough duration.
     #[must_use]
     pub fn estimate(self, sizes: &Sizes) -> Duration {
         match self {

@@ -22,7 +22,7 @@ const PRECISION: f64 = 0.03;
 /// A source that reaches less than this part of the rate is the limit itself.
 const SOURCE_KEEPS: f64 = 0.95;
 
-/// How often a rate is tried before it counts as too high.
+/// Number of tries of a rate before it counts as too high.
 const TRIES: usize = 3;
 
 /// The result of a run at one rate.
@@ -241,7 +241,7 @@ pub(super) fn overload(running: &Running, way: &Way, len: usize, sizes: &Sizes) 
     Ok(values)
 }
 
-/// Who knows of how many losses.
+/// Counts of losses, by the place that knows them.
 struct Losses {
     /// The kernel, at the subject's sockets. A message that it had merged counts once.
     kernel: f64,

@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_millis(600);
 /// Largest number of a datagram that is remembered: two minutes of the fastest flow seen so far, in 64 MiB.
 const MAX_NUMBER: u64 = 1 << 29;
 
-/// How the sink reads.
+/// The way in which the sink reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// Looks every half millisecond: it never sleeps in the kernel, so that no relay pays for waking it.
@@ -74,7 +74,7 @@ impl Tally {
         }
     }
 
-    /// How many of the numbers `from..to` came.
+    /// Number of the numbers `from..to` that came.
     #[must_use]
     pub fn between(&self, from: u64, to: u64) -> u64 {
         let came = |number: &u64| {

@@ -103,9 +103,9 @@ pub fn exemptions(first: &[u8]) -> Vec<Exemption> {
 pub struct Finding {
     /// First packets that were looked at.
     pub connections: usize,
-    /// How many no exemption saves.
+    /// Number of first packets that no exemption saves.
     pub not_exempt: usize,
-    /// How many each exemption holds for; several may hold for one.
+    /// Number of first packets for each exemption; several may hold for one.
     pub exempt: BTreeMap<Exemption, usize>,
     /// Bits per byte: least and most.
     pub bits: Option<(f64, f64)>,
@@ -156,7 +156,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Which server is probed, and how much.
+/// The server that is probed, and the extent of the probes.
 #[derive(Debug, ClapArgs)]
 struct Probing {
     /// Probe this server, which must be yours to probe; what a capture shows of its connections is sent again.

@@ -59,7 +59,7 @@ pub struct Direction {
     mss: Option<usize>,
 }
 
-/// How far a side of a TCP connection has sent.
+/// Progress of a side of a TCP connection in sending.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     /// One past the highest byte.
@@ -163,7 +163,7 @@ impl Direction {
 pub struct Flow {
     /// `tcp` or `udp`.
     pub protocol: &'static str,
-    /// Who sent the SYN, or was seen first.
+    /// The side that sent the SYN, or was seen first.
     pub client: SocketAddr,
     /// The other one.
     pub server: SocketAddr,

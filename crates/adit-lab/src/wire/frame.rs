@@ -89,9 +89,9 @@ pub struct Tcp {
 /// A packet of TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Who sent it.
+    /// Its sender.
     pub from: SocketAddr,
-    /// Where to.
+    /// Its destination.
     pub to: SocketAddr,
     /// Its payload.
     pub transport: Transport,

@@ -45,7 +45,7 @@ pub struct Args {
     svg: Option<PathBuf>,
 }
 
-/// Where packets come from.
+/// Source of packets.
 #[derive(Debug, ClapArgs)]
 pub struct Source {
     /// A capture: pcap or pcapng.

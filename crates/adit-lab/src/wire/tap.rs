@@ -52,7 +52,7 @@ impl Tap {
         Ok(Self { port, server: SocketAddr::from((Ipv4Addr::LOCALHOST, to)), kept })
     }
 
-    /// Where it listens.
+    /// Port that it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

@@ -37,7 +37,7 @@ fn closed_port(ip: &str) -> (socket2::Socket, SocketAddr) {
     (socket, addr)
 }
 
-/// A listener whose queue is full, so that the system ignores whoever else wants in.
+/// A listener whose queue is full, so that the system ignores every further connection.
 struct BlackHole {
     addr: SocketAddr,
     _listener: StdListener,

@@ -1,6 +1,6 @@
-//! Who moves bytes next on a core: sparse flows before bulk.
+//! The order in which tasks of a core move bytes: sparse flows before bulk.
 //!
-//! An event loop looks at its sockets between turns. Whatever runs between two looks delays every new connection,
+//! An event loop looks at its sockets between turns. Every task that runs between two looks delays each new connection,
 //! request and datagram. So bulk gets a budget per look; relays that want more wait in line, first in, first out:
 //!
 //! ```text
@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Nothing is said about speed before a turn moved that much.
 const RATED_LEN: u64 = 4 * 1024;
 
-/// What bulk may still do before the next look, and who waits for it.
+/// The rest of the budget for bulk until the next look, and the tasks that wait for it.
 #[derive(Debug, Default)]
 struct Budget {
     spent: Duration,
@@ -196,7 +196,7 @@ struct Loop;
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // What is in line may be dropped after this, and looks for its place then.
+        // A task in line may be dropped after this, and looks for its place then.
         let line = BUDGET.with_borrow_mut(|budget| {
             budget.first += budget.line.len() as u64;
             (budget.spent, budget.turns, budget.refill, budget.has_refill) = (Duration::ZERO, 0, None, false);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_the_line_is_passed_over() {
+    fn a_task_that_leaves_the_line_is_passed_over() {
         let mut budget = Budget::default();
         let places: Vec<u64> = (0..3).map(|_| budget.join(Waker::noop().clone())).collect();
         *budget.place(places[0]).unwrap() = None;

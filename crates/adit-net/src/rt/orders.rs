@@ -8,7 +8,7 @@ pub struct OrderSender<T>(mpsc::UnboundedSender<T>);
 #[derive(Debug)]
 pub struct Orders<T>(mpsc::UnboundedReceiver<T>);
 
-/// A queue of orders. It has no bound of its own: whoever sends waits for what comes of an order before the next.
+/// A queue of orders. It has no bound of its own: a sender waits for the result of an order before the next.
 pub fn orders<T>() -> (OrderSender<T>, Orders<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (OrderSender(sender), Orders(receiver))

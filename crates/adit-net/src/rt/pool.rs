@@ -9,7 +9,7 @@ use adit_proto::buf::RecvBuf;
 const READ_LEN: usize = 256 * 1024;
 /// Length of a chunk's block: one read behind the longest partial unit, with room for what layers add.
 pub const CHUNK_LEN: usize = READ_LEN + 40 * 1024;
-/// What one read brings while chunks are scarce.
+/// Bytes that one read brings while chunks are scarce.
 const SCARCE_READ_LEN: usize = 32 * 1024;
 /// Small vectors that a pool keeps: as many connections as are likely to be busy on one core at a time.
 const KEPT_SMALL: usize = 128;
@@ -88,7 +88,7 @@ impl Pool {
         Some(Chunk { buf, out, home: self.0.clone() })
     }
 
-    /// How many bytes one read should bring at most: all that a chunk holds, or no more than a slow peer may pin
+    /// Bytes that one read should bring at most: all that a chunk holds, or no more than a slow peer may pin
     /// while chunks are scarce.
     pub fn read_len(&self) -> usize {
         if self.is_scarce() { SCARCE_READ_LEN } else { usize::MAX }
@@ -99,7 +99,7 @@ impl Pool {
         self.0.borrow_mut().small.pop().unwrap_or_default()
     }
 
-    /// Takes a vector back, for whoever needs one next.
+    /// Takes a vector back for its next user.
     pub fn put_small(&self, mut small: Vec<u8>) {
         let mut shelf = self.0.borrow_mut();
         if (1..=SMALL_LEN).contains(&small.capacity()) && shelf.small.len() < KEPT_SMALL {

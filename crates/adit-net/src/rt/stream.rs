@@ -39,7 +39,7 @@ enum Kind {
 
 /// A stream that is not a socket of its own. Dropping it closes it.
 ///
-/// The calls are those of [`Stream`]; whoever gets [`Poll::Pending`] is woken.
+/// The calls are those of [`Stream`]; a caller that gets [`Poll::Pending`] is woken.
 pub trait Carried: fmt::Debug {
     /// As [`Stream::poll_readable`].
     ///
@@ -62,7 +62,7 @@ pub trait Carried: fmt::Debug {
     /// Our direction is over, the other stays open.
     fn shutdown_write(&self);
 
-    /// What has been sent may be dropped at the coming close.
+    /// Allows that sent data is dropped at the coming close.
     fn abort_on_close(&self);
 
     /// As [`Stream::peer_is_closed`].
@@ -120,7 +120,7 @@ impl Stream {
     /// Ready once a read would not block, at the end of the stream too.
     ///
     /// # Errors
-    /// What the runtime reports, for instance at shutdown.
+    /// The runtime's error, for instance at shutdown.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.kind {
             Kind::Tcp(tcp) => tcp.poll_read_ready(cx),
@@ -346,7 +346,7 @@ impl Stream {
     }
 }
 
-/// Moves the buffers one after the other by `step`, as far as it goes. What stops it after the first bytes is met again
+/// Moves the buffers one after the other by `step`, as far as it goes. An error after the first bytes is met again
 /// by the next call.
 fn poll_each<B: Deref<Target = [u8]>>(
     buffers: impl Iterator<Item = B>,

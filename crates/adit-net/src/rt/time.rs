@@ -59,7 +59,7 @@ impl FineTimer {
     /// A timer that is not set.
     ///
     /// # Errors
-    /// What the system reports; [`io::ErrorKind::Unsupported`] where it has no such timer.
+    /// The system's error; [`io::ErrorKind::Unsupported`] if it has no such timer.
     pub fn new() -> io::Result<Self> {
         #[expect(deprecated, reason = "sound for a timer that owns its descriptor; the successor is unsafe")]
         AsyncFd::try_with_interest(Timer::new()?, Interest::READABLE).map(Self).map_err(Into::into)
@@ -68,7 +68,7 @@ impl FineTimer {
     /// Sets the timer to `duration` from now. It must not be set while [`FineTimer::poll`] is pending.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set(&mut self, duration: Duration) -> io::Result<()> {
         self.0.get_ref().set(duration)
     }

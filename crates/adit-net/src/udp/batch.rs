@@ -29,15 +29,15 @@ const SPARE: usize = 192 * 1024;
 /// A received datagram in the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram {
-    /// Who sent it; IPv4 never in mapped form.
+    /// Its sender; IPv4 never in mapped form.
     pub from: SocketAddr,
     /// The address of ours that it was sent to, where that is asked for.
     pub to: Option<IpAddr>,
     /// Traffic class, where that is asked for.
     pub class: u8,
-    /// Where it starts in the block.
+    /// Its start in the block.
     pub start: usize,
-    /// Where it ends.
+    /// Its end in the block.
     pub end: usize,
     /// Bytes in front of it that nobody needs.
     pub head: usize,
@@ -84,7 +84,7 @@ impl Batch {
         }
     }
 
-    /// How many datagrams were received last.
+    /// Number of datagrams that were received last.
     pub fn len(&self) -> usize {
         self.datagrams.len()
     }
@@ -106,7 +106,7 @@ impl Batch {
 
     /// A place of `len` bytes behind the slots; `None` when they are used up, until [`Batch::reset_spare`].
     ///
-    /// Calls take bytes one behind the other. What a call got too much goes back with [`Batch::return_spare`].
+    /// Calls take bytes one behind the other. Surplus bytes of a call go back with [`Batch::return_spare`].
     pub fn take_spare(&mut self, len: usize) -> Option<Range<usize>> {
         let start = self.spare_at;
         let end = start.checked_add(len).filter(|end| *end <= self.block.len())?;
@@ -138,7 +138,7 @@ impl Batch {
     /// Bytes that a slot takes.
     pub(super) const SLOT: usize = DATA;
 
-    /// Where slot `at` starts in the block.
+    /// Start of slot `at` in the block.
     pub(super) fn slot_start(at: usize) -> usize {
         at * STRIDE + HEADROOM
     }

@@ -1,4 +1,4 @@
-//! Which datagrams may leave as one message.
+//! Groups datagrams that may leave as one message.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,13 +9,13 @@ use adit_sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
 pub struct Outgoing {
     /// For the caller.
     pub key: u32,
-    /// Where to; not looked at on a connected socket.
+    /// Destination; not looked at on a connected socket.
     pub to: SocketAddr,
     /// The source address, where the socket has several.
     pub from: Option<IpAddr>,
     /// Traffic class; 0 for the socket's own.
     pub class: u8,
-    /// Where it starts in the block.
+    /// Its start in the block.
     pub start: usize,
     /// Its length in bytes, at most 65,535.
     pub len: usize,
@@ -32,7 +32,7 @@ impl Outgoing {
     }
 }
 
-/// How many of the first datagrams may be one message that the kernel cuts every `len` bytes of the first: all for
+/// Number of the first datagrams that may be one message that the kernel cuts every `len` bytes of the first: all for
 /// one destination with one mark, all of one size but the last, which may be shorter, but not empty. At least 1 unless
 /// there are none.
 pub(super) fn group_len(datagrams: &[Outgoing], max_segment: usize) -> usize {

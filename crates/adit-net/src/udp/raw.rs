@@ -58,7 +58,7 @@ fn explain(error: io::Error) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, text)
 }
 
-/// What one core needs to take segments to an address.
+/// The sockets that one core needs to take segments to an address.
 #[derive(Debug)]
 pub struct RawListener {
     socket: socket2::Socket,
@@ -76,7 +76,7 @@ pub struct RawSocket {
     _kernel: Kernel,
 }
 
-/// What holds the port.
+/// The socket that holds the port.
 #[derive(Debug)]
 enum Kernel {
     Listener { _listener: Arc<StdListener> },
@@ -151,7 +151,7 @@ impl RawSocket {
     /// Puts a listener on the current event loop.
     ///
     /// # Errors
-    /// What the runtime reports.
+    /// The runtime's error.
     pub fn from_listener(listener: RawListener) -> io::Result<Self> {
         let RawListener { socket, local, kernel } = listener;
         Self::new(socket, local, true, Kernel::Listener { _listener: kernel })
@@ -225,7 +225,7 @@ impl RawSocket {
     /// As [`super::Socket::set_buffers`].
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set_buffers(&self, len: usize) -> io::Result<()> {
         sys::set_send_buffer(&self.fd, len)?;
         sys::set_receive_buffer(&self.fd, len).map(drop)
@@ -234,7 +234,7 @@ impl RawSocket {
     /// As [`super::Socket::set_traffic_class`].
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
         set_traffic_class(self.fd.get_ref(), self.local.is_ipv6(), class)
     }
@@ -242,7 +242,7 @@ impl RawSocket {
     /// As [`super::Socket::poll_receive`]; the batch is also empty if what came carried no datagrams.
     ///
     /// # Errors
-    /// What the runtime reports, for instance at shutdown.
+    /// The runtime's error, for instance at shutdown.
     pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -277,7 +277,7 @@ impl RawSocket {
             let message = Batch::message(at, meta.len);
             let Some(found) = self.read(&batch.block[message.clone()], &meta) else { continue };
             if found.segment.is_request() {
-                // The numbers of whoever begins anew have nothing to do with those before.
+                // The numbers of a peer that begins anew have nothing to do with those before.
                 flows.by_peer.remove(&found.from);
             }
             let Some(range) = found.segment.datagram() else { continue };
@@ -367,7 +367,7 @@ impl RawSocket {
 struct Found {
     from: SocketAddr,
     to: IpAddr,
-    /// Where it starts in its message.
+    /// Its start in its message.
     start: usize,
     segment: Segment,
 }
@@ -390,7 +390,7 @@ impl Flows {
             return true;
         }
         if self.takes_new && self.by_peer.len() >= MAX_FLOWS {
-            // Whoever opens what it gets has answered by now.
+            // A peer whose datagrams open has been answered by now.
             self.by_peer.retain(|_, entry| entry.is_answered);
         }
         if !self.takes_new || self.by_peer.len() >= MAX_FLOWS {
@@ -404,7 +404,7 @@ impl Flows {
 }
 
 impl Batch {
-    /// Where message `at` of `len` bytes lies in the block.
+    /// Range of message `at` of `len` bytes in the block.
     fn message(at: usize, len: usize) -> Range<usize> {
         let start = Self::slot_start(at);
         start..start + len.min(Self::SLOT)

@@ -19,14 +19,14 @@ use crate::egress;
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;
 
-/// Segments up to this size fit every path that IPv6 allows, whatever the device: if such a message is refused, then
+/// Segments up to this size fit every path that IPv6 allows, on every device: if such a message is refused, then
 /// not for its size.
 const SAFE_SEGMENT: usize = 1200;
 
 /// Errors in a row that one call takes from a socket before it lets others run.
 const MAX_ERRORS: usize = 16;
 
-/// What a socket is able to do; it starts at the best and only ever falls.
+/// Abilities of a socket; it starts at the best and only ever falls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ability {
     /// One message per call.
@@ -37,7 +37,7 @@ pub enum Ability {
     Segments,
 }
 
-/// What became of the datagrams of one [`Socket::send`].
+/// Result of one [`Socket::send`] for its datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Handed to the kernel.
@@ -48,7 +48,7 @@ pub struct Sent {
     pub too_big: usize,
     /// Dropped for another reason of the system's, such as a destination without a route.
     pub failed: usize,
-    /// Where one of the [`Sent::too_big`] was to go, and its length.
+    /// Destination of one of the [`Sent::too_big`], and its length.
     pub too_big_to: Option<(SocketAddr, usize)>,
     /// A destination that an earlier datagram did not reach, as ICMP says.
     pub unreachable: Option<SocketAddr>,
@@ -60,7 +60,7 @@ pub struct Socket {
     fd: AsyncFd<StdSocket>,
     is_v6: bool,
     is_connected: bool,
-    /// Where datagrams come from that say nothing of it, for each family.
+    /// Source address of datagrams that give none, for each family.
     source: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     ability: Cell<Ability>,
     /// Largest segment of a message that is to be cut; 0 below [`Ability::Segments`].
@@ -74,7 +74,7 @@ pub struct Socket {
 pub(super) struct Lost(Cell<u32>);
 
 impl Lost {
-    /// How much it has grown by a message.
+    /// Number by which it has grown with a message.
     pub(super) fn since(&self, meta: &Meta) -> u64 {
         meta.dropped.map_or(0, |dropped| dropped.wrapping_sub(self.0.replace(dropped)).into())
     }
@@ -84,7 +84,7 @@ impl Socket {
     /// Puts a bound socket on the current event loop.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn from_std(socket: StdSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let is_v6 = socket.local_addr()?.is_ipv6();
@@ -116,7 +116,7 @@ impl Socket {
     /// A socket with a port of its own that may send to any address and receive from any.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn open(egress: &Egress) -> io::Result<Self> {
         let v6 = unbound(Domain::IPV6, egress).and_then(|socket| {
             socket.set_only_v6(false)?;
@@ -137,7 +137,7 @@ impl Socket {
     /// A socket that sends to `peer` and receives from it alone.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn connect(peer: SocketAddr, egress: &Egress) -> io::Result<Self> {
         let socket = unbound(Domain::for_address(peer), egress)?;
         egress::bind(&socket, egress, peer.ip())?;
@@ -145,10 +145,10 @@ impl Socket {
         Self::from_std(socket.into())
     }
 
-    /// What is done with datagrams that are larger than the path takes.
+    /// Sets the treatment of datagrams that are larger than the path takes.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set_fragmentation(&self, wanted: Fragmentation) -> io::Result<()> {
         sys::set_fragmentation(&self.fd, self.is_v6, wanted)
     }
@@ -156,7 +156,7 @@ impl Socket {
     /// Notes for each datagram the address it was sent to, so that the answer can come from there.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn report_destination(&self) -> io::Result<()> {
         sys::report_destination(&self.fd, self.is_v6)
     }
@@ -164,7 +164,7 @@ impl Socket {
     /// Asks for buffers of `len` bytes in both directions; the system may give less.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set_buffers(&self, len: usize) -> io::Result<()> {
         sys::set_send_buffer(&self.fd, len)?;
         sys::set_receive_buffer(&self.fd, len).map(drop)
@@ -173,7 +173,7 @@ impl Socket {
     /// The traffic class of everything that is sent (`IP_TOS`, `IPV6_TCLASS`).
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
         set_traffic_class(self.fd.get_ref(), self.is_v6, class)
     }
@@ -181,7 +181,7 @@ impl Socket {
     /// Notes the traffic class of each datagram.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn report_class(&self) -> io::Result<()> {
         sys::report_class(&self.fd, self.is_v6)
     }
@@ -199,7 +199,7 @@ impl Socket {
         &self.fd
     }
 
-    /// What the system lets this socket do.
+    /// Abilities that the system gives this socket.
     pub fn ability(&self) -> Ability {
         self.ability.get()
     }
@@ -221,7 +221,7 @@ impl Socket {
     /// was spent on errors. `lost` grows by what the kernel had no room for.
     ///
     /// # Errors
-    /// What the runtime reports, for instance at shutdown.
+    /// The runtime's error, for instance at shutdown.
     pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -249,7 +249,7 @@ impl Socket {
                 Err(error) if is_missing_call(&error) && self.ability.get() > Ability::Single => {
                     self.fall("recvmmsg", &error, Ability::Single);
                 }
-                // What ICMP said about an earlier datagram of ours: the socket is as good as before.
+                // An ICMP error about an earlier datagram of ours: the socket is as good as before.
                 Err(error) => {
                     tracing::trace!(%error, "receive");
                     while let Ok(Some(_)) = sys::take_error(&self.fd) {}

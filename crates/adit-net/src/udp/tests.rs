@@ -298,10 +298,10 @@ impl Cable {
     /// Runs one of the roles below in a namespace.
     fn run(&self, namespace: &str, role: &str, offload: bool) -> std::process::Child {
         if !offload {
-            // Whatever the device can do, it is given no more than one segment at a time.
+            // With any device, it is given no more than one segment at a time.
             assert!(ip(&["-n", namespace, "link", "set", "v", "gso_max_segs", "1"]));
             for what in ["tx-udp-segmentation", "gso", "gro", "tx"] {
-                // Where the program is there, and for what the device has.
+                // If the program is installed, and for the features that the device has.
                 let args = ["netns", "exec", namespace, "ethtool", "-K", "v", what, "off"];
                 drop(std::process::Command::new("ip").args(args).output());
             }
@@ -381,7 +381,7 @@ async fn role_sender() {
     let sent = sender.send(&mut batch, &all);
     assert_eq!((sent.sent, sent), (lens.len(), Sent { sent: lens.len(), ..Sent::default() }));
     assert_eq!(sender.ability(), Ability::Segments, "sizes above the path's are no reason to give up");
-    // Where fragments are forbidden the large ones are refused, the others leave.
+    // If fragments are forbidden, the large ones are refused, the others leave.
     let strict = Socket::connect(to, &Egress::default()).unwrap();
     strict.set_fragmentation(Fragmentation::Forbid).unwrap();
     let large = lens.iter().filter(|len| **len > fits).count();

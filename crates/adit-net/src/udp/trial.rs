@@ -1,7 +1,7 @@
 //! Whether the system keeps what it says: tried once, on loopback, before the first socket relies on it.
 //!
 //! A kernel in user space or an old one may take the options for segments and merging, and then send one long
-//! datagram, or lose where one ends. What is found holds for every socket; a device or route that refuses segments is
+//! datagram, or lose where one ends. The result holds for every socket; a device or route that refuses segments is
 //! noticed later, by the socket that meets it.
 
 use std::io;
@@ -12,7 +12,7 @@ use adit_sys::udp::{self as sys, Head, Receiver, Sender};
 
 use super::Ability;
 
-/// What the system does rightly.
+/// Features that work in the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trial {
     pub(super) ability: Ability,

@@ -46,7 +46,7 @@ impl RecvBuf {
         self.start
     }
 
-    /// How many of `len` unread bytes have not come, if any.
+    /// Number of the `len` bytes that have not arrived yet, if any.
     pub fn missing(&self, len: usize) -> Option<usize> {
         len.checked_sub(self.unread().len()).filter(|missing| *missing > 0)
     }

@@ -1,7 +1,7 @@
 //! Keys and ciphers behind one interface.
 //!
 //! `aws-lc-rs` does the AEAD work wherever it has the algorithm: its AES-GCM seals 16 KiB records about three
-//! times as fast as ring on processors with VAES. What it lacks comes from the RustCrypto crates.
+//! times as fast as ring on processors with VAES. Other algorithms come from the RustCrypto crates.
 
 /// Each word of vector `$v` rotated left by `$n` bits, with AVX2.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -36,5 +36,5 @@ pub use mac::{HmacMd5, HmacSha1, adler32, crc32, siphash13};
 pub use noise::Noise;
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};
 
-/// How many keys [`HkdfSha1Wide`] derives at a time.
+/// Number of keys that [`HkdfSha1Wide`] derives at a time.
 pub const LANES: usize = 8;

@@ -47,7 +47,7 @@ const ALPN: [u8; 14] = *b"\x00\x0c\x02h2\x08http/1.1";
 const STATUS: [u8; 5] = [1, 0, 0, 0, 0];
 const POINTS: [u8; 2] = [1, 0];
 
-/// Whose hello it is.
+/// The browser whose hello is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Browser {
     /// Chrome 64.

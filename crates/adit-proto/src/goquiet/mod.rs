@@ -8,9 +8,10 @@
 //!       17 03 03 | len u16be | stream                          len 10240 at most where it is sent
 //! ```
 //!
-//! Nothing is enciphered or authenticated but the first 32 random bytes. Who does not prove the key belongs to a real web
-//! server: [`Server::handshake`] then leaves every byte unread, to be passed on unchanged. Both ends call `handshake` with
-//! what has come, send what it writes to `out` at once, and go on until it says [`Handshake::Done`]; from then on they are
+//! Nothing is enciphered or authenticated but the first 32 random bytes. A client that does not prove the key belongs
+//! to a real web server: [`Server::handshake`] then leaves every byte unread, to be passed on unchanged. Both ends call
+//! `handshake` with the bytes that have come, send its output `out` at once, and go on until it returns
+//! [`Handshake::Done`]; from then on they are
 //! layers. Observed from GoQuiet 013cdfd and the SSR libev fork e82f6d1; `docs/protocols/goquiet.md`.
 
 mod hello;
@@ -66,7 +67,7 @@ impl Key {
         Self { text: Arc::new(Zeroizing::new(text.into())), cipher }
     }
 
-    /// What a proof of a period enciphers.
+    /// The plaintext of a proof for a period.
     fn goal(&self, period: u64) -> [u8; 16] {
         *sha256(&[period.to_string().as_bytes(), &self.text]).first_chunk().expect("16 of 32 bytes")
     }
@@ -97,7 +98,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a handshake says about the bytes so far.
+/// Result of a handshake for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handshake {
     /// At least this many further bytes (never 0) are needed.
@@ -106,7 +107,7 @@ pub enum Handshake {
     Done,
 }
 
-/// What all connections of one client have in common.
+/// State that all connections of one client share.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     key: Key,
@@ -217,7 +218,7 @@ fn skip_record(wire: &mut RecvBuf) -> Result<Option<usize>, WireError> {
     Ok(None)
 }
 
-/// What all connections of one listener have in common. Clones share their memory.
+/// State that all connections of one listener share. Clones share their memory.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     key: Key,
@@ -232,7 +233,7 @@ impl ServerConfig {
         Self { key, tolerance_s: 60, seen: Arc::new(Seen::new(2 * PERIOD_S, MAX_SEEN)) }
     }
 
-    /// How far a client's clock may be off, in seconds, below [`PERIOD_S`].
+    /// Sets the tolerance for a client's clock, in seconds, below [`PERIOD_S`].
     #[must_use]
     pub fn with_tolerance(mut self, tolerance_s: u64) -> Self {
         self.tolerance_s = tolerance_s.min(PERIOD_S - 1);

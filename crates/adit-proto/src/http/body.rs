@@ -1,4 +1,4 @@
-//! Where a body ends. The bytes pass as they are; a body in chunks is followed strictly, so that nobody behind the
+//! Finds the end of a body. The bytes pass as they are. A body in chunks is followed strictly, so nobody behind the
 //! proxy finds another end in it.
 
 use thiserror::Error;
@@ -8,7 +8,7 @@ pub const MAX_CHUNK_LINE: u32 = 4096;
 /// Longest trailer section, in bytes.
 pub const MAX_TRAILERS_LEN: u32 = 65_536;
 
-/// What is wrong with a body. The connection that it came on is of no use afterwards.
+/// An error in a body. The connection that it came on is of no use afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BodyError {
     /// A byte that cannot stand there (a line break without CR, a folded line and the like).
@@ -30,7 +30,7 @@ pub enum BodyError {
     Truncated,
 }
 
-/// How much of a slice belongs to the message.
+/// The part of a slice that belongs to the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Framed {
     /// Bytes at its front that are part of the body, to be passed on.

@@ -48,7 +48,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// How the client is told that its request was refused. For responses it is always [`Status::BadGateway`].
+    /// The status that refuses the client's request. For responses it is always [`Status::BadGateway`].
     pub fn status(&self) -> Status {
         match self {
             Self::TooLong | Self::TooManyFields => Status::HeadTooLarge,

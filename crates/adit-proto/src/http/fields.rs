@@ -36,7 +36,7 @@ impl fmt::Debug for Field<'_> {
 #[derive(Debug, Clone)]
 pub(super) struct Fields<'a>(Vec<Field<'a>>);
 
-/// What the fields say about the length of the body.
+/// The length of the body as the fields give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// Nothing.
@@ -94,8 +94,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// What the message says about its body (RFC 9112, section 6.3). Anything that two readers might understand
-    /// differently is an error.
+    /// The framing of the message's body (RFC 9112, section 6.3). Fields that two readers might understand
+    /// differently are an error.
     pub(super) fn framing(&self, version: Version) -> Result<Framing, HeadError> {
         let length = self.content_length()?;
         let mut codings = self.elements("transfer-encoding");

@@ -18,10 +18,10 @@
 //!    Errors are answered with [`HeadError::status`] and [`emit_error`], then the connection closes.
 //! 2. [`RequestHead::destination`] says where it goes: a tunnel, or a request to be forwarded, for which
 //!    [`RequestHead::emit_forward`] writes the head. Its body passes through [`RequestHead::body`].
-//! 3. What outlives the borrowed head is an [`Exchange`]. With it [`ResponseHead::emit_forward`] writes each
-//!    response head to the client and says in a [`Disposition`] what follows.
+//! 3. The facts that outlive the borrowed head are an [`Exchange`]. With it [`ResponseHead::emit_forward`] writes each
+//!    response head to the client and returns the next step as a [`Disposition`].
 //! 4. When both bodies are complete and both sides keep their connections, the next request begins at 1, with
-//!    whatever host it names.
+//!    any host it names.
 
 mod body;
 mod error;

@@ -1,4 +1,4 @@
-//! What the proxy itself answers.
+//! Responses of the proxy itself.
 
 use std::io::Write;
 

@@ -40,7 +40,7 @@ impl Version {
     }
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination<'a> {
     /// CONNECT: a tunnel to the target. The port defaults to 443.
@@ -54,21 +54,21 @@ pub enum Destination<'a> {
     },
     /// Origin form, as a request to the proxy itself or one that a firewall has diverted.
     Origin {
-        /// What the one Host field says, if it can be read.
+        /// Target of the one Host field, if it can be read.
         host: Option<Target>,
         /// Path and query.
         path: Cow<'a, str>,
     },
 }
 
-/// What has to be remembered of a request until its response has passed.
+/// The part of a request that is kept until its response has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
     /// The client's version.
     pub version: Version,
     /// The client wants to send another request afterwards.
     pub keep_alive: bool,
-    /// The method is HEAD: the response has no body, whatever its fields say.
+    /// The method is HEAD: the response has no body, even if its fields announce one.
     pub head_request: bool,
     /// The client asks for another protocol and may get 101.
     pub upgrade: bool,
@@ -125,7 +125,7 @@ impl<'a> RequestHead<'a> {
         self.version
     }
 
-    /// Where the request goes.
+    /// Destination of the request.
     pub fn destination(&self) -> &Destination<'a> {
         &self.destination
     }
@@ -150,7 +150,7 @@ impl<'a> RequestHead<'a> {
             && self.fields.values("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
     }
 
-    /// What the response has to know.
+    /// The part that the response needs.
     pub fn exchange(&self) -> Exchange {
         Exchange {
             version: self.version,
@@ -172,7 +172,7 @@ impl<'a> RequestHead<'a> {
         };
         let (method, authority) = (self.method, &self.authority);
         write!(out, "{method} {path} HTTP/1.1\r\nHost: {authority}\r\n").expect("writing to a vector works");
-        // A client of HTTP/1.0 cannot wait for what it does not know (RFC 9110, section 10.1.1).
+        // A client of HTTP/1.0 cannot wait for a feature that it does not know (RFC 9110, section 10.1.1).
         let old = self.version == Version::Http10;
         for field in self.fields.end_to_end().filter(|field| !(old && field.is("expect"))) {
             field.emit(out);

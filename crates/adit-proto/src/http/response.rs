@@ -6,7 +6,7 @@ use super::reply::connection_field;
 use super::request::{Exchange, Version};
 use super::{HeadError, MAX_FIELDS};
 
-/// What follows a response head.
+/// The next step after a response head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
     /// An interim response (1xx): another head follows.
@@ -66,7 +66,7 @@ impl<'a> ResponseHead<'a> {
         self.status
     }
 
-    /// Follows the body, for whoever has asked with GET.
+    /// Follows the body, for a caller that has asked with GET.
     ///
     /// # Errors
     /// [`HeadError`] if it cannot be told where the body ends.
@@ -76,7 +76,7 @@ impl<'a> ResponseHead<'a> {
         Ok(self.body(self.fields.framing(self.version)?, &exchange))
     }
 
-    /// Where the answer leads, as the server wrote it.
+    /// The address that the answer leads to, as the server wrote it.
     pub fn location(&self) -> Option<&'a str> {
         self.fields.values("location").next().and_then(|value| std::str::from_utf8(value).ok())
     }
@@ -107,7 +107,7 @@ impl<'a> ResponseHead<'a> {
         let client_keeps = exchange.keep_alive && !body.is_until_end() && !decode;
         let target_keeps = self.fields.keep_alive(self.version) && !body.is_until_end();
         let mut tail = Vec::new();
-        // What a response without body says about its length is about the body that a GET would get; 204 has none.
+        // The length fields of a response without body are about the body that a GET would get; 204 has none.
         if !(decode || self.status == 204 || (framing == Framing::Chunked && body.is_complete())) {
             emit_framing(framing, &mut tail);
         }

@@ -4,8 +4,8 @@
 //! bytes → segments (ARQ) → [FEC header, parity packets] → [nonce, checksum, cipher] → one datagram
 //! ```
 //!
-//! Every stage is a module of its own and owns nothing of its neighbours; whoever drives them puts them together.
-//! Numbers are little-endian throughout. Where a comment says "old" it means kcptun 20210922 (kcp-go 5.6.1), with
+//! Every stage is a module of its own and owns nothing of its neighbours; the driver puts them together.
+//! Numbers are little-endian throughout. In comments, "old" means kcptun 20210922 (kcp-go 5.6.1), and
 //! "new" kcptun of 2026-01-26 (kcp-go 5.6.64).
 
 pub mod arq;

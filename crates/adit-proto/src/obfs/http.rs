@@ -46,7 +46,7 @@ pub struct BadText {
     what: &'static str,
 }
 
-/// What all connections of one client have in common.
+/// State that all connections of one client share.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     host: Box<str>,
@@ -202,7 +202,7 @@ fn decimal_len(value: usize) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Which head a [`Reader`] expects.
+/// The head that a [`Reader`] expects.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Request,
@@ -294,7 +294,7 @@ fn check_request_line(bytes: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// How many bytes the blank line is short of at least.
+/// Number of bytes that the blank line is short of, at least.
 fn missing(unread: &[u8]) -> usize {
     let seen = (1..=3).rev().find(|&len| unread.ends_with(&b"\r\n\r"[..len]));
     4 - seen.unwrap_or(0)

@@ -42,7 +42,7 @@ const HELLO_HEAD: usize = 142;
 const EXTENSIONS_AT: usize = 136;
 /// The server name extension without the name.
 const NAME_HEAD: usize = 9;
-/// What follows the name.
+/// The bytes after the name.
 const HELLO_END: [u8; 66] = [
     0x00, 0x0b, 0x00, 0x04, 0x03, 0x01, 0x00, 0x02, // point formats
     0x00, 0x0a, 0x00, 0x0a, 0x00, 0x08, 0x00, 0x1d, 0x00, 0x17, 0x00, 0x19, 0x00, 0x18, // groups
@@ -340,7 +340,7 @@ impl Reader {
                 return Err(WireError::Malformed { what: "length in tls obfs hello", got: got as u64 });
             }
         }
-        // What is left for the other extensions says how long the host is; see on_hello_end.
+        // The length of the host follows from the length that is left for the other extensions; see on_hello_end.
         let rest = (RECORD_HEADER + record).checked_sub(HELLO_HEAD + ticket);
         let Some(rest) = rest.filter(|&rest| rest >= NAME_HEAD + HELLO_END.len()) else {
             return Err(WireError::Malformed { what: "ticket length in tls obfs hello", got: ticket as u64 });

@@ -29,7 +29,7 @@ const PLAIN_LEN: usize = 20;
 /// Bytes in front of a datagram, at most.
 pub const HEADER_LEN: usize = 32;
 
-/// What every segment says that it could still take.
+/// The window that every segment announces.
 const WINDOW: u16 = u16::MAX;
 
 const SYN: u8 = 0x02;
@@ -50,7 +50,7 @@ pub struct Segment {
     flags: u8,
     /// The sender's clock, and ours as it was told last.
     times: Option<(u32, u32)>,
-    /// Where its bytes lie.
+    /// Range of its bytes.
     data: Range<usize>,
 }
 
@@ -82,7 +82,7 @@ impl Segment {
         })
     }
 
-    /// Where the datagram lies that it carries, if it carries one.
+    /// Range of the datagram that it carries, if it carries one.
     pub fn datagram(&self) -> Option<Range<usize>> {
         (self.flags & (PSH | SYN) == PSH && !self.data.is_empty()).then(|| self.data.clone())
     }
@@ -223,7 +223,7 @@ fn sum(bytes: &[u8]) -> u64 {
     sum + rest.first().map_or(0, |last| u64::from(*last) << 8)
 }
 
-/// An IPv4 packet: whatever it is, what is found lies within it, and a flow that has seen it goes on.
+/// Any IPv4 packet: all ranges lie within it, and a flow that has seen it goes on.
 #[doc(hidden)]
 pub fn fuzz_rawtcp(data: &[u8], now: Instant) {
     let whole = parse_v4(data).map_or(0..data.len(), |(_, _, range)| range);

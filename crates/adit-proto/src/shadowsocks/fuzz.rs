@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Client, Key, Method, ServerKey, WallClock};
 use crate::wire::Rng;
 
-/// What the first byte counts through, one per kind of codec. New ones go to the end: inputs are kept.
+/// Methods by the first byte, one per kind of codec. New ones go to the end: inputs are kept.
 const METHODS: [&str; 10] = [
     "none",
     "rc4-md5",

@@ -23,13 +23,13 @@ pub enum KeyError {
     /// A part of the key is no base64. Parts count from 1.
     #[error("key {part} is not base64")]
     NotBase64 {
-        /// Which of the keys between colons.
+        /// Number of the key between colons.
         part: usize,
     },
     /// A part of the key has the wrong length. Parts count from 1.
     #[error("key {part} for {method} must be {expected} bytes, got: {got}")]
     Length {
-        /// Which of the keys between colons.
+        /// Number of the key between colons.
         part: usize,
         /// The method's name.
         method: &'static str,
@@ -43,7 +43,7 @@ pub enum KeyError {
     Identities {
         /// The method's name.
         method: &'static str,
-        /// How many keys were found.
+        /// Number of keys that were found.
         got: usize,
     },
     /// An encrypted method without a password.
@@ -138,7 +138,7 @@ pub struct Psk {
     pub(super) datagrams: DatagramCipher,
 }
 
-/// What a pre-shared key does for datagrams: AES on the separate header, or XChaCha on everything.
+/// The datagram cipher of a pre-shared key: AES on the separate header, or XChaCha on everything.
 #[derive(Debug, Clone)]
 pub(super) enum DatagramCipher {
     Header(Arc<AesBlock>),
@@ -251,7 +251,7 @@ impl Keys2022 {
         self.method
     }
 
-    /// How many identity keys stand in front of the user's own.
+    /// Number of identity keys in front of the user's own.
     pub fn identities(&self) -> usize {
         self.identities.len()
     }
@@ -309,7 +309,7 @@ impl Users {
         &self.entries[id.0].0
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -328,7 +328,7 @@ impl Users {
     }
 }
 
-/// What a server of any generation answers to.
+/// The keys of a server of any generation.
 #[derive(Debug, Clone)]
 pub struct ServerKey {
     pub(super) key: Key,

@@ -43,7 +43,7 @@ pub enum Method2022 {
     Chacha8Poly1305,
 }
 
-/// Which wire format a method speaks.
+/// Wire format of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Generation {
     /// Plaintext.
@@ -151,7 +151,7 @@ impl Method {
         found.map_or("unnamed", |(name, _)| name)
     }
 
-    /// Which wire format the method speaks.
+    /// Wire format of the method.
     pub fn generation(self) -> Generation {
         match self {
             Self::None => Generation::None,

@@ -41,15 +41,15 @@ pub use crate::wire::WallClock;
 /// A connection that has asked for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// Where the client wants to go.
+    /// Target that the client asks for.
     pub target: Target,
-    /// Which user of the server's table it is, where there is one.
+    /// The user in the server's table, if there are users.
     pub user: Option<UserId>,
     /// Payload that came with the request, as a range into the block of the [`RecvBuf`](crate::buf::RecvBuf).
     pub payload: Range<usize>,
 }
 
-/// What an [`Acceptor`] says about the bytes so far.
+/// Result of an [`Acceptor`] for the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Accept {
     /// At least this many further bytes (never 0) are needed.

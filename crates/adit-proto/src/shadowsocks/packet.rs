@@ -18,7 +18,7 @@ pub const TOGETHER: usize = LANES;
 
 /// One datagram in, one datagram out, in place.
 pub trait PacketCodec {
-    /// What must lie free around the payload for [`PacketCodec::seal`], at most.
+    /// Free bytes that [`PacketCodec::seal`] needs around the payload, at most.
     fn room(&self, peer: &Target) -> Room;
 
     /// Seals the payload at `payload` in `block` and returns the range of the datagram. `peer` is where it is to go
@@ -38,7 +38,7 @@ pub trait PacketCodec {
     /// Opens `datagram` in place. `filter` is asked about the salt after authentication and before the return.
     ///
     /// # Errors
-    /// What is wrong with the datagram, which is to be dropped without an answer.
+    /// An error in the datagram, which is to be dropped without an answer.
     fn open(
         &mut self,
         datagram: &mut [u8],

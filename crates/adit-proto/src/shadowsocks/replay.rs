@@ -1,7 +1,7 @@
 //! Memories of salts that have been seen.
 //!
 //! A codec asks once per connection or datagram, after the first sealed part has authenticated and before anything is
-//! made of it: whoever does not hold the key can neither fill the memory nor learn from it.
+//! made of it: a peer without the key can neither fill the memory nor learn from it.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -37,7 +37,7 @@ pub struct RecentSalts {
     capacity: usize,
 }
 
-/// How long [`RecentSalts`] remembers at least, in seconds.
+/// Time that [`RecentSalts`] remembers at least, in seconds.
 pub const SALT_LIFE_S: u64 = 60;
 
 impl RecentSalts {

@@ -89,8 +89,8 @@ impl Acceptor {
         })
     }
 
-    /// True once a part of the request has authenticated: what fails before is a stranger or a prober, what fails
-    /// after holds the key. Never for methods without authentication.
+    /// True once a part of the request has authenticated. A peer that fails before is unauthenticated or a prober;
+    /// a peer that fails after holds the key. Never for methods without authentication.
     pub fn is_authenticated(&self) -> bool {
         match &self.0 {
             AcceptorKind::Stream(_) => false,
@@ -103,7 +103,7 @@ impl Acceptor {
     /// return; it sees each salt once.
     ///
     /// # Errors
-    /// What is wrong with the peer's bytes; the acceptor is of no use afterwards.
+    /// An error in the peer's bytes; the acceptor is of no use afterwards.
     pub fn accept(
         &mut self,
         wire: &mut RecvBuf,

@@ -6,7 +6,7 @@ pub const FRAME_HEADER_LEN: usize = 8;
 /// Length of the payload of UPD, in bytes.
 pub(super) const UPDATE_LEN: usize = 8;
 
-/// Which of the two protocols is spoken: both ends must agree.
+/// Version of the protocol: both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
     /// Without windows per stream.
@@ -24,7 +24,7 @@ impl Version {
     }
 }
 
-/// What a frame is for.
+/// Command of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Opens a stream.
@@ -50,7 +50,7 @@ impl Command {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it is for.
+    /// Its command.
     pub command: Command,
     /// Length of the payload that follows.
     pub len: u16,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The length comes before the stream. Clients open odd streams from 3, servers even ones from 2; SYN needs no answer
-//! and data may follow at once. There is no reset: after FIN whatever comes for the stream is thrown away. Before the
+//! and data may follow at once. There is no reset: after FIN all further data of the stream is thrown away. Before the
 //! first UPD a sender assumes a window of 262144 bytes. Version 1 has no windows, so that one reader who stands still
 //! stops all streams once the session's buffer is full.
 //!
@@ -39,7 +39,7 @@ use crate::wire::WireError;
 
 pub use self::frame::{Command, FRAME_HEADER_LEN, Header, Version};
 
-/// What a stream may send in its turn, in bytes. It is also the most that a frame carries: interactive streams wait
+/// Bytes that a stream may send in its turn. It is also the most that a frame carries: interactive streams wait
 /// for one.
 const QUANTUM: usize = 8192;
 
@@ -47,19 +47,19 @@ const QUANTUM: usize = 8192;
 /// long path are spent on asking for more.
 const FIRST_WINDOW: u32 = 1 << 20;
 
-/// What a stream may have waiting to be sent even when the others have all there is, in bytes.
+/// Bytes that a stream may have waiting to be sent even when the others have used up the rest.
 const LEAST_SENDING: usize = 4096;
 
-/// What a stream costs in bytes besides what waits in it: here, and with those who use it.
+/// Bytes that a stream costs besides the data that waits in it: here, and in the code that uses it.
 const PER_STREAM: usize = 2048;
 
 /// Control frames that may wait for the carrier: twice what every stream could need at once.
 const CONTROL_PER_STREAM: usize = 2;
 
-/// How a session behaves.
+/// Settings of a session.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Which protocol.
+    /// Version of the protocol.
     pub version: Version,
     /// Longest payload of a frame, 1 to 65535; above 8192 has no effect.
     pub max_frame: usize,
@@ -67,11 +67,11 @@ pub struct Settings {
     pub receive_buffer: usize,
     /// Window of a new stream, in bytes; at most half of 2^32.
     pub stream_window: u32,
-    /// What a window may grow to; equal to `stream_window` for one that stays.
+    /// Upper bound to which a window may grow; equal to `stream_window` for one that stays.
     pub max_stream_window: u32,
     /// Bytes that wait in one stream to be sent, at most.
     pub send_buffer: usize,
-    /// Bytes that wait in all streams together, at most; each may have 4 KiB whatever the others have.
+    /// Bytes that wait in all streams together, at most; each may have 4 KiB even if the others have used up the rest.
     pub send_buffers: usize,
     /// Streams at one time, opened by either side; those of the peer beyond are ended at once.
     pub max_streams: usize,
@@ -98,7 +98,7 @@ impl Default for Settings {
     }
 }
 
-/// Which end this is.
+/// The end of the session that this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Opens odd streams.
@@ -118,7 +118,7 @@ impl StreamId {
     }
 }
 
-/// What has happened to a stream.
+/// An event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The peer has opened it.
@@ -129,7 +129,7 @@ pub enum Event {
     Writable(StreamId),
 }
 
-/// What [`Mux::recv`] found.
+/// Result of [`Mux::recv`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// So many bytes.
@@ -171,7 +171,7 @@ pub struct Mux {
     gone: bool,
 }
 
-/// Where in a frame the input stands.
+/// Position of the input in a frame.
 #[derive(Debug)]
 enum Parser {
     Header([u8; FRAME_HEADER_LEN], usize),
@@ -306,7 +306,7 @@ impl Mux {
         }
     }
 
-    /// Forgets a stream: what waits to be read is dropped and what comes is thrown away. What is queued is dropped as
+    /// Forgets a stream: data that waits to be read is dropped and later data is thrown away. Queued data is dropped as
     /// well, save by a stream that has been finished before.
     pub fn close(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id.0) else { return };
@@ -390,7 +390,7 @@ impl Mux {
         Ok(input.len() - rest.len())
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -443,7 +443,7 @@ impl Mux {
         self.gone
     }
 
-    /// What the carrier has measured: the clock of growing windows.
+    /// Sets the round trip that the carrier has measured: the clock of growing windows.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
     }
@@ -596,7 +596,7 @@ impl Mux {
             return;
         }
         stream.scheduled = true;
-        // What a stream has not used of its quantum it may use ahead of the others; it gets the next one when all of
+        // A stream may use the rest of its quantum ahead of the others; it gets the next one when all of
         // these could have had theirs.
         let round = u64::try_from(QUANTUM * (self.turns.len() + 1)).unwrap_or(u64::MAX);
         if self.emitted - stream.refilled_with >= round {

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use super::QUANTUM;
 
-/// What a sender may have outstanding before it has heard of a window (smux 1.5.16 to 1.5.57).
+/// Bytes that a sender may have outstanding before it has heard of a window (smux 1.5.16 to 1.5.57).
 pub(super) const ASSUMED_WINDOW: u32 = 262_144;
 
 /// Bytes by which the room for a reader grows at most.
@@ -14,7 +14,7 @@ const STEP: usize = 1 << 20;
 pub(super) struct Stream {
     pub(super) sending: VecDeque<u8>,
     pub(super) receiving: VecDeque<u8>,
-    /// How far the direction out has come.
+    /// State of the outgoing direction.
     pub(super) output: Output,
     /// The peer has sent FIN.
     pub(super) ended: bool,
@@ -22,7 +22,7 @@ pub(super) struct Stream {
     pub(super) scheduled: bool,
     /// Bytes that it may still send in its turn.
     pub(super) deficit: usize,
-    /// What all streams had sent when it last was given a quantum.
+    /// Bytes that all streams had sent when it last was given a quantum.
     pub(super) refilled_with: u64,
     /// Its writer has been refused room and is to be told of it.
     pub(super) starved: bool,
@@ -92,7 +92,7 @@ impl Stream {
         self.written = self.written.wrapping_add(u32::try_from(len).expect("a frame is short"));
     }
 
-    /// Keeps bytes for the reader. What they take grows in steps: doubling would have it jump by megabytes.
+    /// Keeps bytes for the reader. Their memory grows in steps: doubling would have it jump by megabytes.
     pub(super) fn receive(&mut self, data: &[u8]) {
         let (len, capacity) = (self.receiving.len(), self.receiving.capacity());
         if data.len() > capacity - len {

@@ -210,7 +210,7 @@ fn closing_drops_what_waits() {
     assert_eq!(ends[1].held(), 0);
     carry(&mut ends, 100);
     assert_eq!(ends[1].stream_count(), 0);
-    // What comes late is thrown away.
+    // Late data is thrown away.
     ends[0].send(id, b"late");
     carry(&mut ends, 100);
     assert_eq!(ends[1].held(), 0);

@@ -11,7 +11,7 @@
 //! The checksum is CRC-32C of the plain bytes, rotated right by 15 and increased by a constant. A chunk holds at most
 //! 65536 plain bytes. Source: framing_format.txt of google/snappy; checked against recorded sessions of kcptun.
 //!
-//! Peers flush after every write, so that a chunk is whatever was written at once; readers do not rely on it.
+//! Peers flush after every write, so that each write is a chunk; readers do not rely on it.
 
 use std::fmt;
 
@@ -95,7 +95,7 @@ pub struct Decoder {
     has_begun: bool,
     header: [u8; CHUNK_HEADER_LEN],
     header_len: usize,
-    /// What has come of the body.
+    /// The part of the body that has arrived.
     body: Vec<u8>,
     /// Bytes of a chunk that are still to be skipped.
     skip: usize,
@@ -243,7 +243,7 @@ pub fn fuzz_snappy(data: &[u8]) {
             while !piece.is_empty() {
                 match decoder.decode(piece, &mut out) {
                     Ok(taken) => piece = &piece[taken..],
-                    // What precedes an error in the chunk itself may have been given out.
+                    // The part of the chunk before an error may have been given out.
                     Err(error) => return Err(error),
                 }
             }

@@ -21,7 +21,7 @@ use crate::wire::{Plan, Room, WireError};
 /// Length of a header of v1 to v3, in bytes; the two upper bits are not part of it.
 const CHUNK_HEADER_LEN: usize = 2;
 
-/// Which frames.
+/// Kind of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// v1.

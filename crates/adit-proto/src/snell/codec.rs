@@ -12,7 +12,7 @@ use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce};
 use crate::wire::{Plan, Rng, WireError};
 
-/// How the frames of a connection look.
+/// Format of a connection's frames.
 #[derive(Debug, Clone)]
 pub enum Format {
     /// v1.
@@ -29,7 +29,7 @@ pub enum Format {
     UnsafeRaw,
 }
 
-/// What a server takes.
+/// The formats that a server takes.
 #[derive(Debug, Clone)]
 pub enum Accepts {
     /// One format.
@@ -82,8 +82,8 @@ impl Candidate {
     pub const MAX_LEN: usize = 144 + 128 + SEALED_HEADER_LEN;
 
     /// Whether the first bytes of a client have the shape that this key, and few others, give them. It costs no derivation.
-    /// Where it is false the candidate may open all the same: most formats have no shape of their own, and receivers do not
-    /// ask for it.
+    /// If it is false the candidate may open all the same: most formats have no shape of their own, and receivers do
+    /// not ask for it.
     pub fn is_likely(&self, first: &[u8]) -> bool {
         matches!(&self.format, Format::Shaped(profile) if v6::Opener::has_shape(profile, first))
     }
@@ -102,7 +102,7 @@ impl Candidate {
     }
 }
 
-/// Seals one direction, whatever the version.
+/// Seals one direction, in any version.
 #[derive(Debug)]
 pub(super) enum Sealer {
     Padded(frame::Sealer),
@@ -166,7 +166,7 @@ impl Sealer {
     }
 }
 
-/// Opens one direction, whatever the version.
+/// Opens one direction, in any version.
 #[derive(Debug)]
 pub(super) enum Opener {
     Padded(frame::Opener),
@@ -224,7 +224,7 @@ impl Opener {
         }
     }
 
-    /// What the other direction is to be sealed as, once a payload has opened.
+    /// The format in which the other direction is to be sealed, once a payload has opened.
     pub(super) fn answer(&self) -> Format {
         match self {
             Self::Padded(opener) if opener.may_be_unshaped() => Format::Unshaped,
@@ -309,7 +309,7 @@ impl Opener {
 }
 
 impl Detection {
-    /// What it is, or how many bytes are missing to tell.
+    /// The opener, or the number of bytes that are missing to find it.
     fn poll(&mut self, unread: &[u8]) -> Result<Opener, usize> {
         if !self.is_shaped {
             let Some((salt, rest)) = unread.split_first_chunk::<SALT_LEN>() else {

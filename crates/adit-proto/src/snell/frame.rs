@@ -27,7 +27,7 @@ pub const OPENING_LEN: usize = SALT_LEN + SEALED_HEADER_LEN;
 
 /// Salt and first frame together stay within one Ethernet-sized segment.
 const FIRST_SEGMENT_LEN: usize = 1460;
-/// What the frames of one write may grow by against the write before.
+/// Bytes by which the frames of one write may grow against the write before.
 const LIMIT_STEP: usize = 1421;
 /// A direction that has been silent for longer than this starts small again.
 const RESTART_AFTER: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Sealer {
     key: Aead,
     nonce: CounterNonce,
-    /// What makes the first frame; `None` once that has been sealed.
+    /// State for the first frame; `None` once that has been sealed.
     first: Option<Box<First>>,
     /// Longest payload of the frames of the next write.
     limit: u16,
@@ -182,7 +182,7 @@ pub(super) struct Opener {
     state: OpenerState,
     nonce: CounterNonce,
     salt: Salt,
-    /// What a marked first padding holds; `None` once a payload has opened.
+    /// Contents of a marked first padding; `None` once a payload has opened.
     mark: Option<[u8; MARK_LEN]>,
     is_marked: bool,
     /// Told from other versions by what opened: it may be v6, unshaped.
@@ -205,7 +205,7 @@ enum OpenerState {
     Failed,
 }
 
-/// What [`Opener::open`] found.
+/// Result of [`Opener::open`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     NeedMore(usize),

@@ -80,7 +80,7 @@ impl FirstPadding {
     }
 }
 
-/// How many bits of a padding of `len` bytes are to be set; `None` for plain random bytes. `draw` is uniform in
+/// Number of bits to set in a padding of `len` bytes; `None` for plain random bytes. `draw` is uniform in
 /// `0.0..1.0`.
 fn wanted_ones(len: usize, cipher: &[u8], draw: f64) -> Option<usize> {
     // Peers count whole 32-bit words only: the tail's bits all pass for zeros.

@@ -1,4 +1,4 @@
-//! What the first bytes of an exchange say.
+//! The first bytes of an exchange.
 //!
 //! ```text
 //!   request (c2s):  01 | command | idlen id[idlen] | for connect: hlen(1..255) host[hlen] port(u16 BE)
@@ -25,14 +25,14 @@ pub const MAX_ERROR_TEXT: usize = 250;
 /// Longest request: three fixed bytes, client id, host length, host, port.
 pub(super) const MAX_REQUEST_LEN: usize = 3 + 255 + 1 + 255 + 2;
 
-/// What an exchange is for.
+/// Purpose of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Answer with a pong.
     Ping,
     /// A tunnel to a target.
     Connect {
-        /// Where to.
+        /// The target.
         target: Target,
         /// Whether the connection serves further exchanges afterwards (connect v2).
         reusable: bool,
@@ -44,7 +44,7 @@ pub enum Command {
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for.
+    /// The command.
     pub command: Command,
     /// Client id: a user's key where a server has several users, otherwise empty. At most 255 bytes.
     pub client_id: Vec<u8>,

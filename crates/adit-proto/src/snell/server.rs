@@ -33,7 +33,7 @@ pub struct Server {
     reusable: bool,
 }
 
-/// How far [`Server::poll_request`] got.
+/// Progress of [`Server::poll_request`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// At least this many further bytes are needed.
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Sets the key to answer under, once per connection, behind the first request and before anything is sealed.
-    /// Strangers cost none that way, and the answer has the client's version.
+    /// Unauthenticated connections cost no such key, and the answer has the client's version.
     pub fn set_own_key(&mut self, own: &DirectionKey, rng: &mut dyn Rng) {
         self.sealer = Some(Sealer::new(self.opener.answer(), own, true, rng));
     }
@@ -116,7 +116,7 @@ impl Server {
     /// Opens frames until they make a whole request. Nothing has any effect before the caller reacts to it.
     ///
     /// # Errors
-    /// What is wrong with the client's bytes.
+    /// An error in the client's bytes.
     pub fn poll_request(&mut self, wire: &mut RecvBuf) -> Result<Progress, WireError> {
         loop {
             let range = match self.opener.open(wire)? {

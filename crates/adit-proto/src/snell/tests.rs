@@ -328,7 +328,7 @@ fn bad_input_is_refused() {
             Ok(Progress::NeedMore(_)) => assert_eq!(name, "request-short-then-open"),
             Err(_) => assert!(!legal && name != "request-short-then-open", "{name}"),
         }
-        // Whatever came, further calls answer without a panic.
+        // After any bytes, further calls answer without a panic.
         drop(server.poll_request(&mut wire));
         drop(server.open(&mut wire, now()));
     }
@@ -380,7 +380,7 @@ fn two_exchanges_on_one_connection() {
         server.accept();
         to_client.extend(&write(&mut server, b"answer", at));
         assert_eq!(read(&mut client, &mut to_client, at).unwrap(), (b"answer".to_vec(), false));
-        // Whichever end finishes first, the connection comes back.
+        // The connection comes back, no matter which end finishes first.
         let client_ends = |client: &mut Client, server: &mut Server, wire: &mut RecvBuf| {
             wire.extend(&write_end(client, at));
             assert_eq!(read(server, wire, at).unwrap(), (vec![], true));
@@ -501,7 +501,7 @@ fn bits_per_byte(bytes: &[u8]) -> f64 {
     f64::from(bytes.iter().map(|b| b.count_ones()).sum::<u32>()) / bytes.len() as f64
 }
 
-/// What a censor looks at: the first segment, whatever the segment size of the path.
+/// The part that a censor looks at: the first segment, for every segment size of the path.
 #[test]
 fn ten_thousand_first_segments_are_out_of_the_band() {
     let at = now();

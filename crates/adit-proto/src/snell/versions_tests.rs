@@ -42,7 +42,7 @@ fn request(server: &mut Server, wire: &mut RecvBuf, psk: &Psk, rng: &mut TestRng
     }
 }
 
-/// What a server takes, and what clients it understands.
+/// The formats that a server takes, and the clients that it understands.
 fn pairs(psk: &Psk) -> Vec<(String, Accepts, Format)> {
     let mut pairs = Vec::new();
     for (name, format) in formats(psk) {
@@ -329,7 +329,7 @@ fn a_candidate_opens_what_is_its_own_and_nothing_else() {
                 assert!(candidate.open(&sent[..len.min(sent.len())]).is_none(), "{name}: {len} bytes");
             }
         }
-        // It goes on as a server that has found its key by itself, whatever the split.
+        // It goes on as a server that has found its key by itself, for every split.
         for split in [0, 1, 40, sent.len() - 1] {
             let (mut server, mut wire) = (Server::opened(opening), RecvBuf::with_len(4096));
             assert!(!server.would_derive(4096) && server.peer_salt().is_none());

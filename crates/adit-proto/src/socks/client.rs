@@ -5,7 +5,7 @@ use super::{Command, SocksError};
 use crate::buf::RecvBuf;
 use crate::wire::{Credentials, Target};
 
-/// What [`SocksClient::advance`] found.
+/// Result of [`SocksClient::advance`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEvent {
     /// The proxy has not said enough yet.

@@ -34,7 +34,7 @@ pub use server::{
 };
 pub use udp::{MAX_HEADER_LEN, emit_header, fuzz_socks_udp, header_len, parse_datagram};
 
-/// What a client asks the proxy for. BIND is refused while parsing.
+/// Command of a client. BIND is refused while parsing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// A stream to the target.

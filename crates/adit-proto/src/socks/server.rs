@@ -37,9 +37,9 @@ pub enum Version {
 /// A complete request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for.
+    /// The command.
     pub command: Command,
-    /// Where to.
+    /// The target.
     pub target: Target,
     /// The client's protocol, in which the answer goes out.
     pub version: Version,
@@ -47,7 +47,7 @@ pub struct Request {
     echo: [u8; 6],
 }
 
-/// What [`SocksServer::advance`] found.
+/// Result of [`SocksServer::advance`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The client has not said enough yet (or the caller has not answered [`Event::Credentials`]).
@@ -58,7 +58,7 @@ pub enum Event {
     Request(Request),
 }
 
-/// Why a handshake failed. What the client is to be told has been written to `out`; then the connection closes.
+/// Reason for a failed handshake. The answer to the client has been written to `out`; then the connection closes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SocksError {
     /// Neither 4 nor 5 where the version belongs.
@@ -287,7 +287,7 @@ impl SocksServer {
     }
 
     fn on_request5(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
-        // The reserved third byte is ignored, whatever it holds.
+        // The reserved third byte may have any value.
         let (command, rest) = match *wire.unread() {
             [version, ..] if version != 5 => return Err(SocksError::Version(version)),
             [_, command, _, ref rest @ ..] => (command, rest),

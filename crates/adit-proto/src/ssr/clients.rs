@@ -1,4 +1,4 @@
-//! Who has connected: what a client counts, and what a server remembers of it.
+//! Connection numbers: the counters of a client, and the memory of a server.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use crate::wire::Rng;
 
 /// A client draws a new id when its count of connections passes this (observed from SSRR 3.2.2).
 const MAX_CONNECTION_ID: u32 = 0xff00_0000;
-/// How far in front of the oldest open id a connection may be (observed from SSRR 3.2.2).
+/// Distance by which a connection may be in front of the oldest open id (observed from SSRR 3.2.2).
 const MAX_AHEAD: u32 = 0x4000;
-/// How far behind the newest id a connection may be late (observed from SSRR 3.2.2).
+/// Distance by which a late connection may be behind the newest id (observed from SSRR 3.2.2).
 const MAX_BEHIND: u32 = 0x1000;
 /// Ids in front of the first one seen that are accepted all the same.
 const SLACK: u32 = 64;
@@ -23,7 +23,7 @@ const MAX_REMEMBERED: usize = 4096;
 #[derive(Debug, Default)]
 pub struct ClientIds(Mutex<Option<Ids>>);
 
-/// What a connection says about itself.
+/// The identity that a connection claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ids {
     /// Only the first four bytes are sent, save by `auth_sha1_v2`.
@@ -62,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The connections that a server has accepted, so that none is accepted twice. Shared by all connections of one
-/// listener, whatever user or client they are of.
+/// listener, over all users and clients.
 ///
 /// The Python server starts over with a client that was idle. This memory does not: ids of a client only rise, so its
 /// history is three numbers and a few gaps, and is kept until [`Clients::MAX_ENTRIES`] or 4096 of the same user are

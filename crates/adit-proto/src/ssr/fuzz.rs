@@ -36,7 +36,7 @@ fn protocol_of(choice: u8) -> Protocol {
     all[usize::from(choice) % all.len()]
 }
 
-/// What a layer makes of `pieces`: the payload up to an error, and whether there was one.
+/// The result of a layer for `pieces`: the payload up to an error, and whether there was one.
 fn read_all(layer: &mut dyn Layer, pieces: [&[u8]; 2], now: Instant) -> (Vec<u8>, bool) {
     let mut wire = RecvBuf::with_len(ROOM + pieces[0].len() + pieces[1].len());
     let mut plain = Vec::new();

@@ -19,7 +19,7 @@ pub struct Key(Arc<KeyInner>);
 
 struct KeyInner {
     method: Method,
-    /// What the documents call K: the key of the cipher and of every protocol and obfs.
+    /// K in the documents: the key of the cipher and of every protocol and obfs.
     bytes: Zeroizing<Box<[u8]>>,
     cipher: Option<stream::Key>,
 }
@@ -132,9 +132,9 @@ impl SharedIv {
     }
 }
 
-/// What a user authenticates with, made ready for one protocol.
+/// The credential of a user, made ready for one protocol.
 pub(super) struct UserKey {
-    /// What the documents call U.
+    /// U in the documents.
     secret: Zeroizing<Box<[u8]>>,
     base64: Zeroizing<Box<str>>,
     /// AES key of the header.

@@ -25,12 +25,12 @@ pub enum NameError {
         kind: &'static str,
         /// The name as it was given.
         name: Box<str>,
-        /// What speaks against it, and what to use instead.
+        /// The reason, and the name to use instead.
         why: &'static str,
     },
 }
 
-/// How the stream is enciphered.
+/// The cipher of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// Not at all. The protocol still authenticates under a key of 16 bytes.
@@ -115,7 +115,7 @@ impl Method {
     }
 }
 
-/// How the stream inside the cipher is framed and authenticated.
+/// The framing and authentication of the stream inside the cipher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// `origin`, `plain`: not at all.
@@ -144,7 +144,7 @@ pub enum Protocol {
     AuthChain(Chain),
 }
 
-/// Which lengths the paddings of `auth_chain_*` have.
+/// Rule for the lengths of the paddings of `auth_chain_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the letter is the name")]
 pub enum Chain {
@@ -214,7 +214,7 @@ impl Protocol {
     }
 }
 
-/// What the stream looks like on its way.
+/// The shape of the stream on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Obfs {
     /// `plain`, `origin`: as it is.

@@ -3,14 +3,14 @@
 use crate::crypto::crc32;
 use crate::wire::{Address, MAX_ADDRESS_LEN, Target, WireError, parse_address};
 
-/// What [`parse_request`] found.
+/// Result of [`parse_request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// At least so many further bytes (never 0) are missing.
     NeedMore(usize),
     /// A whole request.
     Whole {
-        /// Where the client wants to go.
+        /// Target that the client asks for.
         target: Target,
         /// Datagrams follow in the stream, each in a frame of its own ("UDP over TCP").
         is_udp: bool,

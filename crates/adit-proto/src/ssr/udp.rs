@@ -51,7 +51,7 @@ pub struct Packet {
     pub user: Option<u32>,
 }
 
-/// What stands behind address and payload.
+/// The part behind address and payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trailer {
     None,
@@ -164,7 +164,7 @@ impl ClientPackets {
         Self { sealer, id, user }
     }
 
-    /// What must lie free around the payload for [`ClientPackets::seal`], at most.
+    /// Free bytes that [`ClientPackets::seal`] needs around the payload, at most.
     pub fn room(&self, target: &Target) -> Room {
         self.sealer.room(target)
     }
@@ -200,7 +200,7 @@ impl ClientPackets {
     /// Opens a datagram of the server in place.
     ///
     /// # Errors
-    /// What is wrong with it; it is to be dropped.
+    /// An error in the datagram; it is to be dropped.
     pub fn open(&self, datagram: &mut [u8]) -> Result<Packet, Refusal> {
         let iv_len = self.sealer.open(datagram)?.len();
         let plain = &mut datagram[iv_len..];
@@ -227,7 +227,7 @@ impl ServerPackets {
         Self { sealer: Arc::new(sealer), config: config.clone() }
     }
 
-    /// What must lie free around the payload for [`ServerPackets::seal`], at most.
+    /// Free bytes that [`ServerPackets::seal`] needs around the payload, at most.
     pub fn room(&self, source: &Target) -> Room {
         self.sealer.room(source)
     }
@@ -361,7 +361,7 @@ fn seal_chain<const LEN: usize>(
     at + 1
 }
 
-/// Where A begins, which has `LEN` bytes and `behind` and one more behind it, and the hash that it seeds.
+/// Offset of A, which has `LEN` bytes and `behind` and one more behind it, and the hash that it seeds.
 fn chain_hash<const LEN: usize>(
     key: &Key,
     plain: &[u8],

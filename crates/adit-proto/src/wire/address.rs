@@ -20,7 +20,7 @@ const TYPE_IPV4: u8 = 1;
 const TYPE_NAME: u8 = 3;
 const TYPE_IPV6: u8 = 4;
 
-/// What [`parse_address`] found at the start of some bytes.
+/// Result of [`parse_address`] at the start of some bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// An address of this length in bytes.
@@ -101,7 +101,7 @@ pub fn parse_address(bytes: &[u8]) -> Result<Address, WireError> {
     Ok(Address::Whole(Target { host, port }, len))
 }
 
-/// Fuzz target: whatever parses is emitted and parsed again to the same target.
+/// Fuzz target: every address that parses is emitted and parsed again to the same target.
 #[doc(hidden)]
 pub fn fuzz_address(bytes: &[u8]) {
     if let Ok(Address::Whole(target, len)) = parse_address(bytes) {

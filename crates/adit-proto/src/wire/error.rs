@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-/// What was wrong with bytes that came from a peer.
+/// An error in bytes that came from a peer.
 ///
 /// The reaction (drain, reset, stay silent) is policy and does not belong here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -36,7 +36,7 @@ pub enum WireError {
     /// A salt or nonce that has been seen before.
     #[error("repeated {what}")]
     Replayed {
-        /// What repeated.
+        /// The value that repeated.
         what: &'static str,
     },
     /// The sender's clock lies outside the accepted window.

@@ -4,7 +4,7 @@ use std::time::Instant;
 use super::WireError;
 use crate::buf::RecvBuf;
 
-/// What a layer adds around the payload of one frame, in bytes, at the very most, and the longest payload that
+/// Bytes that a layer adds around the payload of one frame, at the very most, and the longest payload that
 /// one frame may carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
@@ -16,13 +16,13 @@ pub struct Room {
     pub max_payload: usize,
 }
 
-/// How the payload of the next write is to be laid out in the caller's block: the first frame, then equal ones.
+/// The layout of the next write's payload in the caller's block: the first frame, then equal ones.
 ///
 /// ```text
 ///   [first.head | payload <= first.max_payload | first.tail][rest.head | payload | rest.tail][rest.head | ...
 /// ```
 ///
-/// Where every byte of `head` and `tail` is used, the sealed frames touch each other and go out in one piece.
+/// If every byte of `head` and `tail` is used, the sealed frames touch each other and go out in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Room of the first frame of the write.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub rest: Room,
 }
 
-/// What [`Layer::open`] found.
+/// Result of [`Layer::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
     /// Nothing can be said before at least this many further bytes (never 0) are there.
@@ -42,7 +42,7 @@ pub enum Opened {
     End,
 }
 
-/// How a layer says that its direction is over.
+/// The way in which a layer ends its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndOfStream {
     /// Only by closing the transport's direction (FIN).
@@ -89,7 +89,7 @@ pub trait Layer {
         false
     }
 
-    /// How this layer ends its sending direction.
+    /// The way in which this layer ends its sending direction.
     fn end_of_stream(&self) -> EndOfStream {
         EndOfStream::Transport
     }
@@ -117,7 +117,7 @@ pub trait Layer {
     /// Opens the next unit of `wire` in place.
     ///
     /// # Errors
-    /// What is wrong with the peer's bytes.
+    /// An error in the peer's bytes.
     fn open(&mut self, wire: &mut RecvBuf, now: Instant) -> Result<Opened, WireError>;
 
     /// The transport has ended (FIN) with `unread` bytes left unopened: is that a legal end of the peer's

@@ -1,5 +1,5 @@
-//! What all protocols share: where traffic goes ([`Target`]), what can be wrong with bytes ([`WireError`]), the
-//! random source they draw from ([`Rng`]), what local clients send and are told ([`Credentials`], [`Failure`]) and the
+//! The parts that all protocols share: targets of traffic ([`Target`]), errors in bytes ([`WireError`]), the
+//! random source they draw from ([`Rng`]), messages to and from local clients ([`Credentials`], [`Failure`]) and the
 //! contract of a stream protocol ([`Layer`]).
 
 mod address;

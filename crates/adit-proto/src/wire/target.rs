@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The host of a [`Target`]: an address, or a name to be resolved by whoever dials it.
+/// The host of a [`Target`]: an address, or a name that the dialling side resolves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// An address; never an IPv4-mapped IPv6 one.
@@ -14,7 +14,7 @@ pub enum Host {
     Name(Box<str>),
 }
 
-/// Where a connection is to go: host and port.
+/// Target of a connection: host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Name or address.

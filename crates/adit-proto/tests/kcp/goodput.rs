@@ -89,7 +89,7 @@ fn other_rows() {
     compare(&table(&paths, (3, 10), &[("tuned", tuned)]), include_str!("other.txt"));
 }
 
-/// What one TCP flow gets beside a stack, in percent of the link, whoever was first.
+/// The share of one TCP flow beside a stack, in percent of the link, with either of them first.
 fn shares(mbit: u64, rtt_ms: u64, seconds: (u64, u64)) -> [f64; 2] {
     [0, seconds.0 / 2].map(|rival_at| {
         let rival_at = Some(Duration::from_secs(rival_at));
@@ -121,7 +121,7 @@ fn leaves_room() {
     }
 }
 
-/// Where the queue is short against the path nearly everything that is too fast is dropped.
+/// If the queue is short against the path, nearly everything that is too fast is dropped.
 #[test]
 #[ignore = "minutes without optimisation"]
 fn short_queues() {

@@ -70,7 +70,7 @@ struct End {
     pads: Option<Pads>,
     streams: BTreeMap<u32, (Option<Qpp>, Vec<u8>)>,
     recovered: u64,
-    /// What is still to be sent on the streams that the peer opens.
+    /// Answers that are still to be sent on the streams that the peer opens.
     answers: VecDeque<[Vec<u8>; 2]>,
     pending: VecDeque<u8>,
 }
@@ -84,7 +84,7 @@ impl End {
         let mut mux = Mux::new(role, settings, now);
         let mut answers = session.expected_streams();
         if !is_server {
-            // What it had sent, so that answers find their streams, and windows what they speak of.
+            // The requests that it had sent, so that answers find their streams, and windows their subject.
             for [request, _] in answers.drain(..) {
                 let id = mux.open().unwrap();
                 assert_eq!(mux.send(id, &request), request.len());
@@ -247,7 +247,7 @@ fn duplicated_and_reordered() {
     }
 }
 
-/// What the recording program had counted of segments and frames is found in the bytes.
+/// The recording program's counts of segments and frames are found in the bytes.
 #[test]
 fn counts_of_segments_and_conversations() {
     for session in sessions() {

@@ -14,7 +14,7 @@ use super::stack::{Carrier, Setup, kcptun};
 
 /// Bytes below a datagram, less the one that says whose it is here.
 const OVERHEAD: usize = 27;
-/// Whose a packet is: its last byte.
+/// Owner of a packet: its last byte.
 const OURS: u8 = 0;
 const RIVAL: u8 = 1;
 /// Between two pings.
@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
     pub(crate) held: f64,
     /// Time until the answer to a byte on a stream of its own, in milliseconds: the middle, and the 99th percentile.
     pub(crate) ping: (u128, u128),
-    /// What the rival got, in percent of the link.
+    /// Share of the rival, in percent of the link.
     pub(crate) rival: f64,
 }
 
@@ -339,7 +339,7 @@ pub(crate) fn flooding() -> Stack {
     }
 }
 
-/// What adit does without flags, with 32 MiB for a session.
+/// adit's stack without flags, with 32 MiB for a session.
 pub(crate) fn tuned() -> Stack {
     const MEMORY: usize = 32 << 20;
     Stack {

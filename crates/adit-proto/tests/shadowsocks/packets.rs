@@ -22,7 +22,7 @@ fn seal(codec: &mut dyn PacketCodec, payload: &[u8], target: &Target) -> Vec<u8>
     block[sealed].to_vec()
 }
 
-/// What a server makes of one datagram of a client that it has not seen before.
+/// Opens one datagram as a server that has not seen its client before.
 fn open_new(key: &Key, datagram: &mut [u8], unix_s: u64) -> Result<(Packet, Option<Session>), WireError> {
     match key {
         Key::Stream(key) => Ok((stream::Packets::new(key).open(datagram, unix_s, &mut NoFilter)?, None)),
@@ -87,7 +87,7 @@ fn salts_repeat() {
     }
 }
 
-/// Subkeys that are derived together are those that are derived one by one, whatever comes of what was expected.
+/// Subkeys that are derived together are those that are derived one by one, even if an expected one is never used.
 #[test]
 fn many_at_a_time() {
     for name in ["aes-128-gcm", "aes-192-gcm", "chacha20-ietf-poly1305", "xchacha20-ietf-poly1305"] {
@@ -304,9 +304,9 @@ fn users_of_datagrams() {
     let packet = alice.open(&mut reply, NOW_S, &mut NoFilter).unwrap();
     assert_eq!(reply[packet.payload], *b"world");
 
-    let mut stranger =
+    let mut unknown_user =
         ClientPackets::new(&keys_2022(method, &format!("{PSK_16}:{PSK_16}")), &mut Script::seeded(1));
-    let mut datagram = seal(&mut stranger, b"hello", &target());
+    let mut datagram = seal(&mut unknown_user, b"hello", &target());
     let unknown = server.read_header(&mut datagram).map(|_| ());
     assert_eq!(unknown, Err(WireError::Authentication { what: "identity header" }));
 }

@@ -28,7 +28,7 @@ fn recorded_s(decoded: &Value) -> u64 {
     decoded.get("timestamp").and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// What the client must draw to send the recorded request: salt, then the padding length.
+/// The draws of a client that sends the recorded request: salt, then the padding length.
 fn client_script(decoded: &Value) -> Script {
     let mut script = salt(decoded);
     let padding = decoded.get("padding_len").and_then(Value::as_u64).unwrap_or(1).max(1) - 1;
@@ -39,7 +39,7 @@ fn client_script(decoded: &Value) -> Script {
 #[test]
 fn streams_open() {
     for (name, entry) in entries() {
-        // What the multi-user server behind the relay gets is recorded apart.
+        // The bytes for the multi-user server behind the relay are recorded apart.
         let tcp = entry.get("after_relay").map_or(&entry["tcp"], |after| &after["tcp"]);
         let (c2s, s2c) = (bytes(tcp, "c2s_hex"), bytes(tcp, "s2c_hex"));
         let decoded = &tcp["c2s_decoded"];
@@ -126,7 +126,7 @@ fn requests_seal_to_the_recorded_bytes() {
         let target = target(tcp, "target_host", "target_port");
         let mut lens = chunk_lens(decoded);
         match method(&entry).generation() {
-            // shadowsocks-rust leaves the padding away or fills it with whatever its buffer holds.
+            // shadowsocks-rust leaves the padding away or fills it with the old contents of its buffer.
             Generation::Aead2022 if name.starts_with("ss-rust") => continue,
             Generation::Aead2022 => {
                 lens.insert(0, usize::try_from(number(decoded, "initial_payload_len")).unwrap());

@@ -1,4 +1,4 @@
-//! What a server says of clients that it does not accept.
+//! The server's reasons for refusing a client.
 
 use adit_proto::ssr::protocol::State;
 use adit_proto::ssr::{Key, Protocol, Refusal, fuzz};

@@ -77,7 +77,7 @@ pub(crate) fn target() -> Target {
     "example.com:80".parse().expect("a target")
 }
 
-/// What can go wrong at one end.
+/// Kind of an error at one end.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Bad {
     Wire(WireError),
@@ -135,7 +135,7 @@ pub(crate) struct End {
     pub(crate) inner: Inner,
     buffers: [RecvBuf; 3],
     is_ready: bool,
-    /// What has to leave at once.
+    /// Bytes that have to leave at once.
     pub(crate) out: Vec<u8>,
 }
 

@@ -103,7 +103,7 @@ fn bad_datagrams() {
             bad[at] ^= 0x80;
             accepted += usize::from(server.open(&mut bad).is_ok());
             if at < good.len() - 1 {
-                // No panic, whatever is left; without a tag a shorter one may pass.
+                // No panic, for every remaining length; without a tag a shorter one may pass.
                 for opened in [server.open(&mut good[..at].to_vec()), client.open(&mut good[..at].to_vec())] {
                     assert!(opened.map_or(true, |packet| packet.payload.end <= at));
                 }

@@ -122,7 +122,7 @@ fn clients_read_recorded_servers() {
     assert!(count > 80, "{count}");
 }
 
-/// The fork's native obfs, and what it is inside of GoQuiet.
+/// The fork's native obfs, and the same inside of GoQuiet.
 #[test]
 fn servers_read_native_go_quiet() {
     let rows = rows("goquiet", "ssr_native_obfs.json");

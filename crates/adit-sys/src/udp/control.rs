@@ -1,4 +1,4 @@
-//! Control messages (cmsg(3)): what the kernel says about a datagram beside its bytes, and what it is told.
+//! Control messages (cmsg(3)): the kernel's facts about a datagram beside its bytes, and options for it.
 //!
 //! ```text
 //!   +-----------------+---------+--------+------+---------------------+----

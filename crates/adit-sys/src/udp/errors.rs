@@ -11,7 +11,7 @@ use super::name::Name;
 pub struct QueuedError {
     /// The error, for instance `ECONNREFUSED` or `EMSGSIZE`.
     pub error: io::Error,
-    /// Where the datagram was sent to.
+    /// Destination of the datagram.
     pub to: Option<SocketAddr>,
     /// With `EMSGSIZE`: bytes that the path takes, IP header included.
     pub mtu: Option<u32>,

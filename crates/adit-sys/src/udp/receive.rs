@@ -11,9 +11,9 @@ use super::name::Name;
 pub struct Meta {
     /// Bytes in its buffer.
     pub len: usize,
-    /// Who sent it.
+    /// Its sender.
     pub from: SocketAddr,
-    /// Where it was sent to, if [`super::report_destination`] is on; IPv4 never in mapped form.
+    /// Its destination, if [`super::report_destination`] is on; IPv4 never in mapped form.
     pub to: Option<IpAddr>,
     /// If set, the buffer holds several datagrams of so many bytes each, the last of which may be shorter.
     pub stride: Option<u16>,

@@ -10,7 +10,7 @@ use super::name::Name;
 /// Everything about a message but its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Where to; `None` on a connected socket. Of the socket's family, mapped if need be.
+    /// Destination; `None` on a connected socket. Of the socket's family, mapped if need be.
     pub to: Option<SocketAddr>,
     /// The source address, where the socket has several; of the socket's family, mapped if need be.
     pub from: Option<IpAddr>,

@@ -37,7 +37,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     print::data(text(&answer))
 }
 
-/// What is printed.
+/// The printed answer.
 #[derive(Serialize)]
 struct Answer {
     target: String,
@@ -201,7 +201,7 @@ fn text(answer: &Answer) -> String {
     out
 }
 
-/// What is measured of decisions.
+/// Figures of a measurement of decisions.
 #[derive(Serialize)]
 struct Figures {
     rules: usize,
@@ -224,7 +224,7 @@ fn measure(
     path: &Path,
     json: bool,
 ) -> anyhow::Result<()> {
-    /// How often each request is decided; the caches hold what a busy process has in them.
+    /// Number of times that each request is decided; the caches hold what a busy process has in them.
     const ROUNDS: usize = 20;
     let file = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let inbound = inbound(config, config.inbounds.first().map(|inbound| &*inbound.name))?;

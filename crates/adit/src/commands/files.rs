@@ -1,4 +1,4 @@
-//! Which configuration a command works on.
+//! The configuration that a command works on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use adit_config::source;
 
 use crate::cli::FileArgs;
 
-/// Where a configuration is looked for when none is named.
+/// Paths of a configuration when none is named, in order.
 const DEFAULTS: [&str; 2] = ["adit.toml", "/etc/adit/adit.toml"];
 
 /// The files that were asked for, else the first default that exists.

@@ -18,7 +18,7 @@ const DEFAULT: &str = "/run/adit/adit.sock";
 /// Users that fit a screen and the one after it.
 const MOST_USERS: usize = 100;
 
-/// How often `--watch` asks.
+/// Interval at which `--watch` asks.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {

@@ -29,7 +29,7 @@ use self::online::Place;
 use crate::logging::{self, Shape};
 use crate::{print, serve};
 
-/// How a program's family behaves, and the statuses that it exits with.
+/// Behaviour of a program's family, and the statuses that it exits with.
 struct Statuses {
     /// The family.
     family: Family,

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Name of a list in findings. Its address may hold a token.
 const NAME: &str = "online_config";
 
-/// Where a list is.
+/// Place of a list.
 #[derive(Debug)]
 pub(super) enum Place {
     /// On a server, over HTTP or HTTPS.
@@ -34,10 +34,10 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Where `online` says.
+    /// The place that `online` names.
     ///
     /// # Errors
-    /// When that is nowhere that can be read; the error does not show the address.
+    /// When it is nothing that can be read; the error does not show the address.
     pub(super) fn of(online: &Online) -> Result<Self, model::UrlError> {
         let text = online.url.expose();
         match text.strip_prefix("file://").unwrap_or(text) {

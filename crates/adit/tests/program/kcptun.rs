@@ -34,7 +34,7 @@ fn a_tunnel_runs_under_the_old_names() {
         round_trip(&mut stream, 200_000);
     }
     client.signal("USR1");
-    // How many sessions there are depends on which event loops the kernel gave the connections.
+    // The number of sessions depends on the event loops that the kernel gave the connections.
     assert!(client.line("KCP SNMP:&{BytesSent:").contains(" CurrEstab:"), "{}", client.log());
     let until = Instant::now() + PATIENCE;
     let rows = loop {

@@ -58,7 +58,7 @@ fn debians_file_moves_bytes_under_the_names_of_libev() {
 }
 
 #[test]
-fn debians_file_with_a_disguise() {
+fn debians_file_with_obfs() {
     let dir = Dir::new();
     let file = |plugin: &str, options: &str| {
         format!(

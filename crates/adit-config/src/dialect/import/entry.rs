@@ -8,12 +8,12 @@ use crate::dialect::json::{Member, Node, Value, whole};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 
-/// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: whatever can be
-/// read as what is wanted is taken as it.
+/// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: any value
+/// that can be read as the wanted type is accepted.
 pub(super) struct Entry<'v> {
     members: &'v [Member],
     path: String,
-    /// Where it begins.
+    /// Its first byte in the text.
     pub(super) at: usize,
     taken: Vec<&'static str>,
 }
@@ -127,8 +127,8 @@ impl<'v> Entry<'v> {
             let found = choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice);
             found.ok_or_else(|| {
                 let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-                Problem::new(format!("no word for it: {}", value::excerpt(text)))
-                    .hint(format!("there are {}", names.join(", ")))
+                Problem::new(format!("unknown value: {}", value::excerpt(text)))
+                    .hint(format!("write one of {}", names.join(", ")))
             })
         })
     }

@@ -35,7 +35,7 @@ const MAX_SERVERS: usize = 256;
 /// Port of the client's local side, as OpenSnell's has it.
 const LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 1080);
 
-/// Who writes servers like this.
+/// The program that writes servers in this form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Surge,
@@ -44,7 +44,7 @@ pub(super) enum Dialect {
     Link,
 }
 
-/// Reads a text; `file` is its name in messages. Without `form` the text says by its shape what it is.
+/// Reads a text; `file` is its name in messages. Without `form` the form is found by the text's shape.
 ///
 /// # Errors
 /// Everything that is wrong with it, and every field in it that adit does not know.
@@ -170,7 +170,7 @@ fn distinct(mut outbounds: Vec<Outbound>) -> Vec<Outbound> {
     outbounds
 }
 
-/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written as adit's
+/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as adit's
 /// own file and read again.
 #[doc(hidden)]
 pub fn fuzz_import(data: &[u8]) {

@@ -100,10 +100,10 @@ fn words(dialect: Dialect) -> &'static Words {
     }
 }
 
-/// Host of a disguise that none is given for (mihomo, sing-box 1.14).
+/// Host of an obfs without a host (mihomo, sing-box 1.14).
 const OBFS_HOST: &str = "bing.com";
 
-/// What every client has and no server is behind.
+/// Names that every client has, without a server behind them.
 const BUILT_IN: [&str; 8] =
     ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
 
@@ -198,7 +198,7 @@ fn snell(
     }
     let obfs = obfs?;
     if obfs != ObfsClient::Off && !version.has_obfs() {
-        let problem = Err(Problem::new("version 6 has no disguise"));
+        let problem = Err(Problem::new("version 6 has no obfs"));
         entry.checked::<()>(
             report,
             if dialect == Dialect::Mihomo { "obfs-opts" } else { words.obfs },
@@ -226,7 +226,7 @@ fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> 
         entry.require(report, "version")?;
     }
     let number = if entry.take("version").is_some() { entry.number(report, "version", 1..=6)? } else { 1 };
-    // The name of mihomo's disguise is another thing, one level below.
+    // The name of mihomo's obfs is another thing, one level below.
     let mode = entry.one_of(report, "mode", SNELL_MODES);
     let number = u8::try_from(number).ok()?;
     if mode.is_some() && number != 6 {
@@ -243,20 +243,20 @@ fn obfs(
     entry: &mut Entry<'_>,
 ) -> Option<ObfsClient> {
     if dialect != Dialect::Mihomo {
-        return disguise(report, words, entry);
+        return obfs_fields(report, words, entry);
     }
     if entry.take("obfs-opts").is_none() {
         return Some(ObfsClient::Off);
     }
     let mut below = entry.below(report, "obfs-opts")?;
-    let obfs = disguise(report, words, &mut below);
+    let obfs = obfs_fields(report, words, &mut below);
     below.finish(report, &[]);
     obfs
 }
 
-fn disguise(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Option<ObfsClient> {
-    type Wear = fn(Box<str>) -> ObfsClient;
-    const MODES: &[(&str, Option<Wear>)] = &[
+fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Option<ObfsClient> {
+    type Make = fn(Box<str>) -> ObfsClient;
+    const MODES: &[(&str, Option<Make>)] = &[
         ("off", None),
         ("none", None),
         ("", None),
@@ -267,10 +267,10 @@ fn disguise(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Op
     if entry.take(words.obfs).is_none() {
         return Some(ObfsClient::Off);
     }
-    let Some(wear) = entry.one_of(report, words.obfs, MODES)? else { return Some(ObfsClient::Off) };
+    let Some(make) = entry.one_of(report, words.obfs, MODES)? else { return Some(ObfsClient::Off) };
     let host = host.filter(|host| !host.is_empty());
-    let host = value::disguise_host(host.as_ref().map_or(OBFS_HOST, |host| host.as_str()));
-    entry.checked(report, words.obfs_host, host).map(wear)
+    let host = value::obfs_host(host.as_ref().map_or(OBFS_HOST, |host| host.as_str()));
+    entry.checked(report, words.obfs_host, host).map(make)
 }
 
 /// Whether datagrams are carried; `None` if nothing is said.
@@ -316,7 +316,7 @@ fn shadowsocks(
     Some(ShadowsocksClient { server: server?, key: key?, transports, cover: cover? })
 }
 
-/// The disguise of simple-obfs, however it is said; other plugins are left to their users.
+/// The obfs of simple-obfs, in any spelling; other plugins are left to their users.
 fn cover(
     report: &mut Report<'_>,
     dialect: Dialect,
@@ -324,7 +324,7 @@ fn cover(
     entry: &mut Entry<'_>,
 ) -> Option<ClientCover> {
     match dialect {
-        Dialect::Surge | Dialect::Link => disguise(report, words, entry).map(ClientCover::Obfs),
+        Dialect::Surge | Dialect::Link => obfs_fields(report, words, entry).map(ClientCover::Obfs),
         Dialect::Mihomo => {
             let plugin = entry.text(report, "plugin").filter(|plugin| !plugin.is_empty());
             if plugin.is_none() {
@@ -332,7 +332,7 @@ fn cover(
             }
             entry.one_of(report, "plugin", &[("obfs", ())])?;
             let mut below = entry.below(report, "plugin-opts")?;
-            let obfs = disguise(report, words, &mut below);
+            let obfs = obfs_fields(report, words, &mut below);
             below.finish(report, &[]);
             obfs.map(ClientCover::Obfs)
         }

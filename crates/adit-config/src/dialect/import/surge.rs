@@ -88,7 +88,7 @@ fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
 }
 
-/// What stands between commas that are in no quotes, freed of spaces, with the places.
+/// The parts between commas that are in no quotes, freed of spaces, with their places.
 fn parts(text: &str, from: usize) -> Vec<(&str, usize)> {
     let (mut all, mut start, mut is_quoted) = (Vec::new(), 0, false);
     let ends = text.char_indices().chain(std::iter::once((text.len(), ',')));

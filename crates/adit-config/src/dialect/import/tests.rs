@@ -140,7 +140,7 @@ fn what_cannot_be_said_is_named_with_its_place() {
         ("n = snell, a, 1, psk=k, version=7", "t:1:33: n.version: no whole number from 1 to 6"),
         ("n = snell, a, 1, psk=k, version=6", "t:1:22: n.psk: version 6 wants 12 to 255 bytes"),
         ("n = snell, a, 1, psk=k, version=4, mode=default", "t:1:41: n.mode: only version 6 has modes"),
-        ("n = snell, a, 1, psk=k, obfs=ws", "t:1:30: n.obfs: no word for it: ws"),
+        ("n = snell, a, 1, psk=k, obfs=ws", "t:1:30: n.obfs: unknown value: ws"),
         ("[Proxy]\nn = snell, a, 1, psk=k, k\n", "t:2:25: n: a value without a key"),
         (
             "proxies:\n- name: n\n  type: snell\n  server: a\n  port: 1\n  psk: k\n  dialer-proxy: x\n",
@@ -240,7 +240,7 @@ proptest! {
             if form != Form::Shadowrocket {
                 prop_assert_eq!(client.reuse, deployment.reuse);
             }
-            // The form says itself what it is.
+            // The form can be told from the text alone.
             prop_assert!(parse(None, "t", &shared.text).is_ok(), "{}\n{}", form, shared.text);
         }
     }

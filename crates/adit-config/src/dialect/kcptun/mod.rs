@@ -4,7 +4,7 @@
 //! Flags are Go's: `-x v`, `--x v`, `--x=v`, and switches alone or with `=true`. A file (`-c`) overrides flags. Its keys
 //! match without regard to case, and keys that are not known are ignored, as the programs do.
 //!
-//! What is not given is found by measurement: windows, buffers, and how much parity is sent. What is given holds.
+//! Settings that are not given are found by measurement: windows, buffers, and the amount of parity.
 
 mod options;
 mod snmp;
@@ -22,7 +22,7 @@ use crate::model::Config;
 /// The status that the programs exit with when they cannot start.
 pub const EXIT_FAILURE: u8 = 255;
 
-/// Which of the two programs.
+/// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Makes sessions.
@@ -31,7 +31,7 @@ pub enum Side {
     Server,
 }
 
-/// Which version.
+/// A version of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// 20210922, as Debian has it.
@@ -43,9 +43,9 @@ pub enum Release {
 /// A program under one of its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// Which of the two.
+    /// The program.
     pub side: Side,
-    /// Which version.
+    /// Its version.
     pub release: Release,
 }
 
@@ -61,10 +61,10 @@ impl Program {
     }
 }
 
-/// What a program runs, and what its process does besides.
+/// The configuration of a program, and the settings of its process.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// What runs.
+    /// The configuration.
     pub config: Config,
     /// The file that log lines are appended to.
     pub log: Option<PathBuf>,

@@ -13,7 +13,7 @@ use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::value::excerpt;
 use crate::source::Source;
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -29,7 +29,7 @@ struct Spec {
     short: &'static str,
     json: &'static str,
     kind: Kind,
-    /// Whose it is; both programs' if `None`.
+    /// The program that has it; both if `None`.
     side: Option<Side>,
     meaning: &'static str,
 }
@@ -97,7 +97,7 @@ enum Value {
     Switch(bool),
 }
 
-/// What a command line, and a file, have given.
+/// Values from a command line and a file.
 #[derive(Clone, Default)]
 pub struct Flags {
     values: BTreeMap<&'static str, Value>,
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Flags {
     }
 }
 
-/// What a command line asks for.
+/// Action that a command line asks for.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To run.
@@ -222,7 +222,7 @@ impl Flags {
         self.values.get(name) == Some(&Value::Switch(true))
     }
 
-    /// What is not given by a flag comes from the environment.
+    /// The key comes from the environment if no flag gives it.
     pub(super) fn default_key(&mut self, key: Option<Zeroizing<String>>) {
         if let Some(key) = key {
             self.values.entry("key").or_insert(Value::Text(key));

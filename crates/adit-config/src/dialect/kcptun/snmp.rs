@@ -2,7 +2,7 @@
 
 use super::Release;
 
-/// What is counted, in the program's own sense.
+/// The counters, in the program's own sense.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the column of its name")]
 pub struct Counters {
@@ -91,7 +91,7 @@ pub fn row(release: Release, unix: u64, counters: &Counters) -> String {
     values.join(",") + "\n"
 }
 
-/// What the programs log at SIGUSR1.
+/// The text that the programs log at SIGUSR1.
 pub fn dump(release: Release, counters: &Counters) -> String {
     let values = columns(release, counters).into_iter().map(|(name, value)| format!("{name}:{value}"));
     format!("KCP SNMP:&{{{}}}", values.collect::<Vec<_>>().join(" "))

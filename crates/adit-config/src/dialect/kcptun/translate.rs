@@ -80,7 +80,7 @@ impl Translator {
         let listen = self.flags.text("localaddr").unwrap_or(":12948").to_owned();
         let (listen, unix) = match value::listen(&listen) {
             Ok(addr) => (vec![addr], None),
-            // What cannot be host and port is the path of a socket.
+            // A value that cannot be host and port is the path of a socket.
             Err(_) if listen.contains('/') => (Vec::new(), Some(PathBuf::from(&listen))),
             Err(_) if !listen.contains(':') && !listen.is_empty() => {
                 let text = format!("no port, so it is the path of a unix socket: {}", excerpt(&listen));
@@ -121,7 +121,7 @@ impl Translator {
         let target = self.flags.text("target").unwrap_or("127.0.0.1:12948").to_owned();
         let (target, unix) = match value::target(&target) {
             Ok(target) => (target, None),
-            // What is no host and port is the path of a socket.
+            // A value that is no host and port is the path of a socket.
             Err(_) => {
                 (Target { host: Host::Ip([127, 0, 0, 1].into()), port: 1 }, Some(PathBuf::from(target)))
             }
@@ -182,7 +182,7 @@ impl Translator {
         }
     }
 
-    /// What is no cipher is `aes`, in silence there; which the peer, under another program, might not know.
+    /// A name that is no cipher means `aes`. The programs do not say so, and another program at the peer might differ.
     fn crypt(&mut self) -> Method {
         let name = self.flags.text("crypt").unwrap_or("aes").to_owned();
         let is_late = |method| matches!(method, Method::Null | Method::Aes128Gcm);

@@ -39,7 +39,7 @@ const SETTINGS: [&str; 8] = [
     "carrier-sessions",
 ];
 
-/// What both ends write.
+/// The keys of both ends.
 pub(super) fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
     let carrier = fields.one_of(report, "carrier", CARRIERS).unwrap_or(Carrier::Tcp);
     if carrier == Carrier::Tcp {
@@ -63,13 +63,13 @@ fn refuse_settings(fields: &mut Fields<'_>, report: &mut Report<'_>) {
     for key in SETTINGS {
         let at = fields.place(key);
         if fields.take(key).is_some() {
-            let problem = Problem::new("there is no carrier that it could be for");
+            let problem = Problem::new("no carrier is set, so this key has no effect");
             report.error(&at, fields.path(key), problem.hint("write carrier = \"kcp\" too, or leave it out"));
         }
     }
 }
 
-/// What an outbound writes besides. Its own server is the carrier's unless another one is named.
+/// The keys of outbounds alone. Its own server is the carrier's unless another one is named.
 pub(super) fn client(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,

@@ -1,7 +1,7 @@
 //! `[dns]`: name servers, policy, hosts and cache.
 //!
-//! A server is written as `address`, `udp://address:port`, `tcp://..`, `tls://host:port` or `https://host/path`. What
-//! names it (in policies and messages) is its `name`, or else the text itself.
+//! A server is written as `address`, `udp://address:port`, `tcp://..`, `tls://host:port` or `https://host/path`.
+//! Policies and messages refer to it by its `name`, or else by the text itself.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

@@ -369,7 +369,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// What stands behind a key or in a list.
+/// A value behind a key or in a list.
 #[derive(Clone, Copy)]
 enum Node<'a> {
     Item(&'a Item),

@@ -17,7 +17,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
         report.error(
             &fields.place("members"),
             fields.path("members"),
-            Problem::new("there is none to choose"),
+            Problem::new("the group has no members"),
         );
     }
     let (mut members, mut names) = (Vec::new(), Vec::new());
@@ -46,7 +46,7 @@ fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
     let mut span = |key| {
         let span = fields.duration(report, key)?;
         if span.is_zero() {
-            report.error(&fields.place(key), fields.path(key), Problem::new("no time at all"));
+            report.error(&fields.place(key), fields.path(key), Problem::new("must be greater than 0"));
         }
         Some(span)
     };

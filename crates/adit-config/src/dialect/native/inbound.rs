@@ -116,7 +116,7 @@ fn local(
     Local { accepts, users, reply }
 }
 
-/// Whoever reaches a port without users can use it, so beyond loopback it must be wanted.
+/// Anybody can use a port without users, so a port beyond loopback needs `allow-lan`.
 fn refuse_open_proxy(fields: &Fields<'_>, report: &mut Report<'_>, listen: &[Spanned<SocketAddr>]) {
     for addr in listen.iter().filter(|addr| !addr.value.ip().to_canonical().is_loopback()) {
         let problem = format!("everybody who reaches {} could use this proxy", addr.value);

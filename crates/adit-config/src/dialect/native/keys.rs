@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::bound;
 
-/// Where a key stands.
+/// The table that a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
     /// At the top of the file.
@@ -89,17 +89,17 @@ impl Table {
 /// One key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Where it stands.
+    /// Its table.
     pub table: Table,
     /// Its name.
     pub name: &'static str,
     /// The protocols of the inbound or outbound that have it; empty for all.
     pub protocols: &'static [&'static str],
-    /// What may be written, with the unit.
+    /// Values that may be written, with the unit.
     pub value: &'static str,
-    /// What holds when it is left out; `required` when it must not be.
+    /// Value when it is left out; `required` if it must not be left out.
     pub default: &'static str,
-    /// What it does.
+    /// Its meaning.
     pub meaning: &'static str,
     /// The name it had; reading takes it with a warning for two releases after the change.
     pub former: Option<&'static str>,
@@ -159,7 +159,7 @@ const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const WITH_OBFS: &[&str] = &["snell", "shadowsocks"];
 const SSR: &[&str] = &["ssr"];
 const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
 const NAMED: &[&str] = &["snell", "ssr"];
@@ -190,18 +190,18 @@ pub const KEYS: &[Key] = {
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
         key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
-        key(Root, "log", ALL, "table", "", "what is logged, and how"),
+        key(Root, "log", ALL, "table", "", "settings of the log"),
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
-        key(Root, "udp", ALL, "table", "", "how datagrams are relayed"),
-        key(Root, "dns", ALL, "table", "the system's resolver", "how names are resolved"),
-        key(Root, "inbound", ALL, "tables", "required", "where connections come in"),
-        key(Root, "outbound", ALL, "tables", "one of protocol direct", "where connections go out"),
+        key(Root, "udp", ALL, "table", "", "settings of the datagram relay"),
+        key(Root, "dns", ALL, "table", "the system's resolver", "settings of name resolution"),
+        key(Root, "inbound", ALL, "tables", "required", "the inbounds"),
+        key(Root, "outbound", ALL, "tables", "one of protocol direct", "the outbounds"),
         key(Root, "rule", ALL, "tables", "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"),
         key(Root, "set", ALL, "tables", "none", "files of names or addresses that rules refer to"),
         key(Root, "geoip", ALL, "path of a .mmdb file", "required if a rule names a country", "database of the countries of addresses"),
 
-        key(Admin, "socket", ALL, "path of a unix socket", "none: no control interface", "where the control interface listens"),
+        key(Admin, "socket", ALL, "path of a unix socket", "none: no control interface", "socket of the control interface"),
 
         key(Dns, "upstream", ALL, "tables", "those of /etc/resolv.conf", "name servers; the next one is asked when one fails, or has no answer after a second"),
         key(Dns, "policy", ALL, "tables", "none", "names that other servers are asked for; the most specific domain counts"),
@@ -213,7 +213,7 @@ pub const KEYS: &[Key] = {
         key(Dns, "family", ALL, "any, prefer-ipv4, ipv4-only or ipv6-only", "any", "address families of outbounds that do not say it"),
 
         key(DnsUpstream, "name", ALL, "text of 1 to 64 characters", "the text of server, without a path", "name in messages and policies"),
-        key(DnsUpstream, "server", ALL, "address, or udp://, tcp://, tls:// or https:// with host, port and path", "required", "where the server is and how it is spoken to"),
+        key(DnsUpstream, "server", ALL, "address, or udp://, tcp://, tls:// or https:// with host, port and path", "required", "address of the server, with its transport"),
         key(DnsUpstream, "address", ALL, "address", "looked up", "address of the host that server names"),
         key(DnsUpstream, "bootstrap", ALL, "address, address:port, or a list", "those of /etc/resolv.conf", "servers that are asked by UDP for the address of the host"),
         key(DnsUpstream, "through", ALL, "name of an outbound", "none: straight", "reaches the server through this outbound; one of udp:// is then asked by TCP"),
@@ -226,9 +226,9 @@ pub const KEYS: &[Key] = {
         key(DnsHost, "address", ALL, "address, or a list", "required", "its addresses"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
-        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "required", "what is spoken on the port"),
-        key(Inbound, "listen", ALL, "address:port, or a list", "required", "where to listen; `:port` is every address of the machine"),
-        key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
+        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "required", "protocol of the port"),
+        key(Inbound, "listen", ALL, "address:port, or a list", "required", "addresses to listen on; `:port` is every address of the machine"),
+        key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "outbound of its connections"),
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
         key(Inbound, "tcp-keep-alive", ALL, "duration, 1s to 32767s", "15s", "silence after which the peer is asked whether it is there, and time between questions"),
         key(Inbound, "tcp-send-buffer", ALL, "1 to 1073741823 bytes", "by the system", "room for bytes that are not acknowledged, fixed (SO_SNDBUF)"),
@@ -236,21 +236,21 @@ pub const KEYS: &[Key] = {
         key(Inbound, "tcp-multipath", ALL, "true or false", "false", "accepts Multipath TCP (RFC 8684) where the system has it"),
         key(Inbound, "interface", ALL, "name of an interface", "any", "listens on this interface alone"),
         key(Inbound, "reuse-port", ALL, "true or false", "false", "lets other processes of the same user listen there as well"),
-        key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; the keys of an entry are below"),
+        key(Inbound, "users", USERS, "list of { name, password }", "none", "its users; the keys of an entry are below"),
         key(Inbound, "allow-lan", OPEN, "true or false", "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"),
         key(Inbound, "allow-private", SERVERS, "true or false", "false", "lets clients reach loopback, link-local and private addresses, and this machine; not enforced yet, takes effect with a coming release"),
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
-        key(Inbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "obfs", WITH_OBFS, "off, http or tls", "off", "obfs that clients must use"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
         key(Inbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
-        key(Inbound, "password", CIPHERED, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
+        key(Inbound, "password", CIPHERED, "text; for 2022 methods base64", "required unless method is none", "password of the clients"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Inbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
-        key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "what is served: streams, datagrams or both").formerly("mode"),
-        key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
+        key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "traffic that is served: streams, datagrams or both").formerly("mode"),
+        key(Inbound, "replay", SHADOWSOCKS, "refuse, report or ignore", "refuse", "policy for recorded connections; 2022 methods always refuse them"),
         key(Inbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication; `_compatible` behind it serves clients with origin too"),
         key(Inbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that clients must use; `_compatible` behind it serves clients with plain too"),
         key(Inbound, "ssr-obfs-param", SSR, "text", "none", "http: hosts that are accepted; tls: seconds that a client's clock may be off"),
@@ -259,13 +259,13 @@ pub const KEYS: &[Key] = {
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Inbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
+        key(Inbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "traffic through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Inbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections of one client (IPv4 address, IPv6 /64) are sent to together"),
-        key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
-        key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
-        key(Inbound, "target", TUNNEL, "host:port", "required", "where every connection goes"),
-        key(Inbound, "carrier", ALL, "tcp or kcp", "tcp", "what connections come over; kcp: streams of sessions over datagrams"),
-        key(Inbound, "carrier-key", ALL, "text", "required with kcp", "what both ends of the carrier know"),
+        key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
+        key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, in tenths of the window that the rate needs"),
+        key(Inbound, "target", TUNNEL, "host:port", "required", "target of every connection"),
+        key(Inbound, "carrier", ALL, "tcp or kcp", "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams"),
+        key(Inbound, "carrier-key", ALL, "text", "required with kcp", "secret that both ends of the carrier share"),
         key(Inbound, "carrier-crypt", ALL, "name of a cipher", "aes-128-gcm", "the carrier's cipher"),
         key(Inbound, "carrier-parity", ALL, "auto, off, or data/parity", "auto", "parity packets that are sent along, for instance 10/3; auto follows the loss"),
         key(Inbound, "carrier-mtu", ALL, "128 to 1500", "1350", "length of datagrams"),
@@ -284,18 +284,18 @@ pub const KEYS: &[Key] = {
         key(User, "addresses", ALL, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
-        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr or group", "required", "how targets are reached"),
+        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr or group", "required", "protocol to reach targets"),
         key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
         key(Outbound, "user-key", NAMED, "text of 1 to 255 bytes", "none", "snell: client id, by which a server tells users of one psk apart, `userkey` of sing-box; ssr: secret of the user"),
         key(Outbound, "user-id", SSR, "0 to 4294967295", "none", "number of the user, with user-key; together the protocol_param of other programs"),
-        key(Outbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that the server expects"),
-        key(Outbound, "obfs-host", DISGUISED, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "obfs", WITH_OBFS, "off, http or tls", "off", "obfs that the server expects"),
+        key(Outbound, "obfs-host", WITH_OBFS, "host name", "host of server", "host that obfs names"),
         key(Outbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
-        key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
+        key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "password that the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Outbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
-        key(Outbound, "network", CIPHERED, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),
+        key(Outbound, "network", CIPHERED, "tcp, udp or tcp-and-udp", "tcp", "traffic for the server: streams, datagrams or both").formerly("mode"),
         key(Outbound, "ssr-protocol", SSR, "name of a protocol of ShadowsocksR", "origin", "framing and authentication that the server expects"),
         key(Outbound, "ssr-obfs", SSR, "name of an obfs of ShadowsocksR", "plain", "obfs that the server expects"),
         key(Outbound, "ssr-obfs-param", SSR, "text", "host of server", "host names to choose from, separated by commas; http: further lines of the head behind a #"),
@@ -303,7 +303,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that connects in the place of adit"),
         key(Outbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Outbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),
-        key(Outbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "what goes through the plugin: streams, datagrams or both").formerly("plugin-mode"),
+        key(Outbound, "plugin-network", SHADOWSOCKS, "tcp, udp or tcp-and-udp", "tcp", "traffic through the plugin: streams, datagrams or both").formerly("plugin-mode"),
         key(Outbound, "reuse", SNELL, "true or false", "false; true in version 2", "keeps connections for further requests; not in versions 1 and 3"),
         key(Outbound, "half-close", SNELL, "auto, on or late", "auto", "passes on the end of local data at once, or after the answer; auto: at once to adit"),
         key(Outbound, "udp", SNELL, "true or false", "true", "carries datagrams"),
@@ -316,7 +316,7 @@ pub const KEYS: &[Key] = {
         key(Outbound, "interface", DIALLING, "name of an interface", "by routing", "sends through this interface"),
         key(Outbound, "egress-interface", DIALLING, "name of an interface", "by routing", "other name of `interface`"),
         key(Outbound, "bind-address", DIALLING, "address, or one of IPv4 and one of IPv6", "by routing", "sends from this address of the machine"),
-        key(Outbound, "fwmark", DIALLING, "1 to 4294967295", "none", "marks what is sent for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
+        key(Outbound, "fwmark", DIALLING, "1 to 4294967295", "none", "marks sent packets for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
         key(Outbound, "through", DIALLING, "name of an outbound", "none", "carries every connection of this outbound, in the place of TCP; without datagrams"),
         key(Outbound, "dns", DIALLING, "address, address:port, or a list", "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given"),
         key(Outbound, "tcp-fast-open", DIALLING, "true or false", "false", "sends data in the first packet"),
@@ -326,18 +326,18 @@ pub const KEYS: &[Key] = {
         key(Outbound, "tcp-multipath", DIALLING, "true or false", "false", "asks for Multipath TCP (RFC 8684) where the system has it"),
         key(Outbound, "timeout", DIALLING, "duration", "10s", "time for name resolution and all attempts to connect together"),
         key(Outbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections to the server send together"),
-        key(Outbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
-        key(Outbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
+        key(Outbound, "brutal-mbps", SERVERS, "the same", "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
+        key(Outbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, in tenths of the window that the rate needs"),
         key(Outbound, "members", GROUP, "list of { name }", "required", "outbounds of which the one that answers best is used"),
-        key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),
+        key(Outbound, "check-url", GROUP, "address that begins with http://", "http://www.gstatic.com/generate_204", "page that is fetched through each member to compare them"),
         key(Outbound, "check-dns", GROUP, "address of a name server", "8.8.8.8:53", "which server is asked through each member to compare them for datagrams"),
         key(Outbound, "check-interval", GROUP, "duration", "10s", "time between two checks of a member"),
         key(Outbound, "check-interval-in-use", GROUP, "duration", "check-interval", "the same for the member in use"),
         key(Outbound, "check-timeout", GROUP, "duration", "5s", "an answer that takes longer is none"),
-        key(Outbound, "tolerance", GROUP, "duration", "50ms", "how much faster another member must be to take over"),
-        key(Outbound, "carrier", DIALLING, "tcp or kcp", "tcp", "what connections go over; kcp: streams of a session over datagrams"),
+        key(Outbound, "tolerance", GROUP, "duration", "50ms", "latency by which another member must be better to take over"),
+        key(Outbound, "carrier", DIALLING, "tcp or kcp", "tcp", "transport of outgoing connections; kcp: streams of a session over datagrams"),
         key(Outbound, "carrier-server", DIALLING, "host:port", "server; required for direct", "the other end of the carrier; with direct it says where streams go"),
-        key(Outbound, "carrier-key", DIALLING, "text", "required with kcp", "what both ends of the carrier know"),
+        key(Outbound, "carrier-key", DIALLING, "text", "required with kcp", "secret that both ends of the carrier share"),
         key(Outbound, "carrier-crypt", DIALLING, "name of a cipher", "aes-128-gcm", "the carrier's cipher"),
         key(Outbound, "carrier-parity", DIALLING, "auto, off, or data/parity", "auto", "parity packets that are sent along, for instance 10/3; auto follows the loss"),
         key(Outbound, "carrier-mtu", DIALLING, "128 to 1500", "1350", "length of datagrams"),
@@ -346,14 +346,14 @@ pub const KEYS: &[Key] = {
         key(Outbound, "carrier-sessions", DIALLING, "1 to 1024", "1", "sessions that streams are spread over; every event loop has one at least"),
 
         key(Member, "name", ALL, "name of an outbound", "required", "which outbound it is; not one of protocol group"),
-        key(Member, "tcp-weight", ALL, "percent, 0 to 100", "100", "how much it is preferred for streams; 0 is never"),
+        key(Member, "tcp-weight", ALL, "percent, 0 to 100", "100", "preference for streams; 0 is never"),
         key(Member, "udp-weight", ALL, "percent, 0 to 100", "100", "the same for datagrams"),
 
         key(Set, "name", ALL, "text of 1 to 64 characters", "required", "name that rules use"),
         key(Set, "path", ALL, "path of a file", "required", "one name or network per line; relative to the folder of this file"),
-        key(Set, "format", ALL, "any, domains or addresses", "any", "what the lines are; example.com is that name, +.example.com with all below it, .example.com all below it"),
+        key(Set, "format", ALL, "any, domains or addresses", "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
 
-        key(Rule, "outbound", ALL, "name of an outbound", "required without reject", "where requests go that match; all keys of a rule must match, one value of each"),
+        key(Rule, "outbound", ALL, "name of an outbound", "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
         key(Rule, "reject", ALL, "reset, drop or protocol", "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
         key(Rule, "domain", ALL, "name, or a list", "none", "the target's name is one of these"),
         key(Rule, "domain-suffix", ALL, "name, or a list", "none", "the target's name is one of these or below one of them"),
@@ -366,9 +366,9 @@ pub const KEYS: &[Key] = {
         key(Rule, "source-port", ALL, "port or range as \"1000-2000\", or a list", "none", "the client's port is one of these"),
         key(Rule, "port", ALL, "port or range as \"1000-2000\", or a list", "none", "the target's port is one of these"),
         key(Rule, "network", ALL, "tcp or udp", "both", "kind of traffic"),
-        key(Rule, "inbound", ALL, "name of an inbound, or a list", "all", "where the request came in"),
-        key(Rule, "user", ALL, "user name, or a list", "all", "who the client is"),
-        key(Rule, "protocol", ALL, "name of a protocol, or a list", "any", "what the client speaks to the target, as far as it is known"),
+        key(Rule, "inbound", ALL, "name of an inbound, or a list", "all", "inbound of the request"),
+        key(Rule, "user", ALL, "user name, or a list", "all", "user of the client"),
+        key(Rule, "protocol", ALL, "name of a protocol, or a list", "any", "protocol that the client speaks to the target, as far as it is known"),
         key(Rule, "resolve", ALL, "true or false", "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"),
         key(Rule, "and", ALL, "list of tables", "none", "all of them match; each has the keys above"),
         key(Rule, "or", ALL, "list of tables", "none", "one of them matches"),
@@ -385,9 +385,9 @@ pub const KEYS: &[Key] = {
         key(RulePart, "source-port", ALL, "port or range as \"1000-2000\", or a list", "none", "the client's port is one of these"),
         key(RulePart, "port", ALL, "port or range as \"1000-2000\", or a list", "none", "the target's port is one of these"),
         key(RulePart, "network", ALL, "tcp or udp", "both", "kind of traffic"),
-        key(RulePart, "inbound", ALL, "name of an inbound, or a list", "all", "where the request came in"),
-        key(RulePart, "user", ALL, "user name, or a list", "all", "who the client is"),
-        key(RulePart, "protocol", ALL, "name of a protocol, or a list", "any", "what the client speaks to the target, as far as it is known"),
+        key(RulePart, "inbound", ALL, "name of an inbound, or a list", "all", "inbound of the request"),
+        key(RulePart, "user", ALL, "user name, or a list", "all", "user of the client"),
+        key(RulePart, "protocol", ALL, "name of a protocol, or a list", "any", "protocol that the client speaks to the target, as far as it is known"),
         key(RulePart, "resolve", ALL, "true or false", "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"),
         key(RulePart, "and", ALL, "list of tables", "none", "all of them match; each has the keys above"),
         key(RulePart, "or", ALL, "list of tables", "none", "one of them matches"),

@@ -12,7 +12,7 @@ use crate::model::{Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
 ///
 /// Inbounds, outbounds, sets and rules add up; rules of an earlier file are asked first. An inbound keeps the outbound
 /// of its own file. A name stands for one thing;
-/// equal outbounds of one name are one outbound. What concerns the whole process (`cores`, `state`,
+/// equal outbounds of one name are one outbound. Settings of the whole process (`cores`, `state`,
 /// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`, `geoip`) may be set in one file, or alike in several.
 ///
 /// # Errors

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Every key with its values and default is in [`keys::all`]; [`EXAMPLE`] shows all of them at work. Durations
-//! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). What is not a key is an error, and all errors of
+//! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). An unknown key is an error, and all errors of
 //! a file are reported together.
 
 mod bound;
@@ -61,7 +61,7 @@ pub const MAX_LEN: usize = 16 << 20;
 
 const MAX_INBOUNDS: usize = 256;
 const MAX_OUTBOUNDS: usize = 256;
-/// What a file of [`crate::source::MAX_LEN`] has place for.
+/// Number of users that a file of [`crate::source::MAX_LEN`] has place for.
 const MAX_USERS: usize = 16_384;
 const MAX_NAME: usize = 64;
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
@@ -268,7 +268,7 @@ fn obfs_server(text: &str) -> Result<ObfsServer, Problem> {
     fields::one_of(text, write::OBFS)
 }
 
-/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written and
+/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written and
 /// read again.
 #[doc(hidden)]
 pub fn fuzz_native(data: &[u8]) {

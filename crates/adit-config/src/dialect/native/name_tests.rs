@@ -71,5 +71,5 @@ fn mistakes_under_an_old_name() {
     assert!(rejected(snell).contains("inbound[0].network: protocol snell has no such key"), "{snell}");
     let lone = "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \":2\"\nmethod = \"aes-128-gcm\"\npassword = \"p\"\n\
                 plugin-mode = \"udp\"\n";
-    assert!(rejected(lone).contains("6:15: inbound[0].plugin-mode: there is no plugin"), "{lone}");
+    assert!(rejected(lone).contains("6:15: inbound[0].plugin-mode: no plugin is set"), "{lone}");
 }

@@ -114,7 +114,7 @@ fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
     let family = fields.one_of(report, "family", FAMILIES);
     let ipv6 = fields.flag(report, "ipv6");
     if both {
-        let problem = Problem::new("family says it already");
+        let problem = Problem::new("`family` sets the same");
         report.error(&fields.place("ipv6"), fields.path("ipv6"), problem.hint("keep one of them"));
     }
     match (family, ipv6) {
@@ -148,7 +148,7 @@ fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
     let default = Dial::default().timeout;
     let timeout = fields.duration(report, "timeout").unwrap_or(default);
     if timeout.is_zero() {
-        let problem = Problem::new("a timeout of nothing lets nothing connect");
+        let problem = Problem::new("timeout must be greater than 0");
         report.error(&fields.place("timeout"), fields.path("timeout"), problem);
     }
     timeout
@@ -196,7 +196,7 @@ fn alias(
 
 fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, name: &str, other: &str) {
     if fields.has(name) && fields.has(other) {
-        let problem = Problem::new(format!("{name} says it already"));
+        let problem = Problem::new(format!("`{name}` sets the same"));
         report.error(&fields.place(other), fields.path(other), problem.hint("keep one of them"));
     }
 }
@@ -215,9 +215,9 @@ pub(super) fn obfs_client(
     server: Option<&Target>,
 ) -> ObfsClient {
     let mode = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
-    let host = fields.parsed(report, "obfs-host", value::disguise_host);
+    let host = fields.parsed(report, "obfs-host", value::obfs_host);
     if let (ObfsServer::Off, Some(host)) = (mode, &host) {
-        let problem = Problem::new("there is no disguise that could name it");
+        let problem = Problem::new("obfs is off, so this host has no effect");
         report.error(
             &host.at,
             fields.path("obfs-host"),

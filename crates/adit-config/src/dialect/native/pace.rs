@@ -21,10 +21,10 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried:
         }
     };
     if both {
-        refuse(PACING, "brutal-mbps says it already", "keep one of them");
+        refuse(PACING, "`brutal-mbps` sets the same", "keep one of them");
     }
     if !fields.has(BRUTAL) {
-        refuse(GAIN, "there is no rate that it could be for", "write brutal-mbps too, or leave it out");
+        refuse(GAIN, "no rate is set, so this key has no effect", "write brutal-mbps too, or leave it out");
     }
     if is_carried {
         for key in [PACING, BRUTAL] {

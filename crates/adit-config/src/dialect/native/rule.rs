@@ -64,7 +64,7 @@ fn read_rule(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawRule {
         (None, None) => {
             // A value that was wrong has been reported.
             if !fields.has("outbound") && !fields.has("reject") {
-                let problem = Problem::new("nothing happens to what matches");
+                let problem = Problem::new("the rule has neither outbound nor reject");
                 let hint = "add outbound = \"NAME\", or reject = \"reset\", \"drop\" or \"protocol\"";
                 report.error(&fields.at, path.clone(), problem.hint(hint));
             }
@@ -115,7 +115,7 @@ fn keys(
         if let Some(field) = fields.take(key) {
             let tables = field.tables(report, Table::RulePart, MAX_VALUES);
             if tables.is_empty() {
-                report.error(&field.at, field.path.clone(), Problem::new("there is nothing in it"));
+                report.error(&field.at, field.path.clone(), Problem::new("the list is empty"));
             }
             let parts = tables.into_iter().filter_map(|table| part(table, mentions, report, depth));
             all.push(group(parts.collect()));

@@ -89,7 +89,7 @@ fn mistakes() {
             "[[rule]]\noutbound = \"home\"\n",
             "t.toml:11:1: rule[0]: the rule has no key, so it would match everything\n  hint: ",
         ),
-        ("[[rule]]\nport = 1\n", "t.toml:11:1: rule[0]: nothing happens to what matches\n  hint: "),
+        ("[[rule]]\nport = 1\n", "t.toml:11:1: rule[0]: the rule has neither outbound nor reject\n  hint: "),
         (
             "[[rule]]\nport = 1\noutbound = \"hom\"\n",
             "13:12: rule[0].outbound: no such outbound: hom\n  hint: did you mean `home`?",
@@ -122,7 +122,7 @@ fn mistakes() {
             "12:19: rule[0].or[0].inbound: no such inbound: x",
         ),
         ("[[rule]]\nand = [{ }]\nreject = \"drop\"\n", "rule[0].and[0]: there is no key in it"),
-        ("[[rule]]\nor = []\nreject = \"drop\"\n", "rule[0].or: there is nothing in it"),
+        ("[[rule]]\nor = []\nreject = \"drop\"\n", "rule[0].or: the list is empty"),
         ("[[set]]\nname = \"ads\"\npath = \"b\"\n", "12:8: set[1].name: the name is taken: ads"),
         ("[[set]]\nname = \"b\"\n", "11:1: set[1].path: missing"),
         ("[[set]]\nname = \"b\"\npath = \"b\"\nformat = \"x\"\n", "set[1].format: unknown value: x"),

@@ -34,7 +34,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let Spanned { value: key, at } = key?;
     let passed_on = users.iter().filter(|user| user.server.is_some()).count();
     if passed_on > 0 && (passed_on < users.len() || cover != ServerCover::default()) {
-        let problem = "with a server of its own for one user, all must have one, and there is no disguise";
+        let problem = "if one user has a server of its own, all users need one, and obfs must be off";
         report.error(&at, fields.path("users"), Problem::new(problem));
         return None;
     }
@@ -117,7 +117,7 @@ fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
     let Some(program) = program else {
         for key in ["plugin-options", "plugin-arguments", "plugin-network"] {
             if fields.has(key) && !fields.has("plugin") {
-                let problem = Problem::new("there is no plugin that it could be for");
+                let problem = Problem::new("no plugin is set, so this key has no effect");
                 report.error(&fields.place(key), fields.path(key), problem);
             }
         }

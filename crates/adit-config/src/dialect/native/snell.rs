@@ -46,7 +46,7 @@ fn keys(
         return Some(SnellKeys::Named(psk?.value, told_apart(fields, report, users)?));
     }
     if !versions.is_sealed() {
-        let problem = Problem::new("unsafe-raw seals nothing, so that keys tell nobody apart");
+        let problem = Problem::new("unsafe-raw uses no key, so keys cannot identify users");
         let hint = "write a psk, which makes the passwords client ids";
         report.error(&fields.place("users"), fields.path("users"), problem.hint(hint));
     }
@@ -95,10 +95,10 @@ pub(super) fn check_psk(
     report.error(&psk.at, fields.path("psk"), problem.hint("`adit key` prints a good one"));
 }
 
-/// A disguise where the version has none.
-pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, wears: bool, may_wear: bool) {
-    if wears && !may_wear {
-        let problem = Problem::new("version 6 has no disguise");
+/// Reports an obfs if the version has none.
+pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs: bool, may_have: bool) {
+    if has_obfs && !may_have {
+        let problem = Problem::new("version 6 has no obfs");
         report.error(&fields.place("obfs"), fields.path("obfs"), problem.hint("leave it out"));
     }
 }

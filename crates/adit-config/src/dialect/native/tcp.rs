@@ -1,4 +1,4 @@
-//! What is asked of TCP, of either side.
+//! TCP options of either side.
 
 use std::time::Duration;
 

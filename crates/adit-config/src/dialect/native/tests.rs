@@ -80,7 +80,7 @@ fn groups() {
     assert_eq!(load(&to_toml(&config)), config);
     for (keys, want) in [
         ("", "4:1: outbound[0].members: missing"),
-        ("members = []", "6:11: outbound[0].members: there is none to choose"),
+        ("members = []", "6:11: outbound[0].members: the group has no members"),
         (
             "members = [{ name = \"dirct\" }]",
             "6:21: outbound[0].members[0].name: no such outbound: dirct\n  hint: did you mean `direct`?",
@@ -94,7 +94,7 @@ fn groups() {
         ),
         ("members = [{ name = \"no\" }]\ncheck-url = \"ftp://a\"", "the address must begin with http:// or"),
         ("members = [{ name = \"no\" }]\ncheck-dns = \"a\"", "bad name server: a"),
-        ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "no time at all"),
+        ("members = [{ name = \"no\" }]\ncheck-timeout = \"0s\"", "must be greater than 0"),
         ("members = [{ name = \"no\" }]\ncheck-interval-in-use = \"1m\"", "longer than check-interval"),
         ("members = [{ name = \"no\" }]\ntimeout = \"1m\"", "protocol group has no such key"),
     ] {
@@ -203,7 +203,7 @@ fn errors_name_place_and_remedy() {
         ),
         (
             format!("{HEAD}{SNELL_OUT}timeout = \"0s\"\n"),
-            &["8:11: outbound[0].timeout: a timeout of nothing"],
+            &["8:11: outbound[0].timeout: timeout must be greater than 0"],
         ),
         (format!("{HEAD}{SNELL_OUT}version = 7\n"), &["8:11: outbound[0].version: not from 1 to 6"]),
         (
@@ -212,7 +212,7 @@ fn errors_name_place_and_remedy() {
         ),
         (
             format!("{HEAD}{}version = 6\nobfs = \"tls\"\n", SNELL_OUT.replace("\"k\"", "\"twelve bytes\"")),
-            &["9:8: outbound[0].obfs: version 6 has no disguise\n  hint: leave it out"],
+            &["9:8: outbound[0].obfs: version 6 has no obfs\n  hint: leave it out"],
         ),
         (
             format!("{HEAD}{SNELL_OUT}version = 5\nmode = \"unshaped\"\n"),
@@ -247,17 +247,14 @@ fn errors_name_place_and_remedy() {
             format!("{}version = 6\nmode = \"unsafe-raw\"\n", SNELL_IN.replace("\"k\"", "\"twelve bytes\"")),
             &["3:10: inbound[0].listen: unsafe-raw asks for no key: everybody who reaches"],
         ),
-        (
-            format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"),
-            &["8:13: outbound[0].obfs-host: there is no disguise"],
-        ),
+        (format!("{HEAD}{SNELL_OUT}obfs-host = \"h\"\n"), &["8:13: outbound[0].obfs-host: obfs is off"]),
         (
             format!("{HEAD}{SNELL_OUT}obfs = \"http\"\nobfs-host = \"a\\r\\nb\"\n"),
             &["9:13: outbound[0].obfs-host: host holds"],
         ),
         (
             format!("{HEAD}{SNELL_OUT}ipv6 = true\nfamily = \"any\"\n"),
-            &["8:8: outbound[0].ipv6: family says it already"],
+            &["8:8: outbound[0].ipv6: `family` sets the same"],
         ),
         (
             format!("{HEAD}[[outbound]]\nprotocol = \"reject\"\ndns = []\n"),
@@ -284,7 +281,7 @@ fn errors_name_place_and_remedy() {
         ),
         (
             format!("{HEAD}{SS}method = \"none\"\nplugin-options = \"p\"\n"),
-            &["outbound[0].plugin-options: there is no plugin"],
+            &["outbound[0].plugin-options: no plugin is set"],
         ),
         (format!("log = 1\n{HEAD}"), &["1:7: log: expected a table, found integer"]),
         ("inbound = [1]\n".into(), &["1:12: inbound[0]: expected a table"]),
@@ -494,7 +491,7 @@ fn carriers() {
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
         ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),
-        ("carrier-mtu = 1000\n", "outbound[0].carrier-mtu: there is no carrier that it could be for"),
+        ("carrier-mtu = 1000\n", "outbound[0].carrier-mtu: no carrier is set, so this key has no effect"),
         ("carrier = \"quic\"\n", "outbound[0].carrier: "),
     ] {
         let found = parse("t.toml", &text(keys)).unwrap_err().to_string();
@@ -753,9 +750,9 @@ fn rates_of_servers_and_clients() {
         ("pacing-mbps = 1.5\n", "t.toml:5:15: inbound[0].pacing-mbps: expected a number, found float"),
         (
             "brutal-mbps = 5\npacing-mbps = 5\n",
-            "t.toml:6:15: inbound[0].pacing-mbps: brutal-mbps says it already",
+            "t.toml:6:15: inbound[0].pacing-mbps: `brutal-mbps` sets the same",
         ),
-        ("brutal-cwnd-gain = 9\n", "t.toml:5:20: inbound[0].brutal-cwnd-gain: there is no rate"),
+        ("brutal-cwnd-gain = 9\n", "t.toml:5:20: inbound[0].brutal-cwnd-gain: no rate is set"),
         ("brutal-mbps = 5\nbrutal-cwnd-gain = 81\n", "inbound[0].brutal-cwnd-gain: not from 5 to 80"),
         (kcp, "t.toml:7:15: inbound[0].pacing-mbps: a carrier has a pace of its own"),
     ] {
@@ -796,11 +793,11 @@ fn users_of_a_snell_server_have_keys_and_limits() {
         (users.replace("\"bob\"", "\"ann\""), "inbound[0].users[1].name: this user is listed twice"),
         (users.replace("1500MB", "1500 apples"), "inbound[0].users[1].quota: bad number of bytes: 1500..."),
         (users.replace("1500MB", "0"), "inbound[0].users[1].quota: bad number of bytes: 0"),
-        (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: there is no quota"),
+        (users.replace("quota = \"1500MB\", ", ""), "inbound[0].users[1].reset-day: no quota is set"),
         (users.replace("12-31", "12-32"), "inbound[0].users[1].expires: not a date as 2030-12-31, or"),
         (users.replace("= 7", "= 0"), "inbound[0].users[1].connections: not from 1"),
         (users.replace("rate", "server"), "inbound[0].users[1].server: protocol snell has no such key"),
-        (format!("{raw}{users}"), "inbound[0].users: unsafe-raw seals nothing"),
+        (format!("{raw}{users}"), "inbound[0].users: unsafe-raw uses no key"),
         (format!("version = 6\n{users}"), "inbound[0].users: version 6 wants passwords of 12 to 255 bytes"),
     ] {
         let found = parse("t", &format!("{head}{text}")).unwrap_err().to_string();
@@ -863,7 +860,7 @@ fn a_relay_names_a_server_for_each_user() {
         format!("{head}obfs = \"http\"\nusers = [{}]\n", user("a", one, server)),
     ] {
         let found = parse("t", &text).unwrap_err().to_string();
-        assert!(found.contains("users: with a server of its own"), "{found}");
+        assert!(found.contains("users: if one user has a server of its own"), "{found}");
     }
 }
 
@@ -988,9 +985,9 @@ fn datagrams_of_snell() {
         assert_eq!(out(keys), want, "{keys}");
     }
     let text = rejected(&format!("{HEAD}{SNELL_OUT}udp = true\nudp-relay = true\n"));
-    assert!(text.contains("udp-relay: udp says it already"), "{text}");
+    assert!(text.contains("udp-relay: `udp` sets the same"), "{text}");
     let text = rejected(&format!("{HEAD}{SNELL_OUT}quic = \"on\"\nblock-quic = \"on\"\n"));
-    assert!(text.contains("block-quic: quic says it already"), "{text}");
+    assert!(text.contains("block-quic: `quic` sets the same"), "{text}");
     let config = load(&format!("{SNELL_IN}quic = false\n"));
     let InboundProtocol::Snell(server) = &config.inbounds[0].protocol else { panic!() };
     assert_eq!((server.udp, server.quic), (true, false));

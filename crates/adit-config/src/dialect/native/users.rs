@@ -19,7 +19,7 @@ const MOST: usize = 1 << 20;
 pub(super) struct RawUser {
     pub(super) name: Box<str>,
     pub(super) password: Secret,
-    /// Where it is passed on to.
+    /// The server that it is passed on to.
     pub(super) server: Option<Target>,
     /// The number by which a client of SSR names itself.
     pub(super) id: Option<u32>,
@@ -87,7 +87,7 @@ fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
     let (quota, rate) = (bytes("quota"), bytes("rate"));
     let reset_day = table.integer(report, "reset-day", 1..=28).and_then(|day| u8::try_from(day).ok());
     if reset_day.is_some() && !table.has("quota") {
-        let problem = Problem::new("there is no quota that it could be for");
+        let problem = Problem::new("no quota is set, so this key has no effect");
         report.error(&table.place("reset-day"), table.path("reset-day"), problem);
     }
     let expiry = |text: &str| text.parse::<Expiry>().map_err(|error| Problem::new(error.to_string()));

@@ -13,7 +13,7 @@ use crate::dialect::Loaded;
 use crate::model::{Level, Secret};
 use crate::source::Source;
 
-/// What messages have in the place of a file's name.
+/// Stands for a file's name in messages.
 const NAME: &str = "environment";
 const PREFIX: &str = "SNELL_";
 
@@ -49,7 +49,7 @@ impl Environment {
     /// The variable that says the key.
     pub const KEY: &str = "SNELL_PSK";
 
-    /// What `variable` says; `None` when not one of the variables is set, or all are empty.
+    /// Reads the settings from `variable`; `None` if not one of the variables is set, or all are empty.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let mut section = Section::default();
         for key in KEYS {

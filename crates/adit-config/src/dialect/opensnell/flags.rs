@@ -9,7 +9,7 @@ use super::Program;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::Level;
 
-/// What a command line asks for.
+/// Action that a command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// To run.

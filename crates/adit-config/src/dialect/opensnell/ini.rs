@@ -15,7 +15,7 @@
 //! section. `%(key)s` in a value stands for the value of that key in the section, or else in front of all sections.
 //!
 //! Compared with go-ini 1.67.2 over 82,000 generated files: the one difference is a value in quotes over several
-//! lines with a `\` at the end of the last one, which go-ini refuses. Where keys stand for each other in a circle
+//! lines with a `\` at the end of the last one, which go-ini refuses. If keys stand for each other in a circle,
 //! go-ini overflows its stack; here the circle is left standing, or refused when it would grow.
 
 use std::collections::BTreeMap;

@@ -1,14 +1,14 @@
 //! OpenSnell's `snell-server` and `snell-client` (main branch): their flags, their INI files, their defaults.
 //!
-//! What they ignore is accepted here too, with one warning for each key; what they refuse is refused. Keys of the
+//! Keys that they ignore are accepted here too, with one warning each. Keys that they refuse are errors. Keys of the
 //! official server and of OpenSnell's alpha branch are known; `[snell-tun]` is taken too, and an error once it is
-//! enabled, which this build cannot do. A file whose version, mode, key and disguise contradict each other is an error.
+//! enabled, which this build cannot do. A file whose version, mode, key and obfs contradict each other is an error.
 //!
 //! | `[snell-server]` | default | becomes |
 //! |---|---|---|
 //! | `listen` | `0.0.0.0:2333` | addresses of the inbound; a list with commas, as the official version 6 has it |
 //! | `psk` | required | its key |
-//! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
+//! | `obfs` | `off` | its obfs: `off`, `http` or `tls` |
 //! | `udp` | `true` | datagrams over streams |
 //! | `quic` | `true` | QUIC on the UDP port of the same number |
 //! | `ipv6` | `true` | `false` uses IPv4 targets alone |
@@ -27,8 +27,8 @@
 //! | `listen` | `127.0.0.1:1080` | the local port: SOCKS, and HTTP besides |
 //! | `server` | required | the server |
 //! | `psk` | required | its key |
-//! | `obfs` | `off` | its disguise: `off`, `http` or `tls` |
-//! | `obfs-host` | host of `server` | the host that the disguise names |
+//! | `obfs` | `off` | its obfs: `off`, `http` or `tls` |
+//! | `obfs-host` | host of `server` | the host that obfs names |
 //! | `udp` | `true` | carries datagrams; a key of adit's own |
 //! | `quic` | `off` | how QUIC is carried: `auto`, `on` or `off`; a key of adit's own |
 //! | `reuse` | `false` | keeps connections for further requests |
@@ -55,7 +55,7 @@ use crate::diagnostic::Diagnostics;
 use crate::model::Level;
 use crate::source::Source;
 
-/// What is said about features that are to come.
+/// Message about features that are to come.
 const NOT_YET: &str = "not in this build yet";
 
 /// One of the two programs.
@@ -99,7 +99,7 @@ pub fn parse(program: Program, level: Option<Level>, file: &str, text: &str) -> 
     translate::translate(program, level, &source, &ini)
 }
 
-/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written as
+/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as
 /// adit's own file and read again.
 #[doc(hidden)]
 pub fn fuzz_ini(data: &[u8]) {

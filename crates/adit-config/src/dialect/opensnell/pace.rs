@@ -38,7 +38,7 @@ impl Keys<'_> {
             self.error(
                 value.entry,
                 PACING,
-                Problem::new("brutal-mbps says it already").hint("keep one of them"),
+                Problem::new("`brutal-mbps` sets the same").hint("keep one of them"),
             );
         }
         Some(Pace { mbps: rate?, brutal: Some(gain) })

@@ -103,7 +103,7 @@ fn address_families() {
     assert!(found.starts_with("t.conf:4:1: dns-ip-preference: ipv6 = false leaves"), "{found}");
 }
 
-/// What a file says of versions, and what it comes to.
+/// The versions of a file, and their meaning.
 #[test]
 fn versions_and_modes() {
     use SnellVersion::{V1, V2, V3, V4, V5, V6};
@@ -141,15 +141,15 @@ fn versions_and_modes() {
 }
 
 #[test]
-fn versions_modes_keys_and_disguises_that_contradict_each_other() {
+fn versions_modes_keys_and_obfs_that_contradict_each_other() {
     for (program, keys, want) in [
         (Program::Server, "mode = shaped\n", "4:1: mode: unknown value: shaped"),
         (Program::Server, "mode = default\nversion = 5\n", "4:1: mode: only version 6 has modes"),
         (Program::Server, "mode = default\nversion = auto\n", "4:1: mode: only version 6 has modes"),
         (Program::Client, "mode = default\nversion = 4\n", "4:1: mode: only version 6 has modes"),
-        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
-        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no disguise"),
-        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no disguise"),
+        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
+        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no obfs"),
+        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
         (Program::Client, "version = 7\n", "4:1: version: no version of Snell"),
     ] {
         let text = format!("[{}]\npsk = twelve bytes\nserver = a:1\n{keys}", program.name());
@@ -240,7 +240,7 @@ fn rates() {
             "brutal = 1\nbrutal-mbps = 5\nbrutal-cwnd-gain = 4\n",
             "5:1: brutal-cwnd-gain: the module takes 5 to 80",
         ),
-        ("brutal = 1\nbrutal-mbps = 5\npacing-mbps = 5\n", "5:1: pacing-mbps: brutal-mbps says it already"),
+        ("brutal = 1\nbrutal-mbps = 5\npacing-mbps = 5\n", "5:1: pacing-mbps: `brutal-mbps` sets the same"),
         ("pacing-mbps = fast\n", "3:1: pacing-mbps: no rate: fast"),
     ] {
         let text = format!("[snell-server]\npsk = k\n{keys}");
@@ -288,7 +288,7 @@ fn errors_come_at_once_with_their_places() {
         (
             Program::Client,
             "[snell-client]\npsk = x\nlisten = off\n",
-            &["1:1: server: missing", "3:1: listen: nothing would listen"],
+            &["1:1: server: missing", "3:1: listen: a client needs a local port"],
         ),
         (
             Program::Client,

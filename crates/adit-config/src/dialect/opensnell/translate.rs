@@ -161,7 +161,7 @@ impl<'a> Keys<'a> {
         self.known.push(key);
         let entry = self.section.entries.get(key)?;
         let Some(text) = self.ini.value(self.section, entry) else {
-            self.error(entry, key, Problem::new("%(..)s puts in more and more without an end"));
+            self.error(entry, key, Problem::new("%(..)s refers to itself without end"));
             return None;
         };
         (!text.is_empty()).then_some(Value { text, entry })
@@ -247,7 +247,7 @@ impl<'a> Keys<'a> {
 
     fn client_obfs(&mut self, server: &Target) -> ObfsClient {
         let mode = self.obfs();
-        let host = self.parsed("obfs-host", value::disguise_host);
+        let host = self.parsed("obfs-host", value::obfs_host);
         let host = host.unwrap_or_else(|| server.host.to_string().into());
         match mode {
             ObfsServer::Off => ObfsClient::Off,
@@ -270,7 +270,7 @@ impl<'a> Keys<'a> {
         const KEY: &str = "listen";
         let off = |text: &str| matches!(text, "off" | "none" | "disabled");
         let listen = self.parsed(KEY, |text| {
-            if off(text) { Err(Problem::new("nothing would listen")) } else { value::listen(text) }
+            if off(text) { Err(Problem::new("a client needs a local port")) } else { value::listen(text) }
         });
         let listen = listen.unwrap_or(CLIENT_LISTEN);
         if let Some(entry) =
@@ -341,7 +341,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A warning for whatever the program would pass over in silence.
+    /// A warning for each setting that the program would pass over in silence.
     fn finish(&mut self, program: Program) {
         let unknown = self.section.entries.iter().filter(|(name, _)| !self.known.contains(&name.as_str()));
         for (name, entry) in unknown.take(MAX_UNKNOWN) {

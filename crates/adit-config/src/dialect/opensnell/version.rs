@@ -107,9 +107,9 @@ impl Keys<'_> {
         }
     }
 
-    fn check_obfs(&mut self, obfs: ObfsServer, may_wear: bool) {
-        if let Some(value) = self.take("obfs").filter(|_| obfs != ObfsServer::Off && !may_wear) {
-            self.error(value.entry, "obfs", Problem::new("version 6 has no disguise").hint("leave it out"));
+    fn check_obfs(&mut self, obfs: ObfsServer, may_have: bool) {
+        if let Some(value) = self.take("obfs").filter(|_| obfs != ObfsServer::Off && !may_have) {
+            self.error(value.entry, "obfs", Problem::new("version 6 has no obfs").hint("leave it out"));
         }
     }
 }

@@ -138,7 +138,7 @@ fn canonical(first: u128, last: u128) -> Network {
     }
 }
 
-/// What a regular expression says when it says no more than that.
+/// The meaning of a regular expression that is only a name or a suffix.
 enum Plain {
     Exact(String),
     Tree(String),
@@ -259,7 +259,7 @@ impl Reader<'_> {
     }
 }
 
-/// Fuzz target: whatever the bytes, findings lie inside the text, names mean the same in any case,
+/// Fuzz target: for any bytes, findings lie inside the text, names mean the same in any case,
 /// and an address means the same in its IPv4-mapped form.
 #[doc(hidden)]
 pub fn fuzz_acl(data: &[u8]) {

@@ -44,7 +44,7 @@ impl<'a> Report<'a> {
 pub(in crate::dialect) struct Fields<'a> {
     members: &'a [Member],
     path: String,
-    /// Where it begins.
+    /// Its first byte in the text.
     pub(in crate::dialect) at: usize,
     taken: Vec<&'static str>,
 }

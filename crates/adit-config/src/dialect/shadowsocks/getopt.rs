@@ -45,7 +45,7 @@ pub(super) struct Item<T> {
     pub(super) value: Zeroizing<String>,
 }
 
-/// What ended the reading.
+/// The error that ended the reading.
 #[derive(Debug, PartialEq)]
 pub(super) struct Wrong {
     pub(super) name: String,

@@ -29,7 +29,7 @@ pub const MAX_REQUEST: usize = 32_767;
 /// Length in bytes from which a datagram of an answer is full.
 const FULL: usize = 32_767;
 
-/// What a datagram asks for.
+/// Request of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// To start a server, in the place of one that has the port.
@@ -59,7 +59,7 @@ pub struct Add {
     pub plugin: Option<Box<str>>,
     /// Its options, which may hold keys.
     pub plugin_options: Option<Secret>,
-    /// What goes through it (shadowsocks-rust).
+    /// Traffic that goes through it (shadowsocks-rust).
     pub plugin_mode: Option<Box<str>>,
     /// TCP Fast Open (shadowsocks-libev).
     pub fast_open: Option<bool>,
@@ -121,7 +121,7 @@ impl Request {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// What is to be answered, if anything, to a datagram that is no request.
+    /// The answer, if there is one, to a datagram that is no request.
     pub fn parse(family: Family, datagram: &[u8]) -> Result<Self, Malformed> {
         let silent = Malformed(None);
         if datagram.len() > MAX_REQUEST {
@@ -351,7 +351,7 @@ pub fn fuzz_manager(data: &[u8]) {
     for family in [Family::Libev, Family::Rust] {
         let Ok(request) = Request::parse(family, data) else { continue };
         let again = request.emit();
-        // What was just within the limit may be longer when everything is escaped.
+        // A text just within the limit may be longer when everything is escaped.
         if again.len() <= MAX_REQUEST {
             assert_eq!(Request::parse(family, &again), Ok(request));
         }

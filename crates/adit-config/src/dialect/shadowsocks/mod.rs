@@ -26,7 +26,7 @@ pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, Setup};
 use super::value::{self, Problem};
 use crate::model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 
-/// Which of the two programs' ways hold where they differ.
+/// The program family whose rules hold where the two differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// shadowsocks-libev: `ss-local`, `ss-server`, `ss-tunnel`, `ss-redir`, `ss-manager`.
@@ -38,11 +38,11 @@ pub enum Family {
 /// A server as links and lists describe it to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// What a person calls it.
+    /// Name for people.
     pub name: Option<Box<str>>,
-    /// What a list calls it (SIP008), to know it again when its address changes.
+    /// Identifier in a list (SIP008), to know it again when its address changes.
     pub id: Option<Box<str>>,
-    /// Where it is; never port 0.
+    /// Its address; never port 0.
     pub server: Target,
     /// Method and key.
     pub key: ShadowsocksKey,

@@ -1,4 +1,4 @@
-//! What both programs' command lines and files come to, and the steps of translation that they share.
+//! The result of both programs' command lines and files, and the steps of translation that they share.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,15 +23,15 @@ use crate::model::{
     Tag, TcpOptions, Transports,
 };
 
-/// What is said about settings of features that are to come.
+/// Message about settings of features that are to come.
 pub(super) const NOT_YET: &str = "not in this build yet, so it has no effect";
 
 /// Everything that a command line and its file ask for.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// What runs.
+    /// The configuration.
     pub config: Config,
-    /// What the process itself does.
+    /// Settings of the process itself.
     pub process: Process,
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
@@ -59,12 +59,12 @@ impl Setup {
     }
 }
 
-/// What the process itself does.
+/// Settings of the process itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
     /// Goes into the background.
     pub daemonize: bool,
-    /// Where its number is written.
+    /// File that gets its number.
     pub pid_file: Option<PathBuf>,
     /// The user that it becomes once its ports are open.
     pub user: Option<Box<str>>,
@@ -74,7 +74,7 @@ pub struct Process {
     pub syslog: bool,
 }
 
-/// Where a manager is.
+/// Address of a manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerAddress {
     /// A port for datagrams.
@@ -93,7 +93,7 @@ impl ManagerAddress {
     }
 }
 
-/// What a process has to do with managers.
+/// Relation of a process to managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Control {
     /// Nothing.
@@ -108,21 +108,21 @@ pub enum Control {
 /// A manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
-    /// Whose text it speaks.
+    /// The program family whose text it speaks.
     pub family: Family,
-    /// Where it listens; `None` for `.ss-manager.socks` in the user's home directory (shadowsocks-libev 3.3.5).
+    /// Its address; `None` for `.ss-manager.socks` in the user's home directory (shadowsocks-libev 3.3.5).
     pub address: Option<ManagerAddress>,
     /// Addresses that its servers listen on.
     pub hosts: Vec<IpAddr>,
     /// Method of servers that are added without one.
     pub method: Method,
-    /// What servers serve that are added without a mode.
+    /// Transports of servers that are added without a mode.
     pub transports: Transports,
     /// Plugin of servers that are added without one.
     pub plugin: Option<Plugin>,
     /// TCP Fast Open of all servers.
     pub fast_open: bool,
-    /// What its servers ask of TCP on the connections that come.
+    /// TCP options of its servers' incoming connections.
     pub tcp: TcpOptions,
     /// Other processes of the same user may listen on the ports of servers.
     pub reuse_port: bool,
@@ -191,11 +191,11 @@ pub struct Online {
     pub interval: Duration,
     /// Plugins that servers of the list may name; `None` for all.
     pub allowed_plugins: Option<Vec<Box<str>>>,
-    /// How servers are compared.
+    /// The check that compares servers.
     pub check: Check,
-    /// How they are dialled.
+    /// Settings of the connections to them.
     pub dial: Dial,
-    /// What they are used for.
+    /// Transports that they are used for.
     pub transports: Transports,
 }
 
@@ -312,14 +312,14 @@ pub(super) fn password(family: Family, method: Method, password: &Secret) -> Res
 pub(super) fn warn_of_method(method: Method) -> Option<Problem> {
     let problem = match method.generation() {
         Generation::None => "encrypts nothing",
-        Generation::Stream => "lets everybody on the way change what is sent, unnoticed",
+        Generation::Stream => "lets anybody on the path change the data without notice",
         Generation::Aead | Generation::Aead2022 => return None,
     };
     let problem = Problem::new(format!("{method} {problem}"));
     Some(problem.hint("2022-blake3-aes-128-gcm or chacha20-ietf-poly1305 on both ends"))
 }
 
-/// The disguise of a plugin that is built in: what `obfs-local` and `obfs-server` do with nothing but a mode and a
+/// The obfs of a plugin that is built in: `obfs-local` or `obfs-server` with nothing but a mode and a
 /// host. A path, or an option that has no counterpart, is left to the program itself.
 fn simple_obfs(plugin: &Plugin, program: &str) -> Option<(ObfsServer, Option<String>)> {
     if *plugin.program != *program || !plugin.args.is_empty() || plugin.transports != Transports::Tcp {
@@ -344,7 +344,7 @@ const OBFS_HOST: &str = "cloudfront.net";
 
 pub(in crate::dialect) fn client_cover(plugin: Option<Plugin>) -> ClientCover {
     let Some(plugin) = plugin else { return ClientCover::default() };
-    let host = |host: Option<String>| value::disguise_host(host.as_deref().unwrap_or(OBFS_HOST)).ok();
+    let host = |host: Option<String>| value::obfs_host(host.as_deref().unwrap_or(OBFS_HOST)).ok();
     let obfs = match simple_obfs(&plugin, "obfs-local") {
         Some((ObfsServer::Http, name)) => host(name).map(ObfsClient::Http),
         Some((ObfsServer::Tls, name)) => host(name).map(ObfsClient::Tls),
@@ -378,7 +378,7 @@ pub(super) fn local(accepts: LocalProtocols) -> InboundProtocol {
     InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early })
 }
 
-/// What is said about a port that is open to the network.
+/// The warning about a port that is open to the network.
 pub(super) fn warn_of_open_port(listen: SocketAddr) -> Option<Problem> {
     let open = !listen.ip().to_canonical().is_loopback();
     open.then(|| Problem::new("everybody who reaches this port can use it").hint("listen on 127.0.0.1"))

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Without a port it is 8388. Base64 is read in both alphabets, with and without padding, and as a whole may be
-//! percent-encoded; a `+` never stands for a space. What is written is what `ssurl` of shadowsocks-rust 1.25 writes:
+//! percent-encoded; a `+` never stands for a space. The output is that of `ssurl` of shadowsocks-rust 1.25:
 //! every byte but letters and digits of plugin, name and 2022 password is percent-encoded.
 
 use std::fmt::Write as _;

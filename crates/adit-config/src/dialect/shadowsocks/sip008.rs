@@ -87,7 +87,7 @@ fn read(report: &mut Report<'_>, root: &json::Value, allowed: Option<&[Box<str>]
     let usable: Vec<Profile> =
         entries.iter().filter_map(|entry| server_or_warning(report, entry, allowed)).collect();
     if usable.is_empty() {
-        servers.error(report, Problem::new("not one of them can be used"));
+        servers.error(report, Problem::new("no server of the list can be used"));
     }
     Some(List { servers: usable, bytes_used, bytes_remaining })
 }
@@ -288,7 +288,7 @@ mod tests {
             ("[]", "t:1:1: expected an object, found a list\n"),
             ("{\"version\":2,\"servers\":[{S}]}", "t:1:12: version: no whole number from 1 to 1\n"),
             ("{\"version\":1}", "t:1:1: servers: missing\n"),
-            ("{\"version\":1,\"servers\":[]}", "t:1:24: servers: not one of them can be used\n"),
+            ("{\"version\":1,\"servers\":[]}", "t:1:24: servers: no server of the list can be used\n"),
             ("{\"servers\":[{S}]}", "t:1:1: warning: version: missing, so 1 is taken\n"),
             (
                 "{\"version\":1,\"servers\":[{S},{S,\"method\":\"new\"}]}",

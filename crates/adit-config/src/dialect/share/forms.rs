@@ -20,7 +20,7 @@ pub(super) type Result<T> = std::result::Result<T, (&'static str, &'static str)>
 
 pub(super) const CONTROL: &str = "it holds a control character";
 
-/// What every form needs.
+/// Checks the values that every form needs.
 pub(super) fn check(deployment: &Deployment) -> Result<()> {
     if value::psk(deployment.psk.expose()).is_err() {
         return Err(("psk", "it is empty or no key of a server"));
@@ -35,16 +35,16 @@ pub(super) fn check(deployment: &Deployment) -> Result<()> {
         return Err(("user-key", "it is no text of 1 to 255 bytes"));
     }
     if deployment.obfs != ObfsClient::Off && !version.has_obfs() {
-        return Err(("obfs", "version 6 has no disguise"));
+        return Err(("obfs", "version 6 has no obfs"));
     }
     if version.fixed_reuse().is_some_and(|fixed| fixed != deployment.reuse) {
-        return Err(("reuse", "the version decides it otherwise"));
+        return Err(("reuse", "the version fixes this setting"));
     }
     check_host(&deployment.name, &deployment.server, &deployment.obfs)
 }
 
-/// What the servers of every protocol have.
-pub(super) fn check_host(name: &str, server: &Target, disguise: &ObfsClient) -> Result<()> {
+/// Checks the values that servers of every protocol have.
+pub(super) fn check_host(name: &str, server: &Target, client_obfs: &ObfsClient) -> Result<()> {
     if name.is_empty() {
         return Err(("name", "it is empty"));
     }
@@ -58,7 +58,7 @@ pub(super) fn check_host(name: &str, server: &Target, disguise: &ObfsClient) -> 
     if !host.chars().all(is_host) {
         return Err(("server", "it holds characters that no host name has"));
     }
-    match obfs(disguise) {
+    match obfs(client_obfs) {
         Some((_, host)) if host.is_empty() || !host.chars().all(|c| is_host(c) || c == ':') => {
             Err(("obfs-host", "it is no host name"))
         }
@@ -70,7 +70,7 @@ fn is_host(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '.' | '-' | '_')
 }
 
-/// Mode and host of a disguise.
+/// Mode and host of an obfs.
 pub(super) fn obfs(obfs: &ObfsClient) -> Option<(&'static str, &str)> {
     match obfs {
         ObfsClient::Off => None,
@@ -79,12 +79,12 @@ pub(super) fn obfs(obfs: &ObfsClient) -> Option<(&'static str, &str)> {
     }
 }
 
-/// Mode and host for clients that know no other disguise than HTTP.
+/// Mode and host for clients that know no other obfs than HTTP.
 fn http_obfs(deployment: &Deployment) -> Result<Option<&str>> {
     match &deployment.obfs {
         ObfsClient::Off => Ok(None),
         ObfsClient::Http(host) => Ok(Some(host)),
-        ObfsClient::Tls(_) => Err(("obfs", "it knows http alone for versions 4 and 5")),
+        ObfsClient::Tls(_) => Err(("obfs", "it supports only http for versions 4 and 5")),
     }
 }
 

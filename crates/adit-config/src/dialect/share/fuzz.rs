@@ -1,13 +1,13 @@
-//! What a fuzzer calls.
+//! The entry of the fuzzer.
 
 use super::{Deployment, Form, share};
 use crate::dialect::{native, opensnell};
 use crate::model::{Config, ObfsClient, OutboundProtocol, SNELL_MODES, Secret, SnellVersion};
 
-/// Whatever is written in a form that adit reads itself, or that has a grammar, comes out as it went in, and a form
+/// Every text in a form that adit reads itself, or that has a grammar, comes out as it went in, and a form
 /// of one line is one line.
 ///
-/// The first byte sets switches; then, up to a line feed each, name, server and the disguise's host; then the key.
+/// The first byte sets switches; then, up to a line feed each, name, server and the host of obfs; then the key.
 #[doc(hidden)]
 pub fn fuzz_share(data: &[u8]) {
     let Some(deployment) = deployment(data) else { return };

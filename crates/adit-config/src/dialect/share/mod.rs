@@ -9,7 +9,7 @@
 //! adit         [[inbound]] ...             a whole file
 //! ```
 //!
-//! What a form cannot express is refused by name when the connection depends on it ([`Inexpressible`]), and
+//! A value that a form cannot express is refused by name when the connection depends on it ([`Inexpressible`]), and
 //! otherwise listed in [`Shared::left_out`]. A text that comes out is read by its client as exactly the values that
 //! went in.
 
@@ -32,15 +32,15 @@ use crate::model::{
 /// A server as its clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
-    /// What the user reads in a list of servers.
+    /// The name that the user reads in a list of servers.
     pub name: Box<str>,
     /// Its address or name, as clients reach it, and its port.
     pub server: Target,
     /// The pre-shared key.
     pub psk: Secret,
-    /// What tells the user from others with the same pre-shared key.
+    /// The id of the user among others with the same pre-shared key.
     pub client_id: Option<Secret>,
-    /// The disguise that it expects.
+    /// The obfs that it expects.
     pub obfs: ObfsClient,
     /// Whether clients keep connections for further requests.
     pub reuse: bool,
@@ -58,7 +58,7 @@ impl Deployment {
     /// The servers of an inbound, reached at `host`: one, or one per user; none for an inbound that is none. With `user`,
     /// that of the user of this name alone.
     ///
-    /// The port is that of the first address it listens on, the disguise names `host`, and reuse is on where the
+    /// The port is that of the first address it listens on, obfs names `host`, and reuse is on where the
     /// version leaves the choice. A port that takes several versions is shared as version 5.
     pub fn of(inbound: &Inbound, host: &Host, user: Option<&str>) -> Vec<Self> {
         let InboundProtocol::Snell(server) = &inbound.protocol else { return Vec::new() };
@@ -66,7 +66,7 @@ impl Deployment {
         let obfs_host: Box<str> = host.to_string().into();
         let version = match server.versions {
             SnellVersions::Only(version) => version,
-            // What every client knows.
+            // Every client knows version 5.
             SnellVersions::Auto => SnellVersion::V5,
         };
         let one = |(name, psk, client_id): (Box<str>, &Secret, Option<&Secret>)| Self {
@@ -106,7 +106,7 @@ fn keys<'k>(
     users.map(with_key).collect()
 }
 
-/// What the user reads in a list of servers.
+/// The name that the user reads in a list of servers.
 fn user_name(inbound: &str, user: &str) -> Box<str> {
     format!("{inbound} {user}").into()
 }
@@ -191,7 +191,7 @@ pub struct Inexpressible {
     pub form: Form,
     /// The field of [`Deployment`] or [`Shadowsocks`].
     pub field: &'static str,
-    /// What stands in the way.
+    /// The reason.
     pub why: &'static str,
 }
 

@@ -16,19 +16,19 @@ use crate::model::{
 /// A Shadowsocks server as one of its clients sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shadowsocks {
-    /// What the user reads in a list of servers.
+    /// The name that the user reads in a list of servers.
     pub name: Box<str>,
     /// Its address or name, as clients reach it, and its port.
     pub server: Target,
     /// Method and password; with identities in front where the server has users.
     pub key: ShadowsocksKey,
-    /// The disguise that it expects.
+    /// The obfs that it expects.
     pub obfs: ObfsClient,
     /// Whether a plugin listens in its place, whose options for clients are not known here.
     pub plugin: bool,
     /// TCP Fast Open.
     pub fast_open: bool,
-    /// What it serves.
+    /// The transports that it serves.
     pub transports: Transports,
 }
 

@@ -9,9 +9,9 @@ use crate::outbound::{Failure, GroupShared, Health, Report, Transport};
 pub struct GroupStatus {
     /// Its name.
     pub name: String,
-    /// What new connections use; `None` if nothing carries them.
+    /// The member that new connections use; `None` if no member carries them.
     pub tcp: Option<ChoiceStatus>,
-    /// What new flows of datagrams use; `None` if nothing carries them.
+    /// The member that new flows of datagrams use; `None` if no member carries them.
     pub udp: Option<ChoiceStatus>,
     /// Everything there is to choose from.
     pub members: Vec<MemberStatus>,
@@ -22,7 +22,7 @@ pub struct GroupStatus {
 pub struct ChoiceStatus {
     /// Its name.
     pub member: String,
-    /// What spoke for it.
+    /// The reason for the choice.
     pub why: String,
 }
 
@@ -31,18 +31,18 @@ pub struct ChoiceStatus {
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
-    /// How it does with streams; `None` if it is not used for them.
+    /// Health over streams; `None` if it is not used for them.
     pub tcp: Option<HealthStatus>,
-    /// How it does with datagrams; `None` if it is not used for them.
+    /// Health over datagrams; `None` if it is not used for them.
     pub udp: Option<HealthStatus>,
 }
 
-/// How a member does over one transport.
+/// Health of a member over one transport.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthStatus {
     /// `unknown` before the first check, `alive`, `doubtful` after a failed one, or `dead` after several in a row.
     pub state: String,
-    /// How the latest check failed, if it did.
+    /// Reason for the failure of the latest check, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Median of the latest answers, in microseconds.
@@ -52,9 +52,9 @@ pub struct HealthStatus {
     pub loss_percent: u32,
     /// Failed checks in a row.
     pub failures: u32,
-    /// How much it is preferred, in percent.
+    /// Preference in percent.
     pub weight: u8,
-    /// What members are compared by, in microseconds: latency, loss and weight together; less is better.
+    /// Score by which members are compared, in microseconds: latency, loss and weight together; less is better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_us: Option<u64>,
 }

@@ -91,7 +91,7 @@ impl Client {
     fn live(&self, at: usize) -> Option<Rc<Handle>> {
         let slot = self.slots.borrow()[at].clone();
         let handle = slot.handle.filter(|handle| !handle.session.borrow().is_over())?;
-        // What is under way in a session that has fallen silent may still arrive; new streams do not wait for it.
+        // Data under way in a session that has fallen silent may still arrive; new streams do not wait for it.
         let is_doubtful = handle.session.borrow().is_doubtful(rt::now());
         if is_doubtful || slot.expires_at.is_some_and(|expires_at| rt::now() >= expires_at) {
             self.retire(at);

@@ -53,7 +53,7 @@ pub(super) struct Handle {
     pub(super) retires_at: Cell<Option<Instant>>,
 }
 
-/// Where sessions report to their driver.
+/// Queues by which sessions report to their driver.
 #[derive(Default)]
 struct Desk {
     waker: RefCell<Option<Waker>>,
@@ -102,7 +102,7 @@ impl Drop for Handle {
     }
 }
 
-/// What is done with a stream that the peer has opened.
+/// Handles a stream that the peer has opened.
 pub(super) type Accept = Box<dyn Fn(&Rc<Handle>, StreamId)>;
 
 /// One socket with its sessions.
@@ -122,7 +122,7 @@ pub(super) struct Driver {
     reported: HashMap<u64, Reported>,
 }
 
-/// What of a session's counters has been added to the metrics.
+/// The part of a session's counters that has been added to the metrics.
 #[derive(Default, Clone, Copy)]
 struct Reported(adit_proto::kcp::arq::Stats);
 
@@ -273,7 +273,7 @@ impl Driver {
         let shown = conversation(payload);
         let known = self.sessions.get(&from).cloned();
         let handle = match (known, shown) {
-            // Parity, and what is beside the stream, belongs to whoever is there.
+            // Parity and datagrams beside the stream belong to the current session.
             (Some(handle), None) => handle,
             (Some(handle), Some((conv, _))) if handle.session.borrow().arq.conv() == conv => handle,
             (Some(_), Some((conv, 0))) if self.accept.is_some() => self.begin(from, conv, now),
@@ -354,7 +354,7 @@ impl Driver {
             tracing::warn!(
                 times,
                 most,
-                "sessions hold what they may together: they take in no more than they give out"
+                "KCP memory limit reached (carrier-memory): new data is accepted only as old data leaves"
             );
         }
         let opened = std::mem::take(&mut session.opened);

@@ -1,4 +1,4 @@
-//! What datagrams go by.
+//! The sockets that carry datagrams.
 
 use std::io;
 use std::net::SocketAddr;

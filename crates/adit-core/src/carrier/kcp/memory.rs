@@ -1,4 +1,4 @@
-//! What all sessions of the process may hold together.
+//! The memory budget of all sessions of the process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::notice::Notice;
 
-/// What each session has for itself, whatever the others hold: half of it for each direction. A session at rest holds
-/// half of this at most.
+/// Bytes reserved for each session, even if the others have used up the rest: half of it for each direction. A session
+/// at rest holds half of this at most.
 pub(super) const RESERVED: usize = 128 << 10;
 
-/// The least that all sessions may hold together, whatever the system has: a few busy ones.
+/// Lower bound of the total budget in bytes, even on a system with little memory: room for a few busy sessions.
 const LEAST: usize = 64 << 20;
 
 /// The memory that the carriers of all cores take from.
@@ -28,14 +28,14 @@ pub(crate) struct Memory {
     notice: Notice,
 }
 
-/// What carriers hold, all sessions together.
+/// Memory held by carriers, all sessions together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStatus {
     /// Bytes that sessions hold or have reserved.
     pub used: usize,
     /// The most that it ever was.
     pub peak: usize,
-    /// How many those may be.
+    /// Upper bound of those bytes.
     pub most: usize,
 }
 
@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// How often memory was short since it was last told, if that is due.
+    /// Number of times that memory was short since the last report, if a report is due.
     pub(super) fn tell_shortage(&self, now: Instant) -> Option<u64> {
         self.notice.due(now)
     }

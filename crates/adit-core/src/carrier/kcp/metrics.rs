@@ -1,4 +1,4 @@
-//! What is counted, and what is told of sessions that live.
+//! Counters, and reports on live sessions.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::metrics::{Counter, Gauge};
 /// Sessions that a status shows at most, for each in- or outbound.
 const SHOWN: usize = 64;
 
-/// What the carrier of one in- or outbound has done, all cores together.
+/// Counters of the carrier of one inbound or outbound, all cores together.
 #[derive(Debug, Default)]
 pub(crate) struct KcpMetrics {
     /// Sessions that live, and the most that ever did.
@@ -45,7 +45,7 @@ pub(crate) struct KcpMetrics {
     pub(crate) parity: Counter,
     pub(crate) recovered: Counter,
     pub(crate) bad_parity: Counter,
-    /// What is told of sessions, by the number of each.
+    /// Reports on sessions, by session number.
     reports: Mutex<BTreeMap<u64, SessionStatus>>,
 }
 
@@ -119,7 +119,7 @@ pub struct SessionStatus {
     pub parity: Option<(usize, usize)>,
     /// Bytes held.
     pub held: usize,
-    /// What keeps it from sending more.
+    /// The limit that keeps it from sending more.
     pub limit: String,
 }
 
@@ -168,7 +168,7 @@ impl KcpMetrics {
         self.most_sessions.raise(sessions);
     }
 
-    /// What is told of session `number` from now on.
+    /// Replaces the report on session `number`.
     pub(super) fn report(&self, number: u64, status: SessionStatus) {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).insert(number, status);
     }

@@ -14,8 +14,8 @@
 //! - A stream calls its session directly, which puts itself on the driver's list of those that have something to do.
 //!   There is no channel and no copy between them.
 //!
-//! What bounds memory: the windows of KCP, the receive buffer of smux, its send buffers (a stream that has no room there
-//! does not read from its source), the number of streams and sessions, and what all sessions of the process hold together
+//! Bounds on memory: the windows of KCP, the receive buffer of smux, its send buffers (a stream that has no room there
+//! does not read from its source), the number of streams and sessions, and the budget of all sessions of the process
 //! ([`Memory`]).
 
 mod client;
@@ -46,14 +46,14 @@ pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
 pub(crate) use self::server::serve;
 pub(crate) use self::shared::Shared;
 
-/// What the drivers of one core share while they have their turn.
+/// Buffers that the drivers of one core share; each uses them during its turn.
 #[derive(Debug, Default)]
 struct Scratch {
     batch: Batch,
     outbox: Outbox,
 }
 
-/// What the carriers of one core share.
+/// State that the carriers of one core share.
 #[derive(Clone)]
 pub(crate) struct Context {
     scratch: Rc<RefCell<Option<Box<Scratch>>>>,

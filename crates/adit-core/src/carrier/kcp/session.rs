@@ -19,7 +19,7 @@ use super::outbox::Outbox;
 use super::shared::Shared;
 use crate::rng::OsRng;
 
-/// What is decompressed or compressed in one go is kept for the next time up to this capacity, in bytes.
+/// The buffers for compressing and decompressing are kept for the next turn up to this capacity, in bytes.
 const KEPT: usize = 16 << 10;
 /// Pause of a session that stands still because the process holds too much.
 const STALL: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ struct Squeeze {
     plain_at: usize,
 }
 
-/// Who waits for a stream.
+/// Tasks that wait for a stream.
 #[derive(Debug, Default)]
 struct Waiting {
     reader: Option<Waker>,
@@ -113,7 +113,7 @@ struct Tokens {
     at: Instant,
 }
 
-/// What a driver adds to the metrics after a turn.
+/// Counters that a driver adds to the metrics after a turn.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) sent: u64,
@@ -419,7 +419,7 @@ impl Session {
         self.stalled_until = (!may_hold).then_some(now + STALL);
     }
 
-    /// Tells whoever waits.
+    /// Wakes the tasks that wait.
     fn dispatch(&mut self, now: Instant) {
         let Some(mux) = &mut self.mux else { return };
         while let Some(event) = mux.poll_event() {
@@ -591,7 +591,7 @@ impl Session {
         }
     }
 
-    /// What a person is told.
+    /// The session as status shows it.
     pub(super) fn status(&self) -> SessionStatus {
         let stats = self.arq.stats();
         let estimate = self.arq.estimate();
@@ -622,7 +622,7 @@ impl Session {
         }
     }
 
-    /// What keeps it from sending more.
+    /// The limit that keeps it from sending more.
     fn limit(&self) -> &'static str {
         if self.tokens.as_ref().is_some_and(|tokens| tokens.left <= 0.0) {
             return "rate-limit";
@@ -674,7 +674,7 @@ fn ready<'m>(
                 return Err(WireError::Malformed { what: "smux version", got });
             }
         };
-        // Where another one is set, its own reader says so.
+        // If another version is set, its own reader reports that.
         let version = shared.config.version.unwrap_or(spoken);
         *mux = Some(Mux::new(Role::Server, shared.mux(version), now));
     }

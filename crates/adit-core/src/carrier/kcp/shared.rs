@@ -1,4 +1,4 @@
-//! What all sessions of one in- or outbound have in common, over all cores.
+//! State that all sessions of one inbound or outbound share, over all cores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use adit_proto::smux::{self, Version};
 use super::metrics::KcpMetrics;
 use crate::notice::Notice;
 
-/// How late acknowledgements are at most, whatever the configuration allows: a receiver that waits longer slows its
-/// peer's view of the path down, and peers do not mind.
+/// Upper bound of the delay of acknowledgements; the configuration cannot exceed it. A receiver that waits longer slows
+/// down its peer's view of the path, and peers do not mind early acknowledgements.
 const ACK_DELAY: Duration = Duration::from_millis(2);
 /// Segments that may wait for gaps or the reader before a session has shown that it needs more.
 const FIRST_RECV_WINDOW: u16 = 1024;
@@ -27,7 +27,7 @@ const LONGEST: usize = 1500;
 /// Streams of one session.
 const MAX_STREAMS: usize = 4096;
 
-/// What all sessions of one in- or outbound have in common.
+/// State that all sessions of one inbound or outbound share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Name in logs.
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(super) config: Kcp,
     pub(super) crypt: Crypt,
     pub(super) pads: Option<Pads>,
-    /// Where it counts.
+    /// Its counters.
     pub(crate) metrics: Arc<KcpMetrics>,
     pub(super) notices: Notices,
     next_session: AtomicU64,
@@ -88,7 +88,7 @@ impl Shared {
         self.config.mtu - head - tail
     }
 
-    /// What adds parity, if anything does.
+    /// The encoder that adds parity, if parity is on.
     pub(super) fn sending(&self, now: Instant) -> Option<Sending> {
         match self.config.parity {
             KcpParity::Off => None,
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// What learns the peer's groups, and believes in ours until then.
+    /// The decoder that learns the peer's groups; it assumes our own group size until then.
     pub(super) fn decoder(&self) -> Decoder {
         Decoder::new(match self.config.parity {
             KcpParity::Off | KcpParity::Measured => None,

@@ -28,7 +28,7 @@ pub(super) const AAAA: u16 = 28;
 /// Makes the messages that answer a question.
 type Script = dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync;
 
-/// How a question is treated.
+/// The reply to a question.
 #[derive(Clone)]
 pub(super) enum Reply {
     /// These addresses, with this many seconds to live.
@@ -45,7 +45,7 @@ pub(super) enum Reply {
     Cut(Box<Self>),
     /// Nothing at all.
     Silence,
-    /// Whatever this makes of the question.
+    /// The bytes that this function makes of the question.
     Raw(Arc<Script>),
 }
 
@@ -60,11 +60,11 @@ struct Shared {
     replies: Mutex<HashMap<(String, u16), Reply>>,
     asked: Mutex<Vec<(String, u16)>>,
     connections: Mutex<usize>,
-    /// How many questions a connection takes before it is closed.
+    /// Number of questions that a connection takes before it is closed.
     patience: Mutex<Option<usize>>,
 }
 
-/// What a connection speaks.
+/// The transport of a connection.
 #[derive(Clone)]
 enum Dress {
     Plain,
@@ -151,7 +151,7 @@ impl NameServer {
         self.set(name, kind, Reply::Ips(ips.iter().map(|ip| ip.parse().unwrap()).collect(), 60));
     }
 
-    /// How often it was asked this, or (kind 0) anything about the name.
+    /// Number of times that it was asked this, or (kind 0) anything about the name.
     pub(super) fn asked(&self, name: &str, kind: u16) -> usize {
         let asked = lock(&self.shared.asked);
         asked.iter().filter(|(known, of)| known == name && (kind == 0 || kind == *of)).count()

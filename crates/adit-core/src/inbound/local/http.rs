@@ -43,10 +43,10 @@ const SEND_END: Duration = Duration::from_secs(1);
 struct Connection<'c> {
     client: &'c Client<'c>,
     near: Endpoint,
-    /// What has come and is not used yet.
+    /// Bytes that have arrived and are not used yet.
     wire: RecvBuf,
     entry: Entry,
-    /// Where the client has connected to.
+    /// Address that the client has connected to.
     local: SocketAddr,
     kept: Option<Kept>,
 }
@@ -60,14 +60,14 @@ struct Kept {
     down: u64,
 }
 
-/// What follows a request on its connection.
+/// The next step after a request on its connection.
 enum Next {
     Request,
     Tunnel(Target, Version, Option<Arc<Account>>),
     Close,
 }
 
-/// What is remembered of a request's head.
+/// The part of a request's head that is kept.
 struct Request {
     exchange: http::Exchange,
     destination: Way,
@@ -75,7 +75,7 @@ struct Request {
     is_known: bool,
     /// The user whose it is, where there are users.
     account: Option<Arc<Account>>,
-    /// Where its body stands.
+    /// Position in its body.
     body: BodyFramer,
     /// The client sends the body only when it is told to.
     waits: bool,
@@ -370,7 +370,7 @@ impl Connection<'_> {
                     return Next::Close;
                 }
                 if passed.may_answer {
-                    // Where a bad body ends, nobody knows.
+                    // After a bad body the start of the next request is unknown.
                     request.exchange.keep_alive &= status != Status::BadRequest;
                     return self.refuse(status, &mut request).await;
                 }

@@ -15,7 +15,7 @@ use crate::packet::{Arrival, Client, Destination, DropReason, Exchange, Opened, 
 use crate::rng::OsRng;
 use crate::user::{Account, Accounts};
 
-/// What the clients of a server with this `key` speak. `exchange` is what the cores of the listener share, with the
+/// The datagram protocol of a server with this `key`. `exchange` is shared by the cores of the listener, with the
 /// number of this core.
 pub(crate) fn packets(
     key: &model::ShadowsocksServerKey,

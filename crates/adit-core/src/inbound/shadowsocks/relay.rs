@@ -1,6 +1,7 @@
 //! The relay of SIP023: a client names the next server in its first identity header, and all else passes unread.
 //!
-//! What names no server meets the silence of strangers. Whether a request is fresh is for the next server to say.
+//! A client whose header names no server meets the silence of [`crate::inbound::unauthenticated`]. The next server
+//! checks whether a request is fresh.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ use adit_proto::wire::{Target, WireError};
 
 use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, lease, run};
 use crate::inbound::Inbound;
-use crate::inbound::stranger::{FIRST_READ, Refusal, in_time, leave_alone, receive};
+use crate::inbound::unauthenticated::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
 
 /// Serves one connection.
@@ -45,7 +46,7 @@ async fn prepare(
     Some(Client { near: Endpoint::plain(stream), lease: Some(lease), session })
 }
 
-/// The next server's number, and what it is to be sent; strangers are dealt with here.
+/// Returns the next server's number and the bytes for it, and refuses unauthenticated connections.
 async fn meet(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,

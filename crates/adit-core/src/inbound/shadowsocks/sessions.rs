@@ -23,7 +23,7 @@ use crate::user::{Account, Accounts};
 pub(super) struct SessionPackets {
     packets: ServerPackets,
     accounts: Accounts,
-    /// Where sessions are in `slots`.
+    /// Positions of sessions in `slots`, by session number.
     index: HashMap<u64, usize>,
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,
@@ -36,9 +36,9 @@ pub(super) struct SessionPackets {
 
 struct Entry {
     session: Box<Session>,
-    /// Whose it is, where there are users.
+    /// Account of its user, if there are users.
     account: Option<Arc<Account>>,
-    /// Where its client is.
+    /// Address of its client.
     peer: Peer,
     /// Flows that hold it.
     held: usize,
@@ -76,7 +76,7 @@ impl SessionPackets {
         self.new.as_mut().filter(|(new, _)| new == id).map(|(_, entry)| entry)
     }
 
-    /// Opens a datagram of a session that is here. What has opened is the client's, wherever it comes from.
+    /// Opens a datagram of a session that is here. A datagram that opens is the client's, from any address.
     fn open_known(
         &mut self,
         header: &Header,

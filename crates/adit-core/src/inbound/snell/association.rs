@@ -53,7 +53,7 @@ pub(super) struct Association {
     /// Datagrams whose way or address is being looked up.
     waiting: Vec<(Target, Vec<u8>)>,
     has_begun: bool,
-    /// Whose it is, where there are users.
+    /// Lease of its user, if there are users.
     user: Option<Rc<Lease>>,
     tally: Tally,
     tick: Tick,
@@ -191,7 +191,7 @@ impl Association {
         if received.ended { Err(EndReason::Finished) } else { Ok(true) }
     }
 
-    /// What came with the request, which is answered in a frame of its own.
+    /// Handles the payload that came with the request, which is answered in a frame of its own.
     fn poll_first(&mut self, cx: &mut Context<'_>, near: &mut Endpoint) -> Poll<Result<Received, EndReason>> {
         let mut chunk = ready!(rt::poll_chunk(&self.pool, cx));
         self.has_begun = true;
@@ -353,7 +353,7 @@ impl Association {
         Ok(false)
     }
 
-    /// Sends what is queued. What ICMP says of a target costs the datagrams for it, and nothing else.
+    /// Sends the queue. An ICMP error about a target costs the datagrams for it, and nothing else.
     fn flush_targets(&mut self, block: &[u8], cx: &mut Context<'_>, scratch: &mut Scratch) {
         let Scratch { batch, outgoing } = scratch;
         if self.flows.len() > 1 {
@@ -387,8 +387,8 @@ impl Association {
         }
     }
 
-    /// Takes one batch of answers and sends them to the client; true if there were some. While the client takes
-    /// nothing they wait in the system, which counts what it has no room for.
+    /// Takes one batch of answers and sends them to the client; true if there were some. While the client reads
+    /// nothing, answers wait in the system, which counts those that it has no room for.
     fn take_answers(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Who is on the other end: the keys of a server and of its users.
+//! Identifies the client: the keys of a server and of its users.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +15,7 @@ use adit_proto::snell::{
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
-use crate::inbound::stranger::{Refusal, receive};
+use crate::inbound::unauthenticated::{Refusal, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
@@ -52,11 +52,11 @@ impl Keys {
         match (self, user) {
             (Self::Common { supply, .. }, _) => supply.take(),
             (Self::Each(trial), Some(user)) => trial.take_key(user),
-            (Self::Each(_), None) => unreachable!("whoever has opened a header has done so by a user's key"),
+            (Self::Each(_), None) => unreachable!("a header was opened, and only a user's key opens one"),
         }
     }
 
-    /// Whose request it is, `None` where it is nobody's in particular; `owner` is whose key has opened it.
+    /// The user of a request, `None` if it is nobody's in particular; `owner` is the user whose key has opened it.
     ///
     /// # Errors
     /// When it names nobody.

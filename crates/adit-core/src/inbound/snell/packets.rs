@@ -37,7 +37,7 @@ pub(in crate::inbound) struct QuicPackets {
     new: Option<(SocketAddr, Source)>,
 }
 
-/// Where the datagrams of a known source go.
+/// Target of the datagrams of a known source.
 struct Source {
     target: Rc<Target>,
     owner: Owner,

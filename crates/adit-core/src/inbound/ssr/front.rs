@@ -7,7 +7,7 @@ use adit_proto::{goquiet, ssr::obfs};
 use super::refusals::Cause;
 use crate::rng::OsRng;
 
-/// What all connections share of the obfs.
+/// State of the obfs that all connections share.
 #[derive(Debug)]
 pub(super) enum FrontConfig {
     Obfs(obfs::ServerConfig),

@@ -13,7 +13,7 @@ use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbo
 use crate::rng::OsRng;
 use crate::user::Account;
 
-/// What the clients of one listener send.
+/// Opens and seals the datagrams of the clients of one listener.
 pub(super) struct SsrPackets {
     shared: Arc<SsrServerShared>,
     /// Name of the inbound, for the log.

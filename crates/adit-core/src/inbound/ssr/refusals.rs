@@ -66,7 +66,7 @@ struct State {
     silent: u64,
 }
 
-/// What is to be written about one refusal.
+/// The log lines that are due for one refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Due {
     /// Refusals of the turn before without a line, once it is over.

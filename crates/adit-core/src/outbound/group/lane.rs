@@ -31,7 +31,7 @@ pub(crate) struct Change {
     pub(crate) from: Option<usize>,
     /// The one from now on.
     pub(crate) to: usize,
-    /// What spoke for it.
+    /// The reason for the choice.
     pub(crate) why: String,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Lane {
 /// One member over one transport, for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// How it does; `None` for a member of weight 0.
+    /// Its health; `None` for a member of weight 0.
     pub(crate) health: Option<Health>,
-    /// How much it is preferred, in percent.
+    /// Preference in percent.
     pub(crate) weight: u8,
     /// The median of its latest answers.
     pub(crate) latency: Option<Duration>,
@@ -59,9 +59,9 @@ pub(crate) struct Report {
     pub(crate) loss: u32,
     /// Failed checks in a row.
     pub(crate) failures: u32,
-    /// What members are compared by.
+    /// Score by which members are compared.
     pub(crate) score: Option<Duration>,
-    /// How the latest check failed.
+    /// Reason for the failure of the latest check.
     pub(crate) failure: Option<Failure>,
 }
 
@@ -110,7 +110,7 @@ impl Lane {
         self.tracks.get(self.chosen).filter(|track| track.weight > 0).map(|_| self.chosen)
     }
 
-    /// What spoke for it.
+    /// The reason for the choice.
     pub(crate) fn why(&self) -> &str {
         &self.why
     }

@@ -67,7 +67,7 @@ struct View {
     here: Rc<[Rc<Here>]>,
 }
 
-/// One member on one core. Connections hold it until they end, whatever becomes of the group meanwhile.
+/// One member on one core. Connections hold it until they end, even if the group changes meanwhile.
 pub(crate) struct Here {
     member: Arc<Member>,
     leaf: Leaf,
@@ -98,7 +98,7 @@ impl Group {
         &self.dns
     }
 
-    /// What all cores share of it.
+    /// State of the group that all cores share.
     pub(crate) fn shared(&self) -> &Arc<GroupShared> {
         &self.shared
     }

@@ -20,14 +20,14 @@ use crate::relay::Endpoint;
 use crate::relay::payload::{Outbox, poll_recv};
 use crate::rng::OsRng;
 
-/// What an answer begins with.
+/// First bytes of an answer.
 const HTTP: &[u8] = b"HTTP/1.";
 /// Bytes of a question for the address of the root, which has none: the answer is short, and there always is one.
 const QUESTION_LEN: usize = 17;
 /// The bit of an answer in the third byte (RFC 1035, section 4.1.1).
 const IS_ANSWER: u8 = 0x80;
 
-/// What is asked through the members of a group.
+/// The check that is sent through the members of a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Check {
     page: Target,
@@ -162,9 +162,9 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
     .await
 }
 
-/// Where a datagram for `target` has to be sent.
+/// Address to which a datagram for `target` has to be sent.
 async fn address(outbound: &dyn PacketOutbound, target: &Target) -> Option<SocketAddr> {
-    // The clock of the names is that of whoever asks; an answer that seems old is asked for again.
+    // The caller's clock is the clock of the names; an answer that seems old is asked for again.
     poll_fn(|cx| match outbound.find(target, None, Some(cx.waker()), 0) {
         Known::Addr(addr) => Poll::Ready(Some(addr)),
         Known::Nothing => Poll::Ready(None),

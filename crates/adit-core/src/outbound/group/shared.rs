@@ -1,4 +1,4 @@
-//! What the cores share of a group: its members, the choice among them, and what speaks for it.
+//! State that the cores share of a group: its members, the choice among them, and the reasons for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ const SILENT: u32 = 3;
 /// Stands for no member.
 const NOBODY: usize = usize::MAX;
 
-/// What is carried.
+/// The kind of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// Streams.
@@ -47,9 +47,9 @@ impl Transport {
 /// One member, on all cores.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// What it is.
+    /// Its configuration.
     pub(super) outbound: model::Outbound,
-    /// Where it counts, if it was added later.
+    /// Its counters, if it was added later.
     pub(super) metrics: Arc<OutboundMetrics>,
     /// Percent for streams and datagrams.
     pub(super) weights: [u8; 2],
@@ -57,12 +57,12 @@ pub(crate) struct Member {
     signs: [AtomicU64; 2],
     /// Exchanges in a row that ended without a byte from the server.
     silent: AtomicU32,
-    /// What the cores need of it, if it was added later; `None` for an outbound of the configuration.
+    /// State that the cores need of it, if it was added later; `None` for an outbound of the configuration.
     pub(super) shared: Option<Shared>,
 }
 
 impl Member {
-    /// What it does not carry, it gets no weight for.
+    /// Its weight is 0 for a transport that it does not carry.
     fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Shared>) -> Self {
         let [tcp, udp] = weights;
         let weights = [
@@ -118,7 +118,7 @@ impl Roster {
     }
 }
 
-/// What the cores share of one group.
+/// State that the cores share of one group.
 #[derive(Debug)]
 pub(crate) struct GroupShared {
     name: Tag,
@@ -170,7 +170,7 @@ impl GroupShared {
         &self.name
     }
 
-    /// How members are compared.
+    /// The check by which members are compared.
     pub(crate) fn check(&self) -> &Check {
         &self.check
     }
@@ -302,7 +302,7 @@ impl GroupShared {
             members.push(match old.members.iter().find(is_same) {
                 Some(same) => same.clone(),
                 None => {
-                    // What needs a program of its own has been left out before.
+                    // An outbound that needs a program of its own has been left out before.
                     let shared = Shared::new(&outbound, &Config::default(), &mut Plugins::new(None))?;
                     Arc::new(Member::new(&outbound, weights, Some(shared)))
                 }

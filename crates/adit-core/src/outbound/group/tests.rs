@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::lane::{Change, LEAST_TIMEOUT, Lane};
 use super::track::{Failure, Health};
 
-/// How a simulated member does at a time.
+/// State of a simulated member at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Does {
     /// It answers after so many milliseconds.
@@ -33,7 +33,7 @@ struct World {
     changes: Vec<(Duration, Change)>,
     checks: usize,
     signs: Vec<Instant>,
-    /// Whose next check gets lost.
+    /// The member whose next check gets lost.
     stray: Option<usize>,
 }
 
@@ -309,7 +309,7 @@ proptest! {
         prop_assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= seconds(30)), "{times:?}");
     }
 
-    /// Whatever happens: the choice may be used, a living one is chosen if there is one that lives for long, and it
+    /// In every history the choice may be used, a living one is chosen if there is one that lives for long, and it
     /// is never left for a worse one.
     #[test]
     fn any_history(

@@ -1,4 +1,4 @@
-//! What is known of one member over one transport.
+//! Health of one member over one transport.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const WINDOW: u32 = 8;
 /// Failed checks in a row after which a member counts as dead.
 pub(super) const DEAD_AFTER: u32 = 2;
 
-/// How a check failed, worst last.
+/// Kind of a check's failure, worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Failure {
     /// The server was there, but what was asked through it did not answer.
@@ -29,7 +29,7 @@ impl Failure {
     }
 }
 
-/// How a member does.
+/// Health of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Not checked yet.
@@ -94,8 +94,8 @@ impl Track {
         }
     }
 
-    /// A client of ours got no connection. Where checks speak for the member, another one has to tell; where they do
-    /// not, it counts as one that failed.
+    /// Records that a client of ours got no connection. A member with checks is checked again; for a member without
+    /// checks this counts as a failed check.
     pub(super) fn note_refusal(&mut self, now: Instant) {
         match self.health() {
             Health::Alive => {}
@@ -113,7 +113,7 @@ impl Track {
         }
     }
 
-    /// How the latest check failed, if it did.
+    /// Reason for the failure of the latest check, if it failed.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.failure
     }
@@ -139,7 +139,7 @@ impl Track {
         self.window.iter().filter(|answer| answer.is_none()).count()
     }
 
-    /// What members are compared by, less is better: the latency and a toll for loss, by the weight. The first
+    /// Score by which members are compared, less is better: the latency and a toll for loss, by the weight. The first
     /// failure among the last eight checks is chance and costs nothing, the next one costs 1/64 of `timeout`, and so
     /// on by the square. `None` without an answer, or for weight 0.
     pub(super) fn score(&self, timeout: Duration) -> Option<Duration> {

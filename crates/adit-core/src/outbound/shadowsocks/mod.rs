@@ -32,17 +32,17 @@ use crate::salts::SaltFilter;
 /// Salts that a client remembers at least, as many as shadowsocks-libev (3.3.5).
 const SALTS: usize = 10_000;
 
-/// What a Shadowsocks client shares over all cores.
+/// State that a Shadowsocks client shares over all cores.
 #[derive(Debug)]
 pub(crate) struct ShadowsocksShared {
     key: Key,
     server: Target,
     obfs: ClientObfs,
-    /// Where the plugin listens that takes the server's place, and for what.
+    /// Port of the plugin that takes the server's place, and the transports that it carries.
     plugin: Option<(PluginPort, Transports)>,
     carries_streams: bool,
     carries_datagrams: bool,
-    /// To a plugin on this machine, whatever the way out from it.
+    /// Dials a plugin on this machine, independent of the outbound's way to the server.
     loopback: Dial,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
@@ -83,14 +83,14 @@ impl ShadowsocksShared {
         })
     }
 
-    /// Where the plugin listens for streams at this moment, if there is one.
+    /// Address where the plugin listens for streams at this moment, if there is one.
     fn plugin(&self) -> Option<Target> {
         let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
         let addr = port.addr();
         Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
     }
 
-    /// Where the plugin takes datagrams, if there is one that does.
+    /// Port where the plugin takes datagrams, if it carries them.
     fn datagram_plugin(&self) -> Option<&PluginPort> {
         self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }

@@ -27,7 +27,7 @@ pub(crate) struct ShadowsocksPackets {
     udp: Udp,
 }
 
-/// Where the datagrams go.
+/// Destination of the datagrams.
 enum Server {
     At(Target),
     Plugin(PluginPort),
@@ -43,7 +43,7 @@ impl ShadowsocksPackets {
     ) -> Self {
         let names = dns.scope(&outbound.dial);
         let (server, egress) = match plugin {
-            // The plugin is on this machine, whatever the way to the server.
+            // The plugin is on this machine, for every way to the server.
             Some(port) => (Server::Plugin(port), Egress::default()),
             None => (Server::At(server), outbound.dial.egress.clone()),
         };

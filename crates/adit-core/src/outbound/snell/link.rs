@@ -114,7 +114,7 @@ impl FlowStream for Link {
         }
     }
 
-    /// What has come from the server: frames, each a datagram. Pending while there is no stream; an error has ended it.
+    /// Polls frames from the server, each a datagram. Pending while there is no stream; an error has ended it.
     fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
         let State::Open(end) = &mut self.state else { return Poll::Pending };
         match ready!(poll_recv(end, Side::Far, &self.pool, cx)) {

@@ -29,7 +29,7 @@ pub(crate) struct SnellPackets {
     udp: Udp,
 }
 
-/// How QUIC is carried.
+/// The way in which QUIC is carried.
 enum QuicMode {
     /// Over the stream, like all else.
     Stream,

@@ -12,7 +12,7 @@ use adit_proto::wire::{Room, Target, WireError};
 use super::SnellOutbound;
 use crate::packet::{Destination, DropReason, FlowCodec, Tick, bare_room};
 
-/// Longest envelope, in bytes: it passes where IPv6 runs over PPPoE. What would be longer goes over the stream.
+/// Longest envelope, in bytes: it passes IPv6 over PPPoE. A longer one goes over the stream.
 const MAX_ENVELOPE: usize = 1432;
 /// A first packet that comes again so much later has not been answered; QUIC waits for a second at first (RFC 9002, 6.2.2).
 const AGAIN_AFTER: Duration = Duration::from_millis(300);
@@ -22,7 +22,7 @@ const MAX_UNANSWERED: u8 = 2;
 /// And for so many seconds.
 const GIVE_UP_FOR: Tick = 600;
 
-/// How the QUIC of one outbound is carried, on one core.
+/// The QUIC flows of one outbound, on one core.
 pub(super) struct QuicOverUdp {
     outbound: Rc<SnellOutbound>,
     /// Whether to go over the stream when nothing answers.
@@ -90,7 +90,7 @@ impl FlowCodec for QuicFlow {
         }
     }
 
-    /// What is to be sent for a payload: itself, or an envelope around it.
+    /// Returns the bytes to send for a payload: the payload itself, or an envelope around it.
     fn seal(
         &mut self,
         block: &mut [u8],

@@ -144,7 +144,7 @@ impl Engine {
         decision
     }
 
-    /// Which of a client's flows over its outbound a payload belongs to.
+    /// The flow over a client's outbound to which a payload belongs.
     fn lane(
         &mut self,
         key: FlowKey,
@@ -372,7 +372,7 @@ impl Engine {
 }
 
 impl Flow {
-    /// Where a datagram for `aim` has to be sent; `None` while its name is being looked up.
+    /// Address to which a datagram for `aim` has to be sent; `None` while its name is being looked up.
     fn address(&mut self, aim: Aim<'_>, now: Tick) -> Result<Option<SocketAddr>, DropReason> {
         if let Some((last, addr)) = &self.last
             && last == aim.target

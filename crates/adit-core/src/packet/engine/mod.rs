@@ -43,7 +43,7 @@ const NORMAL: usize = 0;
 const BRIEF: usize = 1;
 const RESTING: usize = 2;
 
-/// Where name servers listen.
+/// Port of name servers.
 const DNS: u16 = 53;
 
 /// Batches from one socket per turn: with 32 messages each, the 64 that one may have before others have theirs.
@@ -59,13 +59,13 @@ const MAX_MOVED: usize = 64;
 pub(crate) struct Listener {
     /// The inbound's name in logs.
     pub(crate) name: Tag,
-    /// Where it counts.
+    /// Its counters.
     pub(crate) metrics: Arc<InboundMetrics>,
     /// The socket.
     pub(crate) socket: std::net::UdpSocket,
-    /// What its clients speak.
+    /// The protocol of its clients.
     pub(crate) inbound: Box<dyn PacketInbound>,
-    /// Which way datagrams take.
+    /// The router of its datagrams.
     pub(crate) routes: Rc<dyn Routes>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,
@@ -102,7 +102,7 @@ pub(crate) struct Engine {
     metrics: Arc<InboundMetrics>,
     listener: Socket,
     inbound: Box<dyn PacketInbound>,
-    /// What the inbound says of itself once and for all.
+    /// Constant answer of the inbound, kept here.
     is_sealed: bool,
     is_connected: bool,
     together: usize,
@@ -133,7 +133,7 @@ pub(crate) struct Engine {
 
 /// One client's traffic over one outbound, as long as it lasts.
 struct Flow {
-    /// Where answers go, and the address of this host that they come from.
+    /// Address that answers go to, and the address of this host that they come from.
     peer: Peer,
     side: PacketFlow,
     waker: Option<Waker>,
@@ -147,7 +147,7 @@ struct Flow {
     is_demoted: bool,
     is_too_big_logged: bool,
     waiting: Vec<Waiting>,
-    /// Whose it is, where there are users.
+    /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
 }
 
@@ -183,7 +183,7 @@ impl Engine {
     /// An engine for a `listener`; `udp` says how datagrams are relayed.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
         let Listener { name, metrics, socket, inbound, routes, renewal } = listener;
         let listener = Socket::from_std(socket)?;

@@ -32,7 +32,7 @@ impl Undecided {
         Self { waiting: Vec::new(), waker }
     }
 
-    /// Whom to wake when a decision can be asked for again.
+    /// The waker to wake when a decision can be asked for again.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }

@@ -1,4 +1,4 @@
-//! What a datagram costs. Run with `--release -- --ignored --nocapture --test-threads 1`.
+//! Cost of a datagram. Run with `--release -- --ignored --nocapture --test-threads 1`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn loops_ns() -> u64 {
 /// A target that counts.
 fn sink() -> (SocketAddr, Arc<AtomicU64>) {
     let socket = socket();
-    // What is lost is to be lost by the relays.
+    // Only the relays are to lose datagrams.
     adit_sys::udp::set_receive_buffer(&socket, 4 << 20).unwrap();
     let (at, count) = (addr(&socket), Arc::new(AtomicU64::new(0)));
     let counted = count.clone();
@@ -132,7 +132,7 @@ fn memory_per_idle_flow() {
         // Some of the clients had the same port one after the other.
         let flows = eventually(&running, |status| status.up == 3100).begun - first;
         let fresh = (resident_kib() - before) * 1024 / flows;
-        // What the flows give up at rest goes to new ones, so that the process does not shrink: it grows less.
+        // Memory that flows give up at rest goes to new ones, so that the process does not shrink: it grows less.
         thread::sleep(Duration::from_secs(13));
         let rested = resident_kib();
         open(900);
@@ -144,7 +144,7 @@ fn memory_per_idle_flow() {
     }
 }
 
-/// What arrives when far more is offered than can be relayed, and where the rest went.
+/// Datagrams that arrive when far more is offered than can be relayed, and the place where the others were lost.
 #[test]
 #[ignore = "measures"]
 fn overload_is_counted() {

@@ -121,14 +121,14 @@ fn check_socks(at: SocketAddr) {
         let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
         assert_eq!((source, &bytes[start..len]), (target.into(), &payload[..]));
     }
-    // Full cone: whoever learns the port may answer.
-    let (target, stranger) = (socket(), socket());
+    // Full cone: any socket that learns the port may answer.
+    let (target, other) = (socket(), socket());
     client.send_to(&socks_datagram(addr(&target), b"knock"), port).unwrap();
     let (_, outside) = target.recv_from(&mut bytes).unwrap();
-    stranger.send_to(b"hello", outside).unwrap();
+    other.send_to(b"hello", outside).unwrap();
     let len = client.recv(&mut bytes).unwrap();
     let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
-    assert_eq!((source, &bytes[start..len]), (addr(&stranger).into(), &b"hello"[..]));
+    assert_eq!((source, &bytes[start..len]), (addr(&other).into(), &b"hello"[..]));
     // The association ends with its connection.
     drop(stream);
     thread::sleep(Duration::from_millis(200));
@@ -150,7 +150,7 @@ fn socks_associations_are_full_cones_and_end_with_their_connection() {
 fn socks_over_shadowsocks() {
     let (far, server_at) = run(server("2022-blake3-aes-128-gcm"), OutboundProtocol::Direct, 1);
     let (near, at) = run(local(), client("2022-blake3-aes-128-gcm", server_at), 1);
-    // The stranger's datagram comes back through the server as well.
+    // The datagram of the other socket comes back through the server as well.
     check_socks(at);
     near.drain();
     far.end();

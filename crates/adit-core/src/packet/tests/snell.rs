@@ -84,7 +84,7 @@ pub(super) fn lens() -> Vec<usize> {
 }
 
 #[test]
-fn streams_carry_datagrams_of_any_length_in_order_under_every_disguise() {
+fn streams_carry_datagrams_of_any_length_in_order_under_every_obfs() {
     let host = || "www.example.com".into();
     for (server, client) in [
         (ObfsServer::Off, ObfsClient::Off),
@@ -122,7 +122,7 @@ fn socks_associations_over_snell_are_full_cones() {
     far.drain();
 }
 
-/// Several targets, a stranger that answers, and the end of the association.
+/// Several targets, an answer from another address, and the end of the association.
 fn check_socks_cone(at: SocketAddr) {
     let (stream, port) = pairs::associate(at);
     let client = socket();
@@ -134,13 +134,13 @@ fn check_socks_cone(at: SocketAddr) {
         let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
         assert_eq!((source, &bytes[start..len]), (target.into(), &payload[..]));
     }
-    let (target, stranger) = (socket(), socket());
+    let (target, other) = (socket(), socket());
     client.send_to(&pairs::socks_datagram(addr(&target), b"knock"), port).unwrap();
     let (_, outside) = target.recv_from(&mut bytes).unwrap();
-    stranger.send_to(b"hello", outside).unwrap();
+    other.send_to(b"hello", outside).unwrap();
     let len = client.recv(&mut bytes).unwrap();
     let (source, start) = adit_proto::socks::parse_datagram(&bytes[..len]).unwrap();
-    assert_eq!((source, &bytes[start..len]), (addr(&stranger).into(), &b"hello"[..]));
+    assert_eq!((source, &bytes[start..len]), (addr(&other).into(), &b"hello"[..]));
     drop(stream);
 }
 
@@ -227,7 +227,7 @@ fn a_server_without_datagrams_says_so_and_is_asked_again_later() {
     let (near, at) = run(tunnel(echo()), snell_out(server_at), 1);
     let client = socket();
     client.send_to(b"one", at).unwrap();
-    // Whatever comes after the refusal goes no further.
+    // Data after the refusal goes no further.
     let refused = |running: &Running| running.status().inbounds[0].refused.get("unsupported").copied();
     for _ in 0..500 {
         if refused(&far) == Some(1) {
@@ -401,7 +401,7 @@ pub(super) fn envelope_of(psk: &str, client_id: &[u8], target: SocketAddr, inner
     block[sealed].to_vec()
 }
 
-/// What a QUIC client's first datagram looks like.
+/// The first datagram of a QUIC client.
 pub(super) fn initial(fill: u8) -> Vec<u8> {
     let mut packet = vec![0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e];
     packet.resize(1200, fill);
@@ -417,10 +417,10 @@ pub(super) fn exchange(client: &UdpSocket, to: SocketAddr, datagram: &[u8]) -> V
 }
 
 #[test]
-fn envelopes_open_a_way_and_replays_and_strangers_meet_silence() {
+fn envelopes_open_a_way_and_replays_and_wrong_keys_meet_silence() {
     let (far, at) = quic_server(1);
     let (target, client) = (echo(), socket());
-    // What is no envelope is not answered.
+    // A datagram that is no envelope is not answered.
     for noise in [&b""[..], &[7; 54], &[7; 55], &initial(1)] {
         client.send_to(noise, at).unwrap();
     }

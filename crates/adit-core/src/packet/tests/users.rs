@@ -1,4 +1,4 @@
-//! Datagrams of users: counted, and held to limits, over whatever they come.
+//! Datagrams of users: counted, and held to limits, over every transport.
 
 use adit_config::model::{
     ObfsClient, ObfsServer, SnellClient, SnellKeys, SnellServer, User, UserLimits, Users,

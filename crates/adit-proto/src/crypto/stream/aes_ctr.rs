@@ -4,7 +4,7 @@ use aws_lc_rs::cipher::{
 
 const BLOCK_LEN: usize = 16;
 
-/// How much is enciphered at once, in bytes: there is no safe call that works in place, and a copy of this length
+/// Bytes enciphered at once: there is no safe call that works in place, and a copy of this length
 /// stays in the processor's first cache (measured: 115 ns per KiB for AES-128, of 104 without the copy).
 const PIECE_LEN: usize = 4096;
 

@@ -94,7 +94,7 @@ pub enum BlockCipher {
     Camellia256,
 }
 
-/// How a block cipher makes a keystream.
+/// The mode in which a block cipher makes a keystream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockMode {
     /// Counter: 128 bits, big-endian.
@@ -109,7 +109,7 @@ pub enum BlockMode {
     Ofb,
 }
 
-/// Which way a [`Cipher`] goes.
+/// Direction of a [`Cipher`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Plaintext to ciphertext.

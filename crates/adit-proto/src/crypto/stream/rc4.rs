@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the lengths of the calls, the bytes are those of another implementation.
+    /// For calls of any length, the bytes are those of another implementation.
     #[test]
     fn agrees_with_another() {
         for key in [&b"Key"[..], &[0; 16], &[0xff; 256]] {

@@ -11,7 +11,7 @@ const BLOCK_LEN: usize = 16;
 const ROUNDS: usize = 16;
 /// The first round constant; each later one is this one, rotated left by one bit more (RFC 4269, section 2.2).
 const ROUND_CONSTANT: u32 = 0x9e37_79b9;
-/// Which bits of an S-box's output go to which byte of G's (RFC 4269, section 2.2, `m0` to `m3`).
+/// Bits of an S-box's output for each byte of G's (RFC 4269, section 2.2, `m0` to `m3`).
 const MASKS: [u8; 4] = [0xfc, 0xf3, 0xcf, 0x3f];
 
 /// The two S-boxes: a power in GF(2^8) modulo x^8+x^6+x^5+x+1, then an affine map (RFC 4269, appendix A, whose tables

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A datagram holds one or more segments, back to back. There is no handshake and no end: the first PUSH opens, silence
-//! closes, and whoever needs more puts it on top. `cmd` is 81 PUSH, 82 ACK (with the `sn` and `ts` of the PUSH), 83 WASK
+//! closes, and other needs are met on top. `cmd` is 81 PUSH, 82 ACK (with the `sn` and `ts` of the PUSH), 83 WASK
 //! (what is your window?) or 84 WINS (nothing but the header). `wnd` is the free receive window in segments, `una` the
 //! number below which everything has arrived. `sn` starts at 0 and wraps.
 //!
@@ -68,7 +68,7 @@ const REST_US: u64 = 1_000_000;
 /// Transmissions of one segment after which kcp-go calls a link dead.
 const DEAD_LINK: u32 = 20;
 
-/// What keeping a segment costs in bytes besides its data, at most.
+/// Bytes that a kept segment costs besides its data, at most.
 const PER_SEGMENT: usize = 128;
 
 /// Round trips from a segment that is lost until what follows it may leave the window.
@@ -80,12 +80,12 @@ const MAX_QUEUED: usize = 64 << 10;
 /// The queue of a paced session holds what leaves in this time, so that it neither runs dry nor delays.
 const QUEUED_S: f64 = 0.002;
 
-/// How a session behaves. The names of kcp-go's `nodelay` call are in parentheses.
+/// Settings of a session. The names of kcp-go's `nodelay` call are in parentheses.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Timeouts of at least 30 ms instead of 100 that grow more slowly (`nodelay`).
     pub nodelay: bool,
-    /// How late acknowledgements may be, and the least margin of a timeout; 10 ms to 5 s (`interval`).
+    /// Longest delay of acknowledgements, and the least margin of a timeout; 10 ms to 5 s (`interval`).
     pub interval: Duration,
     /// Acknowledgements of later segments after which one is sent again; 0 is never (`resend`).
     pub resend: u32,
@@ -95,7 +95,7 @@ pub struct Settings {
     pub send_window: u16,
     /// Segments kept for the reader, at most; as many more may wait for gaps before them.
     pub recv_window: u16,
-    /// What [`Settings::recv_window`] grows to while the reader keeps up with what comes; less is no growth.
+    /// Upper bound to which [`Settings::recv_window`] grows while the reader keeps up with the data; less is no growth.
     pub max_recv_window: u16,
     /// Largest number of KCP bytes in a datagram.
     pub mtu: usize,
@@ -110,7 +110,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// What kcp-go starts from.
+    /// The values that kcp-go starts from.
     fn default() -> Self {
         Self {
             nodelay: false,
@@ -138,10 +138,10 @@ pub enum Arrival {
     Recovered,
 }
 
-/// What is taken of the data that comes.
+/// The data that a receiver admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// What the window allows.
+    /// All that the window allows.
     All,
     /// The segment that is next in order alone, and the peer is given a narrow window.
     Next,
@@ -149,7 +149,7 @@ pub enum Admission {
     Nothing,
 }
 
-/// What keeps a conversation from sending more.
+/// The limit that keeps a conversation from sending more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// There is nothing to send.
@@ -211,7 +211,7 @@ pub struct Arq {
     acked: Vec<(u32, u32)>,
 }
 
-/// What the receive window follows.
+/// The facts that the receive window follows.
 #[derive(Debug, Default)]
 struct Growth {
     next_us: u64,
@@ -368,7 +368,7 @@ impl Arq {
                     delivery.oldest_us.map_or(0, |at_us| millis(now_us).wrapping_sub(millis(at_us)));
                 self.rto.note_delay(oldest_ms.saturating_sub(rtt_ms));
                 self.rto.sample(rtt_ms);
-                // Which transmission was meant is known by its time alone: the clock is a millisecond wide.
+                // The acknowledged transmission is known by its time alone: the clock is a millisecond wide.
                 precise = Some(u64::from(rtt_ms + 1) * 1000);
             }
             precise = sent.map(|sent| now_us.saturating_sub(sent.at_us)).or(precise);
@@ -389,8 +389,8 @@ impl Arq {
         if overtaken.bytes > 0 && self.settings.congestion {
             self.congestion.overtaken(span, self.settings.resend, mss);
         }
-        // With nothing new to send one overtaking is enough, whatever `resend` says. A closed window counts as nothing
-        // to send in kcp-go; where a model keeps the window open it would only repeat what is out of order.
+        // With nothing new to send one overtaking is enough, even if `resend` asks for more. A closed window counts as
+        // nothing to send in kcp-go; under a model it would only repeat segments that are out of order.
         let is_closed = self.model.is_none() && self.sender.span() >= usize::from(self.window());
         let hurried = if self.sender.queue_len() == 0 || is_closed {
             self.sender.hurry()
@@ -540,7 +540,7 @@ impl Arq {
         self.dead
     }
 
-    /// What keeps it from sending more.
+    /// The limit that keeps it from sending more.
     pub fn limit(&self) -> Limit {
         let is_idle = self.sender.queue_len() == 0 && self.sender.due_len() == 0;
         // Behind a full window nothing is taken in, so that there is nothing to send either.
@@ -583,7 +583,7 @@ impl Arq {
         (smoothed > 0).then(|| Duration::from_millis(smoothed.into()))
     }
 
-    /// What the model says of the path, if there is one.
+    /// The model's estimate of the path, if there is a model.
     pub fn estimate(&self) -> Option<PathEstimate> {
         self.model.as_ref().map(Model::estimate)
     }
@@ -603,7 +603,7 @@ impl Arq {
         self.receiver.footprint()
     }
 
-    /// What is taken from now on of the data that comes: what is not taken is as if it had been lost.
+    /// Sets the data that is admitted from now on: data that is not admitted is treated as lost.
     pub fn set_admission(&mut self, admission: Admission) {
         self.receiver.set_admission(admission);
         self.tell_reopened();
@@ -616,7 +616,7 @@ impl Arq {
         self.mss = self.mtu - SEGMENT_HEADER_LEN;
     }
 
-    /// What decides about parity.
+    /// The facts that decide about parity.
     pub fn seen(&self) -> Seen {
         Seen {
             sent: self.stats.sent,
@@ -660,7 +660,7 @@ impl Arq {
         if self.settings.congestion {
             self.congestion.timed_out(u32::try_from(self.mss).unwrap_or(u32::MAX));
         }
-        // What lies beyond its window a peer that was started anew would not answer.
+        // A peer that was started anew would not answer segments beyond its window.
         self.probe.ask |= now_us > self.memory.heard_us + SILENT_US;
     }
 
@@ -720,7 +720,7 @@ impl Arq {
     }
 
     fn fits(&self, start: usize, data_len: usize, out: &[u8]) -> bool {
-        // What was cut while datagrams were longer goes alone.
+        // A segment that was cut while datagrams were longer goes alone.
         let most = if out.len() == start { self.settings.mtu } else { self.mtu };
         out.len() - start + SEGMENT_HEADER_LEN + data_len <= most
     }
@@ -767,7 +767,7 @@ impl Arq {
         let wnd = self.receiver.free_window();
         let (conv, una) = (self.conv, self.receiver.next());
         let next = if self.sender.has_due() {
-            // What is lost again and again holds up everything behind it.
+            // A segment that is lost again and again holds up everything behind it.
             let is_again = self.sender.was_lost_again();
             let twice = self.model.as_ref().is_some_and(|model| model.has_room() || is_again);
             self.sender.send_again(sent, &self.rto, twice)
@@ -819,8 +819,8 @@ fn as_u64(len: usize) -> u64 {
     u64::try_from(len).expect("at most 64 bits")
 }
 
-/// First four bytes: the conversation; the rest: datagrams of a length byte and that many bytes each. Whatever they
-/// are, windows hold.
+/// First four bytes: the conversation; the rest: datagrams of a length byte and that many bytes each. For all of
+/// them, windows hold.
 #[doc(hidden)]
 pub fn fuzz_arq(data: &[u8], epoch: Instant) {
     let Some((conv, mut rest)) = data.split_first_chunk() else { return };

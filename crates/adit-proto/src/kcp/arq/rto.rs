@@ -22,7 +22,7 @@ pub(super) struct Rto {
     /// The margin is at least a quarter of the round trip: where quick repetition finds losses, a timeout that was
     /// wrong costs more than a late one.
     is_patient: bool,
-    /// How long acknowledgements have lately waited for others at the peer, in 64ths of a millisecond.
+    /// Time that acknowledgements have lately waited for others at the peer, in 64ths of a millisecond.
     delay: u32,
 }
 
@@ -77,7 +77,7 @@ impl Rto {
         (self.smoothed_ms + margin_ms + self.delay / 64).min(self.rto_ms)
     }
 
-    /// What follows a timeout of `rto_ms` of a segment.
+    /// The timeout that follows a timeout of `rto_ms` of a segment, in milliseconds.
     pub(super) fn after_timeout_ms(&self, rto_ms: u32) -> u32 {
         let growth = if self.nodelay { self.rto_ms / 2 } else { self.rto_ms };
         rto_ms.saturating_add(growth).min(MAX_MS)

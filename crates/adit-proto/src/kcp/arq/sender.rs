@@ -79,17 +79,17 @@ pub(super) enum Loss {
     Doubt,
 }
 
-/// What is sent next.
+/// The segment to send next.
 pub(super) struct Outgoing<'a> {
     pub(super) sn: u32,
     pub(super) data: &'a [u8],
     /// Why it is sent for another time, if it is.
     pub(super) loss: Option<Loss>,
-    /// How often it has been sent, with this time.
+    /// Number of times that it has been sent, with this time.
     pub(super) transmissions: u32,
 }
 
-/// What one datagram has acknowledged.
+/// The segments that one datagram has acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub(super) bytes: usize,

@@ -141,7 +141,7 @@ fn a_peer_that_has_forgotten_shows() {
     }
 }
 
-/// What the peer said long ago and somebody says again ends nothing.
+/// A datagram that the peer sent long ago ends nothing when somebody repeats it.
 #[test]
 fn an_old_datagram_is_no_news() {
     let mut pair = Pair::new(&settings(), lossy(Loss::None));
@@ -229,7 +229,7 @@ fn reader_that_pauses() {
         sent += pair.ends[0].send(&text[sent..]);
         pair.step();
     }
-    // What it holds is bounded by the two windows, and the sender has come to a halt.
+    // The data that it holds is bounded by the two windows, and the sender has come to a halt.
     assert!(pair.ends[1].held() <= 2 * 128 * 476, "{}", pair.ends[1].held());
     assert!(pair.ends[0].held() <= 128 * 476 + MAX_QUEUED);
     assert_eq!(pair.ends[0].remote_window, 0);
@@ -298,7 +298,7 @@ fn acknowledgements_are_thinned() {
 }
 
 #[test]
-fn strangers_are_refused() {
+fn other_conversations_are_refused() {
     let now = epoch();
     let mut arq = Arq::new(1, settings(), now);
     let mut datagram = Vec::new();
@@ -417,7 +417,7 @@ proptest! {
     }
 }
 
-/// What is not admitted is as if it had been lost: the other end sends it again, and everything arrives once it may.
+/// Data that is not admitted is treated as lost: the other end sends it again, and everything arrives once it may.
 #[test]
 fn a_receiver_takes_no_more_than_it_admits() {
     let mut pair = Pair::new(&settings(), Conditions::default());

@@ -1,7 +1,7 @@
 use super::HEADER_LEN;
 use crate::crypto::{NONCE_LEN, TAG_LEN};
 
-/// How datagrams are enciphered.
+/// The cipher of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// AES-128 in CFB.
@@ -98,7 +98,7 @@ impl Method {
         if self == Self::Aes128Gcm { TAG_LEN } else { 0 }
     }
 
-    /// How much of the secret is the key, in bytes.
+    /// The part of the secret that is the key, in bytes.
     pub(super) fn key_len(self) -> usize {
         match self {
             Self::Aes128 | Self::Sm4 | Self::Cast5 | Self::Tea | Self::Xtea | Self::Aes128Gcm => 16,

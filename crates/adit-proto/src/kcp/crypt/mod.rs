@@ -52,7 +52,7 @@ pub const HEADER_LEN: usize = CRC_AT + 4;
 /// Offset of the checksum.
 const CRC_AT: usize = 16;
 
-/// What Salsa20 takes for its nonce, and leaves in clear.
+/// Length of the field that Salsa20 takes for its nonce, and leaves in clear, in bytes.
 const SALSA_NONCE_LEN: usize = 8;
 
 /// Constant initialisation vector of the CFB modes; ciphers with 64-bit blocks take the first half.
@@ -62,7 +62,8 @@ const IV: [u8; 16] =
 /// Length of the table of `xor`; what lies beyond stays in clear. No datagram of the peers is longer.
 const XOR_TABLE_LEN: usize = 1500;
 
-/// What both sides derive from the key that people type: PBKDF2-HMAC-SHA1, salt `kcp-go`, 4096 rounds, 32 bytes.
+/// The secret that both sides derive from the key that people type: PBKDF2-HMAC-SHA1, salt `kcp-go`, 4096 rounds,
+/// 32 bytes.
 ///
 /// Takes milliseconds to derive.
 #[derive(Clone)]
@@ -254,7 +255,7 @@ fn open_cfb<C: BlockCipherEncrypt + BlockSizeUser>(cipher: &C, data: &mut [u8]) 
     cfb_decrypt(cipher, &IV[..C::block_size()], data);
 }
 
-/// First byte: method; the rest: a datagram. What opens, sealed again, opens to the same payload.
+/// First byte: method; the rest: a datagram. A payload that opens, sealed again, opens to the same payload.
 #[doc(hidden)]
 pub fn fuzz_crypt(data: &[u8]) {
     struct Zeros;

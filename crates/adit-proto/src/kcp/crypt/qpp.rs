@@ -72,7 +72,7 @@ impl fmt::Debug for Pads {
 pub struct Qpp {
     pads: Pads,
     generator: Generator,
-    /// What the generator gave for the current 8 bytes.
+    /// Output of the generator for the current 8 bytes.
     group: u64,
     /// `used < 8`: bytes of the group that have passed; 0 asks the generator first.
     used: u32,

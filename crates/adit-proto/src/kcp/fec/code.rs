@@ -51,7 +51,7 @@ impl Code {
         Self { k, rows: rows.into() }
     }
 
-    /// What data shard `data` is multiplied by in parity shard `parity`.
+    /// The factor of data shard `data` in parity shard `parity`.
     pub(super) fn coefficient(&self, parity: usize, data: usize) -> u8 {
         self.rows[parity * self.k + data]
     }

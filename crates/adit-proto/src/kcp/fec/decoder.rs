@@ -15,7 +15,7 @@ const MAX_KEPT: usize = 1 << 20;
 /// Freed shards that are kept for reuse.
 const SPARE: usize = 32;
 
-/// What a packet was.
+/// Kind of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<'a> {
     /// KCP bytes, with or without a header around them.
@@ -64,7 +64,7 @@ impl Decoder {
         decoder
     }
 
-    /// What the sender's groups are believed to be.
+    /// The assumed size of the sender's groups.
     pub fn shards(&self) -> Option<Shards> {
         self.group.as_ref().map(|group| group.0)
     }
@@ -263,7 +263,7 @@ fn field(packet: &[u8], at: usize) -> Option<(u16, &[u8])> {
     Some((u16::from_le_bytes(*value), rest))
 }
 
-/// What lies between the size field that `shard` begins with and the end that it tells.
+/// The bytes between the size field that `shard` begins with and the end that it tells.
 fn sized(shard: &[u8]) -> Result<&[u8], WireError> {
     let Some((size, _)) = field(shard, 0) else {
         return Err(WireError::Truncated { what: "fec header" });
@@ -272,7 +272,7 @@ fn sized(shard: &[u8]) -> Result<&[u8], WireError> {
     data.ok_or_else(|| WireError::Malformed { what: "fec size", got: size.into() })
 }
 
-/// Packets of a length byte and that many bytes each: whatever they are, memory stays bounded.
+/// Packets of a length byte and that many bytes each: for all of them, memory stays bounded.
 #[doc(hidden)]
 pub fn fuzz_decoder(data: &[u8]) {
     let mut decoder = Decoder::new(Shards::new(2, 1));

@@ -16,7 +16,7 @@ const SHOWN_AGAIN: u32 = 64;
 
 /// The sending side: numbers data packets and sums up parity while they pass.
 ///
-/// How many parity packets a group really gets may change from group to group ([`Encoder::set_level`]). For receivers
+/// The number of parity packets of a group may change from group to group ([`Encoder::set_level`]). For receivers
 /// the rest has been lost on the way; numbers go on as if all had been sent.
 #[derive(Debug)]
 pub struct Encoder {
@@ -57,7 +57,7 @@ impl Encoder {
     }
 
     /// From the next group on, so many parity packets of each are sent: all of them at most, and with 0 packets need no
-    /// header. What [`Encoder::poll_parity`] still had is gone.
+    /// header. Parity that waited in [`Encoder::poll_parity`] is gone.
     pub fn set_level(&mut self, level: usize) {
         self.skip_parity();
         self.level = level.min(self.shards.parity());

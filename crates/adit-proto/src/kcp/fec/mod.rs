@@ -32,7 +32,7 @@ pub use self::sending::Sending;
 /// Bytes in front of the KCP bytes of a data packet.
 pub const HEADER_LEN: usize = 8;
 
-/// Where shards begin: at the size field.
+/// Offset of shards: they begin at the size field.
 const SHARD_AT: usize = 6;
 
 /// Kind of a packet at offset 4: data.
@@ -42,7 +42,7 @@ pub const TYPE_PARITY: u16 = 0x00f2;
 /// The same: bytes beside the stream.
 pub const TYPE_OUT_OF_BAND: u16 = 0x00f3;
 
-/// How many data and parity packets a group has: 1 to 255 of each, 256 at most together.
+/// Number of data and parity packets in a group: 1 to 255 of each, 256 at most together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shards {
     data: u8,
@@ -50,7 +50,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// What kcptun has unless told otherwise: 10 and 3.
+    /// The default of kcptun: 10 and 3.
     pub const USUAL: Self = Self { data: 10, parity: 3 };
 
     /// `None` for numbers that no group can have.
@@ -73,7 +73,7 @@ impl Shards {
         u32::from(self.data) + u32::from(self.parity)
     }
 
-    /// Where the counter goes back to 0.
+    /// The number at which the counter goes back to 0.
     fn wrap(self) -> u32 {
         u32::MAX / self.total() * self.total()
     }

@@ -1,11 +1,11 @@
-//! How much parity is worth sending.
+//! The amount of parity that is worth sending.
 //!
-//! Where the path is what limits a sender, parity takes the place of data, and what is lost is cheaper sent again.
-//! Where something else does (the peer's window, or the source), the path has room, and each loss stands in the way of
+//! If the path is what limits a sender, parity takes the place of data, and it is cheaper to send lost data again.
+//! If something else does (the peer's window, or the source), the path has room, and each loss stands in the way of
 //! all that follows until it has been made good a round trip later: a window of kcptun's stands still for as long.
 //! So parity follows the loss where there is room, and there is none where there is not.
 //!
-//! With parity the sender sees what parity could not repair, and no longer what the path loses. So what was needed once
+//! With parity the sender sees only the losses that parity could not repair. So the level that was needed once
 //! is kept for a while, and then one less is tried: the longer, the more often that was wrong.
 
 use super::Shards;
@@ -21,11 +21,11 @@ const FEW: u64 = 128;
 const NEWS: u64 = 2;
 /// Share of segments that may be sent again in spite of parity before there is more of it.
 const TOO_MANY: f64 = 5e-4;
-/// How long a level is kept before one less is tried, in microseconds.
+/// Time that a level is kept before one less is tried, in microseconds.
 const HOLD_US: u64 = 2_000_000;
 const MAX_HOLD_US: u64 = 256_000_000;
 
-/// What has been seen of a session until now.
+/// Counters of a session until now.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// Segments sent, repetitions included.
@@ -42,7 +42,7 @@ pub struct Seen {
 #[derive(Debug)]
 pub(super) struct Rate {
     shards: Shards,
-    /// What the losses ask for, and what is sent in the present stretch.
+    /// The level that the losses ask for, and the level of the present stretch.
     wanted: usize,
     level: usize,
     /// The present stretch: when it began, and what had been seen by then.
@@ -70,7 +70,7 @@ impl Rate {
         }
     }
 
-    /// What has been seen until `now_us` says nothing.
+    /// Starts a stretch at `now_us` with the counters `seen`; earlier segments are not judged.
     pub(super) fn begin(&mut self, now_us: u64, seen: Seen) {
         (self.since_us, self.before) = (now_us, seen);
     }
@@ -78,7 +78,7 @@ impl Rate {
     /// Takes what has been seen until `now_us`; returns how many parity packets groups should get from now on.
     pub(super) fn update(&mut self, now_us: u64, seen: Seen) -> usize {
         if seen.round_trip_us == 0 {
-            // What timed out before it could be known when, says nothing.
+            // The times of earlier timeouts are unknown, so they are not judged.
             self.begin(now_us, seen);
         }
         let (sent, again) = (seen.sent - self.before.sent, seen.sent_again - self.before.sent_again);

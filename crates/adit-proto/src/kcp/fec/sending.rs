@@ -11,7 +11,7 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// All parity of each group, whatever is lost.
+    /// All parity of each group, independent of losses.
     pub fn fixed(shards: Shards) -> Self {
         Self { encoder: Some(Encoder::new(shards)), rate: None }
     }

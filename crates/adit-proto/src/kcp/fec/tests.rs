@@ -73,7 +73,7 @@ fn learns_the_group_size() {
     }
 }
 
-/// What a group does not get has been lost, as far as receivers can tell: numbers go on, what is there repairs.
+/// Parity that a group does not get has been lost, as far as receivers can tell: numbers go on, the rest repairs.
 #[test]
 fn parity_that_is_not_sent() {
     for (level, lost) in [(0, 0), (1, 1), (2, 2), (3, 3)] {

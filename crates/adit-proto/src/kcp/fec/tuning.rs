@@ -1,4 +1,4 @@
-//! What a receiver learns about the sender's groups from the order of data and parity packets.
+//! Learns the sender's groups from the order of data and parity packets.
 
 use std::collections::VecDeque;
 

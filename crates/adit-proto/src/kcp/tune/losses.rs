@@ -1,7 +1,7 @@
-//! Which losses are the path's own, and which are a queue's that overflows.
+//! Tells the path's own losses from those of a queue that overflows.
 //!
-//! A path loses whatever the rate is. A queue drops what is sent too fast, when it is as long as it gets, and it drops
-//! here and there. So what is lost is counted by what went on when the loss showed; comparing tells one from the other.
+//! A path loses a share at every rate. A full queue drops packets that are sent too fast, and it drops
+//! here and there. So losses are counted by their circumstances; comparing tells one from the other.
 
 /// Bytes that must have been judged before what was lost of them says something.
 const LEAST_JUDGED: u64 = 256 * 1400;
@@ -19,14 +19,14 @@ const LEAST_TOO_FAST: u64 = 64 * 1400;
 /// Judgements until what the path loses changes slowly.
 const LESSONS: u32 = 8;
 
-/// What went on when something was acknowledged, or found to be lost.
+/// Circumstances under which a packet was acknowledged, or found to be lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Circumstances {
     /// It had waited in a queue.
     pub(super) waited: bool,
     /// The queue was about as long as it gets, or what is told of was sent above the rate.
     pub(super) is_full: bool,
-    /// What is told of was sent below the rate.
+    /// The packet was sent below the rate.
     pub(super) was_slow: bool,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct Losses {
     /// Share that the path loses.
     base: f64,
     lessons: u32,
-    /// What did not wait, since that share was last looked at.
+    /// Packets that did not wait, since that share was last looked at.
     clear: Tally,
-    /// What was sent below the rate: no queue overflows then.
+    /// Packets that were sent below the rate: no queue overflows then.
     slow: Tally,
-    /// What met a full queue since the last fast round began; of losses in a row only the first few.
+    /// Packets that met a full queue since the last fast round began; of losses in a row only the first few.
     full: Tally,
     /// Such a round has begun: before, what startup has lost would count.
     is_armed: bool,
@@ -132,9 +132,9 @@ impl Losses {
         found
     }
 
-    /// A round has ended. The path's own loss is what shows without a queue while the rate is known, and at most what a
-    /// slow round shows: a queue that is too short to be noticed would otherwise drop whatever is sent to make up for what
-    /// it drops.
+    /// A round has ended. The path's own loss is the loss without a queue while the rate is known, and at most the loss
+    /// of a slow round. Otherwise a queue that is too short to be noticed would drop everything that is sent to make up
+    /// for its own drops.
     pub(super) fn turn(&mut self, is_steady: bool) {
         self.round = Tally::default();
         self.queued = 0;

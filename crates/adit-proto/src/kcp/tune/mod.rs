@@ -1,9 +1,9 @@
-//! How much to have under way, and how fast to send it: found from what comes back.
+//! Finds the amount of data to have under way, and the sending rate, from acknowledgements.
 //!
-//! The old programs leave this to people: with `nc=1` a sender fills whatever window it was given, and floods the
+//! The old programs leave this to people: with `nc=1` a sender fills any window it was given, and floods the
 //! queue before the bottleneck if that is too large or starves if it is too small. This model, after the ideas of BBR,
 //! watches two things that acknowledgements tell and loss does not touch: the rate at which bytes are delivered, and
-//! the shortest round trip. Their product is what fits the path.
+//! the shortest round trip. Their product is the amount that fits the path.
 //!
 //! ```text
 //! startup: send at 2.8 times the measured rate, until it stops growing
@@ -39,7 +39,7 @@ const STARTUP_SPREAD: f64 = 2.0;
 const DRAIN_GAIN: f64 = 0.5;
 /// Pacing of the rounds of a cycle. A quarter more, as BBR does, overflows queues that are short against the path.
 const CYCLE: [f64; 8] = [1.15, 0.85, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// What was sent in the rounds above and below the rate is acknowledged in these.
+/// Packets of the rounds above and below the rate are acknowledged in these rounds.
 const AFTER_FAST: usize = 1;
 const AFTER_SLOW: usize = 2;
 /// Round trips after which the slow one of them ends even if a queue is left: it may be somebody else's.
@@ -50,7 +50,7 @@ const DOUBTFUL_LOSS: f64 = 0.01;
 const QUEUE_GAIN: f64 = 0.97;
 /// The same, without a queue, while coming back after an overflow.
 const RETURN_GAIN: f64 = 1.02;
-/// What remains of the rate when a queue has overflowed, and packets per second cubed: both as CUBIC has them.
+/// Share of the rate that remains when a queue has overflowed, and packets per second cubed: both as in CUBIC.
 const OVERFLOW_GAIN: f64 = 0.7;
 const CUBIC_SCALE: f64 = 0.4;
 /// Bytes of a packet of such a flow.
@@ -88,7 +88,7 @@ const MIN_RATE_LIFE_US: u64 = 2_000_000;
 const MIN_RTT_LIFE_US: u64 = 10_000_000;
 /// The part of a round trip by which another one may be longer and still count as the shortest.
 const SAME_RTT: u64 = 32;
-/// How long it is looked for.
+/// Time for which it is looked for.
 const PROBE_US: u64 = 200_000;
 /// Before anything is known: what TCP begins with, in bytes, and a round trip to space it over.
 const INITIAL_BOUND: u64 = 32 * 1400;
@@ -100,14 +100,14 @@ const HOST_S: f64 = 0.01;
 /// Cycles whose fast round may be cut short by long round trips in a row: on a path, or a host, whose times vary
 /// more than a queue explains, no rate would be found again otherwise.
 const CUTS: u32 = 3;
-/// How seldom peers acknowledge, in seconds: kcptun's modes flush every 10 to 50 ms.
+/// Longest interval between acknowledgements of a peer, in seconds: kcptun's modes flush every 10 to 50 ms.
 const ACK_INTERVAL_S: f64 = 0.05;
 /// A burst that pacing lets through, in microseconds: what timers are late by.
 const BURST_US: u64 = 2_000;
 /// The same in bytes, at least.
 const MIN_BURST: u64 = 2 * 1400;
 
-/// What one datagram of acknowledgements has told.
+/// The facts of one datagram of acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub struct AckSample {
     /// When it came.
@@ -124,7 +124,7 @@ pub struct AckSample {
     pub in_flight: u64,
 }
 
-/// What the model says of the path, for people.
+/// The model's estimate of the path, for people.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathEstimate {
     /// Shortest round trip, in microseconds; 0 when unknown.
@@ -139,7 +139,7 @@ pub struct PathEstimate {
 enum Phase {
     Startup,
     Drain,
-    /// Which round of [`CYCLE`], and when it began.
+    /// The round of [`CYCLE`], and when it began.
     Cruise(usize, u64),
     /// Until when, once no more is under way than this phase allows.
     Probe(Option<u64>),
@@ -152,7 +152,7 @@ pub struct Model {
     max_bound: u64,
     /// The round before was filled (see [`Round::filled`]).
     filled: bool,
-    /// What may be under way in startup at the least, in bytes: grows by what is delivered.
+    /// Bytes that may be under way in startup at the least: grows by the bytes that are delivered.
     startup_bound: u64,
     delivered: u64,
     /// When what has been acknowledged was sent, at the latest.
@@ -247,7 +247,7 @@ impl Model {
         self.delivered
     }
 
-    /// What is known of the path.
+    /// The estimate of the path.
     pub fn estimate(&self) -> PathEstimate {
         let min_rtt_us = self.min_rtt.map_or(0, |(rtt, _)| rtt);
         PathEstimate { min_rtt_us, rate: self.rate(), loss: self.loss() }
@@ -263,7 +263,7 @@ impl Model {
         to_bytes(self.rate() * to_float(time_us) / 1e6)
     }
 
-    /// What else limits is less narrow than it was: how much the path could carry is to be seen anew.
+    /// Another limit has widened: the capacity of the path has to be measured anew.
     pub fn handle_relief(&mut self) {
         self.roomy = 0;
     }
@@ -373,7 +373,7 @@ impl Model {
             Phase::Cruise(..) => 1.0,
             Phase::Probe(_) => 1.0,
         };
-        // What is lost on the way has to be sent on top of what is delivered. What may be under way at the least is not
+        // Lost data has to be sent on top of the data that is delivered. The least amount under way is not
         // spread over more than a round trip.
         let least =
             self.min_rtt.map_or(0.0, |(rtt, _)| to_float(MIN_BOUND) / (to_float(rtt) / 1e6).max(HOST_S));
@@ -451,8 +451,8 @@ impl Model {
         let elapsed_us = now_us.saturating_sub(round.started_us);
         let bytes = self.delivered - round.started_with;
         if elapsed_us > 0 && bytes > 0 && !round.fresh {
-            // What was sent slowly and comes back in a heap was no faster than it was sent. Where acknowledgements are
-            // late, what they let follow is sent in heaps too.
+            // Data that was sent slowly and comes back in a heap was no faster than it was sent. If acknowledgements
+            // are late, the data that they release is sent in heaps too.
             let is_late = self.waits.late_us() > 0;
             let spaced_us = if is_late { 0 } else { self.sent_us.saturating_sub(round.sent_us) };
             let rate = to_float(bytes) * 1e6 / to_float(elapsed_us.max(spaced_us));
@@ -491,7 +491,7 @@ impl Model {
         let least_us = self.min_rtt.map_or(0, |found| found.0);
         Circumstances {
             waited: self.waits.is_long,
-            // What is acknowledged now was sent a round trip ago.
+            // Packets that are acknowledged now were sent a round trip ago.
             is_full: at == AFTER_FAST || self.waits.is_full(least_us),
             was_slow: at == AFTER_SLOW,
         }
@@ -603,7 +603,7 @@ impl Model {
             Phase::Drain if ack.in_flight <= fits => self.phase = Phase::Cruise(AFTER_SLOW, now_us),
             Phase::Drain => {}
             Phase::Cruise(..) if now_us.saturating_sub(found_us) > MIN_RTT_LIFE_US => {
-                // What was measured of late may be a queue of this sender's own: it must not pass for the path.
+                // The latest round trip may include a queue of this sender's own: it must not pass for the path.
                 self.probed_rtt_us = None;
                 self.phase = Phase::Probe(None);
             }
@@ -679,7 +679,7 @@ fn to_micros(seconds: f64) -> u64 {
     to_bytes(seconds * 1e6)
 }
 
-/// First byte: what may be under way, in KiB; then five bytes per event: kind, and what it is about. The model never
+/// First byte: bytes that may be under way, in KiB; then five bytes per event: kind, and value. The model never
 /// allows more than it was told, and never less than a few packets.
 #[doc(hidden)]
 pub fn fuzz_model(data: &[u8]) {

@@ -1,8 +1,8 @@
-//! What round trips and acknowledgements tell of queues, here and on the way.
+//! Signs of queues in round trips and acknowledgements, here and on the way.
 
 use super::{OVERFLOW_GAIN, RATE_ROUNDS, to_float};
 
-/// How long what is sent waits in a queue.
+/// Waiting time of packets in a queue.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// The newest round trip, and whether it was long.
@@ -25,7 +25,7 @@ pub(super) struct Retreat {
     pub(super) rate: f64,
     pub(super) from_us: u64,
     pub(super) until_us: u64,
-    /// What may be sent now.
+    /// The rate that is allowed now, in bytes per second.
     pub(super) ceiling: f64,
 }
 
@@ -51,7 +51,7 @@ impl Waits {
         self.acked_us = (in_flight > 0).then_some(now_us);
     }
 
-    /// How much longer a round trip may be because the peer acknowledges seldom.
+    /// Time by which a round trip may be longer because the peer acknowledges seldom, in microseconds.
     pub(super) fn late_us(&self) -> u64 {
         self.gap_us.saturating_sub(SOON_US)
     }

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 /// Longest payload of a chunk (SIP004, "TCP").
 pub const MAX_CHUNK: usize = 0x3fff;
 
-/// What subkeys are for (SIP004).
+/// The HKDF info string of subkeys (SIP004).
 const SUBKEY_INFO: &[u8] = b"ss-subkey";
 
 fn subkey(key: &AeadKey, salt: &[u8]) -> Zeroizing<[u8; 32]> {

@@ -12,7 +12,7 @@ use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
 /// Session id and packet id.
 pub(super) const HEADER_LEN: usize = 16;
-/// How long a server session that has been silent is still held against a third one, in seconds (as in sing-box).
+/// Time that a server session that has been silent is still held against a third one, in seconds (as in sing-box).
 const SESSION_LIFE_S: u64 = 60;
 
 pub(super) const SHORT: WireError = WireError::Truncated { what: "a datagram" };
@@ -93,7 +93,7 @@ pub(super) fn room(fixed: usize, peer: &Target) -> Room {
 /// Name lookups are short and of telling lengths, so they are padded (as sing-box does it).
 const PADDED_PORT: u16 = 53;
 
-/// What stands in a body in front of the padding.
+/// The fields of a body in front of the padding.
 pub(super) struct BodyHead {
     /// Of the request; responses carry it back.
     pub client_session: Option<[u8; 8]>,

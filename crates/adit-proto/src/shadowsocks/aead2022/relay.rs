@@ -16,12 +16,12 @@ pub struct Relay {
     hops: Arc<Users>,
 }
 
-/// What [`Relay::forward_stream`] says about the bytes so far.
+/// Result of [`Relay::forward_stream`] for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relayed {
     /// At least this many further bytes (never 0) are needed.
     NeedMore(usize),
-    /// Dial this hop and send it all unread bytes, then whatever follows.
+    /// Dial this hop and send it all unread bytes, then all later bytes.
     To(UserId),
 }
 

@@ -24,13 +24,13 @@ pub struct ServerPackets {
     users: Arc<Users>,
 }
 
-/// What a datagram says about itself before its session is known.
+/// The facts of a datagram before its session is known.
 #[derive(Debug, Clone)]
 pub struct Header {
     plain: [u8; HEADER_LEN],
     body: Range<usize>,
     user: Option<UserId>,
-    /// Names the user's key, whatever its number in the table.
+    /// Names the user's key, independent of its number in the table.
     identity: Option<[u8; IDENTITY_LEN]>,
 }
 
@@ -45,7 +45,7 @@ impl Header {
         ids(&self.plain).1
     }
 
-    /// Which user of the server's table it claims to be.
+    /// The user of the server's table that it claims to be.
     pub fn user(&self) -> Option<UserId> {
         self.user
     }
@@ -116,7 +116,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whose session it is.
+    /// The user of the session.
     pub fn user(&self) -> Option<UserId> {
         self.user
     }
@@ -124,7 +124,7 @@ impl Session {
     /// Opens `datagram`, whose header has been read and belongs to this session.
     ///
     /// # Errors
-    /// What is wrong with the datagram, which is to be dropped without an answer; the session is then unchanged.
+    /// An error in the datagram, which is to be dropped without an answer; the session is then unchanged.
     pub fn open(&mut self, header: &Header, datagram: &mut [u8], unix_s: u64) -> Result<Packet, WireError> {
         let (id, packet_id) = ids(&header.plain);
         if id != self.client_id || header.identity != self.identity {
@@ -147,7 +147,7 @@ impl Session {
         self.sealing.rest();
     }
 
-    /// What must lie free around the payload for [`Session::seal`], at most.
+    /// Free bytes that [`Session::seal`] needs around the payload, at most.
     pub fn room(&self, source: &Target) -> Room {
         let head = BodyHead { client_session: Some(self.client_id), unix_s: 0 };
         let nonce_len = if self.sealing.is_used() { 0 } else { XNONCE_LEN };

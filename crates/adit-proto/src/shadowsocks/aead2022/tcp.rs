@@ -35,7 +35,7 @@ pub struct Client {
     chunks: Option<ChunkReader>,
 }
 
-/// What waits for the first payload.
+/// State until the first payload.
 #[derive(Debug)]
 struct Request {
     address: Box<[u8]>,
@@ -222,7 +222,8 @@ impl Acceptor {
         self
     }
 
-    /// True once the fixed header has been opened: what fails before is a stranger, what fails after a client.
+    /// True once the fixed header has been opened. A peer that fails before is unauthenticated, a peer that
+    /// fails after is a client.
     pub fn is_authenticated(&self) -> bool {
         self.chunks.is_some()
     }
@@ -344,7 +345,7 @@ pub struct Server {
     chunks: ChunkReader,
 }
 
-/// What waits for the first payload.
+/// State until the first payload.
 #[derive(Debug)]
 struct Response {
     salt: Salt,

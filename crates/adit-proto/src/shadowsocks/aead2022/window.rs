@@ -1,7 +1,7 @@
 /// Blocks of 64 bits in the ring.
 const BLOCKS: u64 = 128;
-/// How far behind the newest packet an older one may be: one block less than the ring, so that the block of the
-/// newest never overlaps that of the oldest (RFC 6479; the size is that of shadowsocks-rust 1.25.0 and sing-box 1.13.2).
+/// Distance by which an older packet may be behind the newest one: one block less than the ring, so that the block of
+/// the newest never overlaps that of the oldest (RFC 6479; the size of shadowsocks-rust 1.25.0 and sing-box 1.13.2).
 pub(super) const WINDOW: u64 = (BLOCKS - 1) * 64;
 
 /// Blocks of a new window: most sessions are short.

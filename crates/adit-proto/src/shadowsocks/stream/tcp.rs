@@ -145,7 +145,7 @@ impl Layer for Client {
 /// The server's end before the target is known.
 pub struct Acceptor {
     receiver: Receiver,
-    /// How many bytes at the front of the unread ones are deciphered already.
+    /// Number of bytes at the front of the unread ones that are deciphered already.
     plain: usize,
 }
 

@@ -29,13 +29,13 @@ pub struct Envelope {
     pub salt: Salt,
     /// Client id, a user's key where a server has several users; mostly empty.
     pub client_id: Vec<u8>,
-    /// Where the flow goes.
+    /// Target of the flow.
     pub target: Target,
     /// The QUIC packet, as a range into the datagram.
     pub inner: Range<usize>,
 }
 
-/// What must lie free around the QUIC packet for [`seal`].
+/// Free bytes that [`seal`] needs around the QUIC packet.
 pub fn room(target: &Target, client_id: &[u8]) -> Room {
     let head = SALT_LEN + SEALED_HEADER_LEN + request_len(target) + client_id.len();
     Room { head, tail: TAG_LEN, max_payload: usize::from(u16::MAX) - head - TAG_LEN }
@@ -98,11 +98,11 @@ pub fn seal(
 }
 
 /// Opens `datagram` in place. It stays as it is unless its header opens. Costs a key derivation, so callers bound how
-/// often strangers may ask for it.
+/// often unauthenticated peers may ask for it.
 ///
 /// # Errors
-/// [`WireError::Authentication`] for what is no envelope under this key, others for one that is not legal. The reaction
-/// is silence.
+/// [`WireError::Authentication`] for a datagram that is no envelope under this key, others for one that is not legal.
+/// The reaction is silence.
 pub fn open(psk: &Psk, datagram: &mut [u8]) -> Result<Envelope, WireError> {
     if datagram.len() < MIN_LEN {
         return Err(WireError::Truncated { what: "envelope" });

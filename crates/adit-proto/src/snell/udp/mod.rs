@@ -6,7 +6,7 @@
 //!   s2c frame:       04 addr[4]  or 06 addr[16]      | port(u16 BE) | payload     where the answer came from
 //! ```
 //!
-//! A frame is a datagram whatever its size, so header and payload together are at most [`MAX_PAYLOAD`] bytes; an empty
+//! A frame of any size is one datagram, so header and payload together are at most [`MAX_PAYLOAD`] bytes; an empty
 //! payload is legal. The request, and the reply, have frames of their own. For QUIC there is [`envelope`].
 //! From `docs/protocols/snell.md` 2.4, the recorded streams `udp` and `udp-responses`, and sing-box 1.14.
 

@@ -218,7 +218,7 @@ fn envelopes_that_are_cut_or_changed_do_not_open() {
             assert!(envelope::open(&psk, &mut changed).is_err(), "{at}");
         }
     }
-    // What is no envelope stays as it is, to be passed on.
+    // A datagram that is no envelope stays as it is, to be passed on.
     let mut raw = [0x43; 1300];
     assert!(envelope::open(&psk, &mut raw).is_err());
     assert_eq!(raw, [0x43; 1300]);

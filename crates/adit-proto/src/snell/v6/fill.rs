@@ -21,7 +21,7 @@ const BITS: [[u8; 16]; 7] = [
     [0xFE, 0xFD, 0xFB, 0xF7, 0xEF, 0xDF, 0xBF, 0x7F, 0xFE, 0xFD, 0xFB, 0xF7, 0xEF, 0xDF, 0xBF, 0x7F],
 ];
 
-/// Where filler comes from.
+/// Source of filler.
 pub(super) enum Filler {
     /// From a key of this process: never the same twice.
     Drawn(Aead),
@@ -38,14 +38,14 @@ impl Filler {
     }
 }
 
-/// What bytes without a shape are for.
+/// Purpose of bytes without a shape.
 #[derive(Clone, Copy)]
 enum Kind {
     Fill,
     Motif,
 }
 
-/// What one direction has drawn so far.
+/// The values that one direction has drawn so far.
 #[derive(Debug)]
 pub(super) struct Draws {
     id: [u8; 8],

@@ -19,11 +19,11 @@ pub(in super::super) struct Sealer {
     profile: Arc<Profile>,
     key: Aead,
     nonce: CounterNonce,
-    /// What makes the first frame; `None` once that has been sealed.
+    /// State for the first frame; `None` once that has been sealed.
     first: Option<Box<First>>,
     draws: Draws,
     seq: u32,
-    /// Where the ramp of payload lengths stands.
+    /// Position in the ramp of payload lengths.
     size: u16,
     written_at: Option<Instant>,
 }
@@ -190,7 +190,7 @@ pub(in super::super) struct Opener {
     nonce: CounterNonce,
     salt: Salt,
     seq: u32,
-    /// What a marked first padding holds; `None` once a payload has opened.
+    /// Contents of a marked first padding; `None` once a payload has opened.
     mark: Option<[u8; MARK_LEN]>,
     is_marked: bool,
     has_opened: bool,

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Key derivation, nonces, requests and replies are those of v4. Everything that depends on the pre-shared key alone
-//! is a [`Profile`], made once. What a receiver must agree on: length and scattering of the salt block, the lengths F,
-//! and the exchange. What the filler holds and how long padding and payload are is the sender's affair; here lengths
+//! is a [`Profile`], made once. A receiver must agree on: length and scattering of the salt block, the lengths F,
+//! and the exchange. Contents of filler and lengths of padding and payload are the sender's affair; here lengths
 //! follow the rules that Surge and sing-box share, and filler has their shape but is drawn anew for each connection,
 //! since bytes that repeat would give a deployment away. Facts: `docs/protocols/snell-v6.md`.
 

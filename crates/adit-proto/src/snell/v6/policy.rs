@@ -1,4 +1,4 @@
-//! How long a sender makes payload and padding. A receiver sees none of this: any lengths are legal.
+//! The lengths of payload and padding that a sender makes. A receiver sees none of this: any lengths are legal.
 
 use super::super::frame::SEALED_HEADER_LEN;
 use super::profile::{MAX_PADDING_PART, Profile, SEGMENT, len};

@@ -1,4 +1,4 @@
-//! What the pre-shared key alone decides.
+//! The parameters that the pre-shared key alone decides.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ pub(super) fn prf(namespace: u64, label: u64, a: u64, b: u64) -> u32 {
     ))
 }
 
-/// What the shuffle of the salt block draws: `index` in round `domain`.
+/// The draw of the salt block's shuffle: `index` in round `domain`.
 pub(super) fn shuffle_prf(namespace: u64, domain: u64, index: u64) -> u32 {
     fold(mix64(
         index.wrapping_mul(CB).wrapping_add(AB) ^ (namespace ^ SX) ^ domain.wrapping_mul(CA).wrapping_add(AA),
@@ -209,7 +209,7 @@ impl Params {
 pub struct Profile {
     pub(super) ns: Namespaces,
     pub(super) params: Params,
-    /// Where the salt's bytes stand in the salt block.
+    /// Positions of the salt's bytes in the salt block.
     pub(super) salt_at: [u8; SALT_LEN],
     pub(super) mask: [u8; SALT_LEN],
     pub(super) filler: Filler,

@@ -332,7 +332,7 @@ fn zero_chunk(sealer: &mut Sealer, at: Instant) -> Vec<u8> {
     block[sealed].to_vec()
 }
 
-/// What the program that made the vectors sent for these calls, by the rules and the filler of it.
+/// The bytes that the program of the vectors sent for these calls, by its rules and with its filler.
 fn replay(row: &Value) -> Vec<u8> {
     let (mut at, mut out) = (now(), Vec::new());
     let salt =
@@ -451,7 +451,7 @@ fn first_of(name: &str, mode: &str) -> Value {
     streams().into_iter().find(|row| row["name"] == name && row["mode"] == mode).unwrap()
 }
 
-/// What is authenticated and what is not: the filler of the salt block, and the padding of zero chunks.
+/// Flips bits in authenticated parts and in others: the filler of the salt block, and the padding of zero chunks.
 #[test]
 fn flipped_bits() {
     for mode in ["default", "unshaped"] {
@@ -563,7 +563,7 @@ fn bare_headers_are_strict() {
     }
 }
 
-/// What a wire observer could compare: two connections under one key share no filler.
+/// A wire observer could compare connections: two connections under one key share no filler.
 #[test]
 fn connections_share_no_filler() {
     let psk = Psk::new(b"adit-v6-vector-0003");

@@ -182,7 +182,7 @@ impl AnswerReader {
     }
 }
 
-/// Where the stream begins behind a head, of whose end the first `scanned` bytes hold none.
+/// Offset of the stream behind a head, of whose end the first `scanned` bytes hold none.
 fn find_end(bytes: &[u8], scanned: usize) -> Option<usize> {
     let from = scanned.saturating_sub(END.len() - 1);
     let window = bytes.get(from..bytes.len().min(MAX_HEAD))?;

@@ -1,6 +1,6 @@
-//! What a stream looks like on its way.
+//! The shape of a stream on its way.
 //!
-//! Some kinds begin with an exchange: both ends call `handshake` with what has come, send what it writes to `out` at once
+//! Some kinds begin with an exchange: both ends call `handshake` with the received bytes, send its output `out` at once
 //! and in a write of its own, and go on receiving until it says [`Handshake::Done`]. From then on they are layers like any
 //! other. Kinds without an exchange are done at once. A server's `handshake` consumes nothing of a peer that it refuses
 //! before it has answered: the caller may hand the unread bytes to a fallback server.
@@ -23,7 +23,7 @@ use self::random_head::{HeadClient, HeadServer};
 pub use self::tls::{DEFAULT_WINDOW_S, SessionId};
 use self::tls::{TlsClient, TlsServer};
 
-/// What a handshake says about the bytes so far.
+/// Result of a handshake for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handshake {
     /// At least this many further bytes (never 0) are needed.
@@ -32,7 +32,7 @@ pub enum Handshake {
     Done,
 }
 
-/// What all connections of one client to one server have in common.
+/// State that all connections of one client to one server share.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     kind: Obfs,
@@ -74,7 +74,7 @@ impl ClientConfig {
     }
 }
 
-/// What all connections of one listener have in common. Clones share their memory.
+/// State that all connections of one listener share. Clones share their memory.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     kind: Obfs,
@@ -150,7 +150,7 @@ impl Client {
     /// Goes on with the exchange in front of the stream; see the [module](self).
     ///
     /// # Errors
-    /// What is wrong with the server's bytes.
+    /// An error in the server's bytes.
     pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, WireError> {
         match &mut self.0 {
             ClientKind::Plain | ClientKind::Http(_) => Ok(Handshake::Done),

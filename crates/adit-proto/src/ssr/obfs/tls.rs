@@ -29,7 +29,7 @@ use crate::ssr::refusal::{check_clock, low_32};
 use crate::ssr::{Key, Obfs, Refusal};
 use crate::wire::{Opened, Plan, Rng, Room, Seen, WireError};
 
-/// How far a client's clock may be off, in seconds, where `obfs_param` does not say otherwise.
+/// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
 pub const DEFAULT_WINDOW_S: u32 = 86_400;
 
 const RECORD_HEAD: usize = 5;
@@ -73,7 +73,7 @@ const BEHIND_TICKET: [u8; 59] = [
 const SERVER_HELLO_HEAD: [u8; AUTH_AT] = [0x16, 3, 3, 0, 0x51, 2, 0, 0, 0x4d, 3, 3];
 const SERVER_HELLO_TAIL: [u8; 10] = [0xc0, 0x2f, 0x00, 0x00, 0x05, 0xff, 0x01, 0x00, 0x01, 0x00];
 
-/// What a client process calls its sessions: drawn once, shared by all connections to all servers.
+/// Session id of a client process: drawn once, shared by all connections to all servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionId([u8; ID_LEN]);
 
@@ -266,8 +266,8 @@ fn bad(what: &'static str, got: u8) -> WireError {
     WireError::Malformed { what, got: got.into() }
 }
 
-/// Where the answer ends: behind the record that follows the change of ciphers. `Err` inside says how many bytes are
-/// missing.
+/// The end of the answer: behind the record that follows the change of ciphers. `Err` inside is the number of missing
+/// bytes.
 fn answer_end(unread: &[u8]) -> Result<Result<usize, usize>, WireError> {
     let mut at = SERVER_HELLO;
     let mut is_changed = false;

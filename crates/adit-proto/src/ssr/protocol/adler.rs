@@ -26,7 +26,7 @@ use crate::ssr::Refusal;
 use crate::ssr::refusal::low_32;
 use crate::wire::{Rng, WireError};
 
-/// Which of the formats.
+/// Variant of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Sha1,
@@ -51,7 +51,7 @@ const MAX_HEADER_PADDING: u16 = 512;
 const MAX_EXTRA: u32 = 32;
 /// `auth_aes128`: user id, block and tag in front of the random bytes.
 const AES_HEAD: usize = 30;
-/// How far a client's clock may be off, in seconds.
+/// Tolerance for a client's clock, in seconds.
 const WINDOW_S: u32 = 86_400;
 /// The same for `auth_sha1`.
 const SHORT_WINDOW_S: u32 = 3600;
@@ -66,7 +66,7 @@ impl Kind {
         if matches!(self, Self::Sha1V4 | Self::Aes128) { 4 } else { 2 }
     }
 
-    /// What the key's checksum begins with.
+    /// The first bytes of the key's checksum.
     fn salt(self) -> &'static [u8] {
         match self {
             Self::Sha1 => b"",
@@ -92,7 +92,7 @@ impl Kind {
 pub(super) struct Adler {
     kind: Kind,
     noise: Noise,
-    /// What the header is made of, until it has left.
+    /// Parts of the header, until it has left.
     start: Option<StartBox>,
     /// Packets so far, which `auth_aes128` mixes into the checksum.
     sent: u32,

@@ -39,7 +39,7 @@ const MAX_WRITE: usize = 32_768;
 /// Seconds between two lists of sizes of `auth_chain_f`, where `protocol_param` does not say otherwise.
 pub const DEFAULT_INTERVAL_S: u64 = 86_400;
 
-/// What all connections of one client to one server have in common.
+/// State that all connections of one client to one server share.
 #[derive(Clone)]
 pub struct ClientConfig {
     key: Key,
@@ -92,7 +92,7 @@ impl ClientConfig {
         &self.key
     }
 
-    /// Who the client says it is, and under which key. Without a user the id is drawn.
+    /// The id and the key of the client. Without a user the id is drawn.
     pub(super) fn identity(&self, rng: &mut dyn Rng) -> (u32, Arc<UserKey>) {
         self.user.clone().unwrap_or_else(|| {
             let mut id = [0; 4];
@@ -139,7 +139,7 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// What a client's header is made of.
+/// Parts of a client's header.
 struct Start {
     /// IV of the client's direction, then the server's key.
     keyed: zeroize::Zeroizing<Box<[u8]>>,

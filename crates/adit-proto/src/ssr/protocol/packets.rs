@@ -55,7 +55,7 @@ pub(super) trait Codec: fmt::Debug {
     }
 }
 
-/// What is at the front of the unread bytes.
+/// The element at the front of the unread bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// At least so many further bytes are missing.
@@ -82,7 +82,7 @@ pub(super) fn pass(wire: &mut RecvBuf) -> Opened {
     Opened::Payload(range)
 }
 
-/// How many bytes `unread` is short of `len`, if any.
+/// Number of bytes that `unread` is short of `len`, if any.
 pub(super) fn short(unread: &[u8], len: usize) -> Option<Step> {
     len.checked_sub(unread.len()).filter(|missing| *missing > 0).map(Step::NeedMore)
 }

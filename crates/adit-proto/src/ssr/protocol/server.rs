@@ -17,7 +17,7 @@ use crate::ssr::refusal::{check_clock, low_32};
 use crate::ssr::{Clients, Key, Protocol, Refusal, SharedIv, Users};
 use crate::wire::{Layer, Opened, Plan, Rng, WallClock, WireError};
 
-/// What all connections of one listener have in common. Clones share their tables.
+/// State that all connections of one listener share. Clones share their tables.
 #[derive(Clone)]
 pub struct ServerConfig {
     pub(super) key: Key,
@@ -119,7 +119,7 @@ impl fmt::Debug for ServerConfig {
     }
 }
 
-/// What a client says about itself.
+/// The identity that a client claims.
 pub(super) struct Claim {
     pub(super) user: u32,
     pub(super) client: u64,
@@ -161,7 +161,7 @@ impl Knock<'_> {
     }
 }
 
-/// What a header says.
+/// Contents of a header.
 pub(super) enum Hello {
     /// At least so many further bytes are missing.
     NeedMore(usize),
@@ -169,7 +169,7 @@ pub(super) enum Hello {
     Whole { len: usize, data: Range<usize>, user: Option<u32>, codec: Box<dyn Codec> },
 }
 
-/// What a server knows about its client.
+/// The server's knowledge of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The header is not complete, and nothing is wrong with it so far.
@@ -222,7 +222,7 @@ impl Server {
         Self { config, iv, clock, noise, state, codec, owes: false }
     }
 
-    /// Who the client is, as far as it is known. Changes with [`Layer::open`].
+    /// The client's identity, as far as it is known. Changes with [`Layer::open`].
     pub fn state(&self) -> State {
         self.state
     }

@@ -1,4 +1,4 @@
-//! How long the paddings of `auth_chain_*` are: a generator that both ends seed alike, and lists drawn from the key.
+//! Lengths of the paddings of `auth_chain_*`: a generator that both ends seed alike, and lists drawn from the key.
 //!
 //! Source: `docs/protocols/ssr.md`, 2.8.
 
@@ -42,7 +42,7 @@ impl Generator {
         usize::try_from(self.next() % bound as u64).expect("below a usize")
     }
 
-    /// What the variants do with payloads that fit no list.
+    /// The variants' rule for payloads that fit no list.
     fn tail(&mut self, len: usize) -> usize {
         self.below(match len {
             0..=400 => 1021,

@@ -87,8 +87,8 @@ impl Codec for Simple {
     }
 }
 
-/// `verify_deflate`. What a packet holds is longer than the packet: it is written behind the unread bytes, so the buffer
-/// must have room there, and nothing that anybody else needs.
+/// `verify_deflate`. The contents of a packet are longer than the packet: they are written behind the unread bytes, so
+/// the buffer must have room there, and nothing that other code needs.
 #[derive(Debug)]
 pub(super) struct Deflate;
 
@@ -98,9 +98,9 @@ const DEFLATE_UNIT: usize = 32_700;
 const MAX_INFLATED: usize = 32_768;
 const MAX_DEFLATED: usize = 32_768;
 const MIN_DEFLATED: usize = 6;
-/// What peers put in front of the stream before they inflate it.
+/// The bytes that peers put in front of the stream before they inflate it.
 const ZLIB_HEAD: [u8; 2] = [0x78, 0x9c];
-/// How hard to try: the default of zlib.
+/// Compression level: the default of zlib.
 const LEVEL: u8 = 6;
 
 impl Codec for Deflate {

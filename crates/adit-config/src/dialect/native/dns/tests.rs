@@ -9,7 +9,7 @@ fn load(text: &str) -> Config {
     parse("adit.toml", text).unwrap_or_else(|found| panic!("{found}")).config
 }
 
-/// What is found in a file that ends with this table.
+/// The findings for a file that ends with this table.
 fn found(dns: &str) -> String {
     parse("adit.toml", &format!("{dns}\n{HEAD}{HOME}")).unwrap_err().to_string()
 }

@@ -21,7 +21,7 @@ pub(super) const MAX_SERVERS: usize = 10;
 /// Most entries of `port_password` (shadowsocks-libev 3.3.5).
 const MAX_PORTS: usize = 1024;
 
-/// What flags and file can both say.
+/// Settings that both flags and file have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Server,
@@ -158,7 +158,7 @@ impl Given {
     }
 }
 
-/// What a file says.
+/// Values of a file.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     pub(super) values: Vec<(Key, Given)>,

@@ -10,7 +10,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
 use crate::dialect::shadowsocks::getopt::{self, Opt, switch, value};
 
-/// What a command line asks for.
+/// Action that a command line asks for.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To run.
@@ -34,7 +34,7 @@ pub struct Flags {
     pub(super) pid_file: Option<PathBuf>,
     /// `-i NAME`.
     pub(super) interface: Option<Given>,
-    /// What the file may say too; the last one counts.
+    /// Values that the file may hold too; the last one counts.
     pub(super) values: Vec<(Key, Given)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Flag {
 struct Known {
     opt: Opt<Flag>,
     programs: &'static [Program],
-    /// Name of the value, and what it is.
+    /// Name of the value, and its description.
     usage: (&'static str, &'static str),
 }
 

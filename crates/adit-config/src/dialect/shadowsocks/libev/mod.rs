@@ -26,7 +26,7 @@
 //! | `acl` | `--acl` | none | access control |
 //! | `user`, `nofile`, `use_syslog`, `workdir` | `-a`, `-n`, `-D` | | the process; `-f` writes a number and goes into the background |
 //!
-//! What the file holds and no program of the family knows gives a warning. Keys of the others pass in silence, as one
+//! A key of the file that no program of the family knows gives a warning. Keys of the others pass in silence, as one
 //! file serves several.
 
 mod file;
@@ -41,10 +41,10 @@ use super::setup::Setup;
 use crate::diagnostic::Diagnostics;
 use crate::source::Source;
 
-/// What a program exits with after a mistake on the command line, or when something is missing.
+/// Exit status of a program after a mistake on the command line, or when something is missing.
 pub const EXIT_USAGE: u8 = 1;
 
-/// What a program exits with when the file is wrong, or something fails later.
+/// Exit status of a program when the file is wrong, or something fails later.
 pub const EXIT_FAILURE: u8 = 255;
 
 /// One of the programs.
@@ -109,7 +109,7 @@ pub fn load(program: Program, flags: &Flags, file: Option<(&str, &str)>) -> Resu
     translate::translate(program, flags, values, found)
 }
 
-/// Fuzz target: whatever the bytes, findings lie inside the text, and what is accepted can be written as adit's own
+/// Fuzz target: for any bytes, findings lie inside the text, and an accepted text can be written as adit's own
 /// file and read again.
 #[doc(hidden)]
 pub fn fuzz_libev(data: &[u8]) {

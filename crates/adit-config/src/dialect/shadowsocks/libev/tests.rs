@@ -87,7 +87,7 @@ fn debians_file_for_a_plugin() {
     let ServerCover::Plugin(plugin) = &server(&setup).cover else { panic!("no plugin") };
     assert_eq!(&*plugin.options, "obfs=tls;failover=127.0.0.1:8443;fast-open");
     assert!(setup.config.inbounds[0].socket.fast_open);
-    // What ss-server makes of an empty password: the key is that of no bytes at all.
+    // ss-server takes an empty password too: the key is that of no bytes at all.
     assert_eq!(server(&setup).key.key().form(), KeyForm::Base64);
     assert_eq!(server(&setup).key.key().text().expose(), "1B2M2Y8AsgTpgAmY7PhCflmtsk7zzb4Cl/BbOVgnRT8=");
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_server_of_flags_alone() {
 }
 
 #[test]
-fn a_tunnel_and_a_disguise() {
+fn a_tunnel_and_obfs() {
     let line = "-s a.example -p 1 -l 2 -k x -L [::1]:53 --plugin obfs-local --plugin-opts obfs=http;obfs-host=b.example";
     let setup = good(Program::Tunnel, line, None);
     let InboundProtocol::Tunnel { target, .. } = &setup.config.inbounds[0].protocol else {
@@ -203,7 +203,7 @@ fn warnings_name_key_and_line() {
         ("\"pasword\":1", "hint: did you mean `password`?"),
         ("\"mode\":\"zz\"", "t.json:2:8: warning: mode: unknown mode: zz, so tcp_only is used\n"),
         ("\"password\":\"y\"", "2:1: warning: password: given twice; the last one counts\n"),
-        ("\"method\":\"rc4-md5\"", "warning: method: rc4-md5 lets everybody on the way"),
+        ("\"method\":\"rc4-md5\"", "warning: method: rc4-md5 lets anybody on the path"),
         ("\"dscp\":{\"80\":\"EF\"}", "warning: dscp: not in this build yet"),
         (
             "\"local_address\":\"::1\"",

@@ -26,7 +26,7 @@ const MAX_USERS: usize = 4096;
 const MAX_ARGUMENTS: usize = 64;
 const MAX_PLUGINS: usize = 256;
 
-/// What is asked for, by file and flags together.
+/// Settings of file and flags together.
 #[derive(Default)]
 pub(super) struct Wanted {
     pub(super) servers: Vec<Server>,
@@ -39,7 +39,7 @@ pub(super) struct Wanted {
     pub(super) dns: Vec<SocketAddr>,
     pub(super) ipv6_first: bool,
     pub(super) fast_open: bool,
-    /// What is asked of TCP on the connections that come, and on those that are made.
+    /// TCP options of incoming connections, and of outgoing ones.
     pub(super) tcp: [TcpOptions; 2],
     pub(super) acl: Option<PathBuf>,
     pub(super) replay: ReplayPolicy,
@@ -57,7 +57,7 @@ pub(super) struct Wanted {
     pub(super) has_file: bool,
 }
 
-/// Where a server or local port was asked for.
+/// Place where a server or local port was asked for.
 #[derive(Clone)]
 pub(super) enum Origin {
     File { at: usize, path: String },
@@ -624,7 +624,7 @@ impl Reader<'_, '_, '_> {
             field.error(self.report, Problem::new("no number from 0 to 1"));
             return FULL;
         };
-        // What is not 0 must not become it: 0 is never.
+        // A weight above 0 must not become 0, which means never.
         let percent = (1..=FULL).find(|percent| f64::from(*percent) / f64::from(FULL) >= weight - 0.005);
         if weight == 0.0 { 0 } else { percent.unwrap_or(FULL) }
     }
@@ -767,7 +767,7 @@ fn egress(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Egress {
     egress
 }
 
-/// What the system takes as [`TcpOptions::keep_alive`], in seconds.
+/// Seconds that the system accepts as [`TcpOptions::keep_alive`].
 pub(super) const KEEP_ALIVE_S: RangeInclusive<u64> =
     TcpOptions::MIN_KEEP_ALIVE.as_secs()..=TcpOptions::MAX_KEEP_ALIVE.as_secs();
 

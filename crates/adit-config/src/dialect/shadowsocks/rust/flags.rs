@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
 use crate::dialect::shadowsocks::getopt::{self, Item, Opt, switch, value};
 
-/// What a command line asks for.
+/// Action that a command line asks for.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To run.
@@ -287,7 +287,7 @@ fn of(program: Program) -> &'static [Opt<Flag>] {
     &TABLES[Program::ALL.iter().position(|other| *other == program).unwrap_or(0)]
 }
 
-/// What `ssservice` is to do.
+/// Action of `ssservice`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Service {
     /// To be one of the programs, with the arguments behind its name.
@@ -307,7 +307,7 @@ pub fn service(word: &str) -> Option<Service> {
     })
 }
 
-/// What `ssurl` is to do.
+/// Action of `ssurl`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Url {
     /// `-e FILE`: to print a link for each server of the file.

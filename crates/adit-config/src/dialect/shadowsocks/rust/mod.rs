@@ -68,7 +68,7 @@ impl Program {
     }
 }
 
-/// What a program exits with.
+/// Exit status of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -82,7 +82,7 @@ pub enum Exit {
     Config = 78,
 }
 
-/// What the configuration asks of its surroundings.
+/// Files and variables that the configuration needs from its surroundings.
 #[derive(Clone, Copy)]
 pub struct Outside<'a> {
     /// A variable of the environment: those that passwords name, and `SS_SERVER_PASSWORD`.
@@ -91,7 +91,7 @@ pub struct Outside<'a> {
     pub file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, Diagnostic>,
 }
 
-/// Where a program's file is looked for when none is named. The arguments are the working directory and the values of
+/// Paths of a program's file if none is named, in order. The arguments are the working directory and the values of
 /// `XDG_CONFIG_HOME`, `HOME` and `XDG_CONFIG_DIRS`.
 pub fn default_paths(
     program: Program,
@@ -206,7 +206,7 @@ pub fn generate_key(method: Method, rng: &mut dyn Rng) -> Secret {
     Secret::new(STANDARD.encode(key))
 }
 
-/// Fuzz target: whatever the bytes, findings lie inside the text, and what is accepted can be written as adit's own
+/// Fuzz target: for any bytes, findings lie inside the text, and an accepted text can be written as adit's own
 /// file and read again.
 #[doc(hidden)]
 pub fn fuzz_rust(data: &[u8]) {

@@ -541,7 +541,7 @@ impl Builder<'_> {
                 Problem::new("belongs to servers, so it has no effect"),
             );
         }
-        // What no local port takes is not asked of the server.
+        // Transports that no local port takes are not asked of the server.
         let transports = match (mode.unwrap_or(Transports::Both), carried) {
             (Transports::Both, carried) => carried,
             (mode, _) => mode,
@@ -579,7 +579,7 @@ impl Builder<'_> {
         }
         taken.push(listen);
         let accepts = match protocol {
-            // What else the port takes does not disturb a SOCKS client.
+            // Other protocols of the port do not disturb a SOCKS client.
             Protocol::Socks => LocalProtocols::Mixed,
             Protocol::Http => LocalProtocols::Http,
             Protocol::Tunnel | Protocol::Later(_) => {

@@ -28,7 +28,7 @@ use crate::relay::payload::{Outbox, Received, poll_recv_most};
 use crate::relay::{Endpoint, REPLAY_LEN};
 use crate::user::{Lease, Way};
 
-/// One read of a request's body, in bytes. What stands behind the body's end is kept for the next request, so this
+/// One read of a request's body, in bytes. Bytes behind the body's end are kept for the next request, so this
 /// bounds it.
 const UPLOAD_READ: usize = 64 * 1024;
 /// Interim responses to one request; real servers send one or two.
@@ -36,13 +36,13 @@ const MAX_INTERIM: u32 = 32;
 /// A head is looked for in steps of so many bytes, so that the body behind it is not copied.
 const HEAD_STEP: usize = 1024;
 
-/// What an exchange works with.
+/// The state that an exchange works with.
 pub(super) struct Parts<'a> {
     pub(super) near: &'a mut Endpoint,
     pub(super) far: &'a mut Endpoint,
-    /// What the client has sent and nobody has used yet.
+    /// Bytes of the client that are not used yet.
     pub(super) wire: &'a mut RecvBuf,
-    /// Where the request's body stands.
+    /// Position in the request's body.
     pub(super) body: &'a mut BodyFramer,
     /// Collects what is sent, as long as it may have to be sent again.
     pub(super) replay: &'a mut Option<Vec<u8>>,
@@ -51,7 +51,7 @@ pub(super) struct Parts<'a> {
     pub(super) traffic: &'a Traffic,
 }
 
-/// How an exchange has gone.
+/// Result of an exchange.
 pub(super) struct Passed {
     pub(super) end: Result<End, Broken>,
     /// Bytes from the client to the target, heads included.
@@ -83,7 +83,7 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) reason: EndReason,
-    /// What the client is told if it can be.
+    /// The status for the client, if it can still be sent.
     pub(super) status: Status,
 }
 
@@ -115,7 +115,7 @@ impl Broken {
     }
 }
 
-/// What a reason means to a client.
+/// The failure that a client is told for a reason.
 fn failure(reason: &EndReason) -> Failure {
     /// Linux's numbers: servers send theirs, and they are this system's.
     const EPERM: u8 = 1;
@@ -292,7 +292,7 @@ impl<'a> Exchange<'a> {
             };
             let bytes = &chunk.buf.block()[..received];
             let framed = body.pass(bytes);
-            // What follows the body is another request's.
+            // Bytes after the body belong to another request.
             let used = framed.as_ref().map_or(0, |framed| framed.used);
             if let Some(user) = &self.user {
                 user.settle(Way::Up, granted, used);
@@ -403,7 +403,7 @@ impl<'a> Exchange<'a> {
             self.down.bytes += len;
             self.parts.traffic.down.add(len);
             self.parts.entry.touch();
-            // It lives: what it has been sent counts.
+            // It lives: the bytes that it has been sent count.
             *self.parts.replay = None;
         }
         while matches!(self.response, Response::Head { .. }) && self.take_head(&mut chunk)? {}

@@ -175,7 +175,7 @@ fn replays_and_reflections_meet_silence() {
             assert_silent(&streams);
             assert_eq!(target.accepted(), asked, "{name}");
             assert_eq!(server.refused("replay"), 1, "{name}: the whole recording of the client");
-            // What the server has said itself opens, and is no request.
+            // The server's own bytes open, and are no request.
             assert!(server.refused("malformed") >= 1, "{name}");
             assert_closed_after_fin(streams);
         }

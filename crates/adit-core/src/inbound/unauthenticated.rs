@@ -1,6 +1,6 @@
-//! What servers do with strangers until they have shown that they are none.
+//! The treatment of connections until they have authenticated.
 //!
-//! Whatever is wrong with a stranger's bytes, the reaction is the same silence: nothing is sent, bytes are read and
+//! The reaction is the same silence for every kind of wrong bytes: nothing is sent, bytes are read and
 //! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.
 //! HTTP obfuscation answers like the web server it claims to be.
 
@@ -22,23 +22,23 @@ use crate::relay::Stack;
 use crate::relay::discard::discard_bytes;
 use crate::rng::OsRng;
 
-/// Strangers are left alone for a time between these, in seconds, chosen once per start.
+/// Range of the deadline of unauthenticated connections in seconds; the deadline is drawn once per start.
 const DEADLINE_S: (u64, u64) = (60, 180);
-/// Bytes of a stranger that are read and thrown away before reading stops.
+/// Bytes of an unauthenticated connection that are read and thrown away before reading stops.
 const DISCARD_LEN: usize = 1 << 20;
 /// First size of a request's buffer in bytes: a first segment fits.
 pub(super) const FIRST_READ: usize = 2048;
-/// A last word is given this long to reach the client before the connection closes.
+/// Time that a last message has to reach the client before the connection closes.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
-/// Why a stranger's connection is not served.
+/// Why an unauthenticated connection is not served.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Its bytes are wrong.
     Wire(WireError),
     /// Its obfuscation is wrong.
     Obfs(WireError),
-    /// It has used up what strangers may cost.
+    /// Its source has used up its key derivations.
     Throttled,
     /// It ended, or broke, before it had said anything.
     Gone,
@@ -48,19 +48,19 @@ pub(super) enum Refusal {
     Evicted,
 }
 
-/// How long strangers are left alone; to be drawn once per start.
+/// Draws the time after which unauthenticated connections are closed, 60 to 180 s; to be called once per start.
 pub(super) fn draw_deadline() -> Duration {
     let (min, max) = DEADLINE_S;
     let spread = u32::try_from((max - min) * 1000).expect("minutes");
     Duration::from_secs(min) + Duration::from_millis(OsRng.below(spread).into())
 }
 
-/// Returns when the stranger has to make room.
+/// Returns when the connection is evicted to make room.
 async fn evicted(ticket: &Ticket) {
     poll_fn(|cx| if ticket.poll_evicted(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Drives `handshake`, within a stranger's time.
+/// Drives `handshake` until it ends, the deadline `until` passes, or the connection is evicted.
 pub(super) async fn in_time<T>(
     ticket: &Ticket,
     until: Instant,
@@ -77,7 +77,7 @@ pub(super) async fn in_time<T>(
     rt::race(rt::race(late, evicted), handshake).await
 }
 
-/// One read behind what is there; a buffer that is full is replaced by one of `longest` bytes.
+/// Reads once, behind the unread bytes. A buffer that is full is replaced by one of `longest` bytes.
 pub(super) async fn receive(stream: &Stream, wire: &mut RecvBuf, longest: usize) -> Result<usize, Refusal> {
     if wire.free_mut().is_empty() {
         let mut larger = RecvBuf::with_len(longest);
@@ -92,7 +92,7 @@ pub(super) async fn receive(stream: &Stream, wire: &mut RecvBuf, longest: usize)
     Ok(received)
 }
 
-/// What came with the request goes to `early`; bytes that cannot be opened yet are returned.
+/// Moves the payload that came with the request to `early`, and returns bytes that cannot be opened yet.
 pub(super) fn take_early(
     stack: &mut Stack,
     wire: &mut RecvBuf,
@@ -111,7 +111,7 @@ pub(super) fn take_early(
     Ok(wire.unread().to_vec())
 }
 
-/// The uniform reaction to a stranger that is none of ours. `obfs` is the inbound's obfuscation.
+/// The uniform reaction to a connection that did not authenticate. `obfs` is the inbound's obfuscation.
 pub(super) async fn leave_alone(
     inbound: &Inbound,
     stream: &Stream,
@@ -124,7 +124,7 @@ pub(super) async fn leave_alone(
     match refusal {
         Refusal::Gone | Refusal::Late | Refusal::Evicted => {}
         Refusal::Obfs(_) if obfs == ObfsServer::Http => {
-            // What a web server says to something that is not HTTP.
+            // The answer of a web server to bytes that are not HTTP.
             let mut answer = Vec::new();
             http::emit_error(http::Status::BadRequest, http::Version::Http11, false, false, &mut answer);
             if stream.send_all(&answer).await.is_ok() {

@@ -1,4 +1,4 @@
-//! Whoever is not a user sees nothing, and costs users nothing.
+//! A peer that is not a user sees nothing, and costs users nothing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -85,7 +85,7 @@ fn known_users_are_served_while_garbage_floods_in() {
         for _ in 0..20 {
             exchange(&known.tunnel(target.addr), (1, 1000), (1, 1000));
         }
-        // Who finds the queue full is refused at once, and in silence.
+        // A client that finds the queue full is refused at once, and in silence.
         wait_for("most are refused", || server.refused("authentication") > 200);
         assert_silent("garbage", &garbage[299]);
         drop(garbage);

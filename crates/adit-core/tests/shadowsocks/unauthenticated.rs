@@ -1,4 +1,4 @@
-//! Who does not hold the key, or uses it twice, or lives in another minute.
+//! Clients without the key, replayed requests, and clocks that are a minute off.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -75,7 +75,7 @@ fn assert_silent(stream: &mut TcpStream) {
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
 }
 
-/// The same, and whoever gives up first gets an end in order.
+/// The same, and a client that gives up first gets an end in order.
 fn assert_left_alone(mut stream: TcpStream) {
     assert_silent(&mut stream);
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -84,7 +84,7 @@ fn assert_left_alone(mut stream: TcpStream) {
 }
 
 #[test]
-fn whatever_is_wrong_the_answer_is_the_same_silence() {
+fn every_error_meets_the_same_silence() {
     for name in GENERATIONS {
         let (m, p) = (method(name), password(method(name), 1));
         let echo = Service::echo();
@@ -191,7 +191,7 @@ fn our_own_answer_is_no_request() {
         let echo = Service::echo();
         let servers = run_servers([server(m, &p)]);
         let addr = addrs(&servers)[0];
-        // What the echo sends back reads as the address of the echo itself.
+        // The bytes that the echo sends back read as the address of the echo itself.
         let SocketAddr::V4(v4) = echo.addr else { panic!("IPv4") };
         let mut payload = vec![1];
         payload.extend(v4.ip().octets());
@@ -275,13 +275,13 @@ fn a_client_takes_no_answer_from_another_minute() {
 }
 
 #[test]
-fn a_header_in_pieces_is_a_probe_unless_a_disguise_cuts_it() {
+fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
     let m = method("2022-blake3-aes-128-gcm");
     let p = password(m, 1);
     let echo = Service::echo();
-    let mut dressed = server(m, &p);
-    dressed.cover = ServerCover::Obfs(ObfsServer::Http);
-    let servers = run_servers([server(m, &p), dressed]);
+    let mut with_obfs = server(m, &p);
+    with_obfs.cover = ServerCover::Obfs(ObfsServer::Http);
+    let servers = run_servers([server(m, &p), with_obfs]);
     let request = Hand::new(m, &p, &destination(echo.addr), b"hello", 0).request;
     let pieces = |addr: SocketAddr, head: &[u8]| {
         let mut stream = connect(addr);
@@ -302,7 +302,7 @@ fn a_header_in_pieces_is_a_probe_unless_a_disguise_cuts_it() {
     round_trip_is_untouched(&servers, m, &p, echo.addr);
 }
 
-/// What went before has cost other clients nothing.
+/// Earlier probes have cost other clients nothing.
 fn round_trip_is_untouched(servers: &adit_core::Running, m: Method, p: &str, echo: SocketAddr) {
     let clients = run_clients([client(addrs(servers)[0], m, p)], echo);
     round_trip(addrs(&clients)[0], 1000);
