@@ -1,11 +1,14 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
     Config, Inbound, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion,
     SnellVersions, Transports,
 };
 use adit_core::Running;
+
+use crate::machine::Root;
 
 /// Runs a configuration until SIGINT or SIGTERM.
 ///
@@ -28,6 +31,7 @@ pub(crate) fn run_holding<T>(
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
+    log_findings(&advice(config));
     let running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
@@ -50,6 +54,11 @@ pub(crate) fn run_holding<T>(
 /// Whether an inbound has users with accounts.
 pub(crate) fn counts_users(inbound: &Inbound) -> bool {
     !inbound.protocol.users().is_empty()
+}
+
+/// Warnings about weak keys and loops.
+pub(crate) fn advice(config: &Config) -> Diagnostics {
+    advise("configuration", config, &Root::new(None).addresses())
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -35,12 +35,18 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
     let sets = Sets::load(&loaded.config)?;
     match Router::compile(&loaded.config, sets) {
-        Ok(_) => Ok(loaded),
+        Ok(_) => Ok(with_advice(loaded)),
         Err(CompileError { at, problem }) => {
             let error = Diagnostic::error(&at.file, "rule", problem.to_string());
             Err(error.at((at.line as usize, at.column as usize)).into())
         }
     }
+}
+
+/// Adds the warnings that need the whole configuration.
+fn with_advice(mut loaded: Loaded) -> Loaded {
+    loaded.diagnostics.append(serve::advice(&loaded.config));
+    loaded
 }
 
 fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {

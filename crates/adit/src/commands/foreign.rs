@@ -57,7 +57,7 @@ impl Format {
     }
 
     /// The file that is read when none is named.
-    pub(super) fn default_path(self) -> Option<&'static str> {
+    pub(crate) fn default_path(self) -> Option<&'static str> {
         match self {
             Self::Snell(program) => Some(program.default_path()),
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
@@ -69,7 +69,7 @@ impl Format {
     ///
     /// # Errors
     /// Everything that keeps it from running.
-    pub(super) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
+    pub(crate) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
             Read::Config(loaded) => Ok(*loaded),
             Read::Setup(family, setup) => {

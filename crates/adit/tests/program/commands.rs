@@ -73,7 +73,7 @@ fn check_of_good_and_missing_files() {
     let (status, out, _) = dir.run(&["check"]);
     assert_eq!(status, 1);
     assert!(out.starts_with("adit.toml: no such file, nor /etc/adit/adit.toml\n  hint: "), "{out}");
-    dir.file("adit.toml", SERVER);
+    dir.file("adit.toml", &SERVER.replace("a key", crate::support::PSK));
     let (status, out, _) = dir.run(&["check", "--strict"]);
     assert_eq!((status, &*out), (0, "ok\n  home: Snell v4, v5 on 0.0.0.0:6160, out through direct\n"));
     let (status, out, _) = finish(dir.adit(&["check", "-c", "-"]), BROKEN);

@@ -19,5 +19,7 @@ mod secrets;
 mod shadowsocks;
 mod snell;
 mod support;
+mod test_server;
 mod units;
+mod up;
 mod users;

@@ -1,12 +1,13 @@
 //! The keys of protocol shadowsocks, inbound and outbound.
 
-use adit_proto::shadowsocks::{KeyError, Method};
+use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
 use super::outbound::obfs_client;
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::{obfs_server, write};
+use crate::dialect::shadowsocks::wrong_key;
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
     ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -96,14 +97,11 @@ fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<Shado
             text => secret(text, MAX_PASSWORD),
         })?
     };
-    match ShadowsocksKey::new(method?.value, text.value, form) {
+    let method = method?.value;
+    match ShadowsocksKey::new(method, text.value, form) {
         Ok(value) => Some(Spanned { value, at: text.at }),
         Err(error) => {
-            let mut problem = Problem::new(error.to_string());
-            if let KeyError::Length { expected, .. } = error {
-                problem = problem.hint(format!("`openssl rand -base64 {expected}` makes a good one"));
-            }
-            report.error(&text.at, fields.path(name), problem);
+            report.error(&text.at, fields.path(name), wrong_key(method, &error));
             None
         }
     }
