@@ -7,9 +7,7 @@ use std::sync::Arc;
 use adit_proto::wire::{Host, Target};
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Tag,
-};
+use crate::model::{Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Tag};
 
 /// A server's key that is shorter than this, in bytes, can be found by trying.
 const SHORT: usize = 12;
@@ -187,7 +185,9 @@ fn leaves<'c>(config: &'c Config, name: &Tag) -> Vec<&'c Outbound> {
         let outbound = config.outbounds.iter().find(|outbound| outbound.name == *name);
         let Some(outbound) = outbound.filter(|_| seen.insert(name.clone())) else { continue };
         match &outbound.protocol {
-            OutboundProtocol::Group(group) => open.extend(group.members.iter().map(|member| &member.outbound)),
+            OutboundProtocol::Group(group) => {
+                open.extend(group.members.iter().map(|member| &member.outbound))
+            }
             _ => found.push(outbound),
         }
     }

@@ -206,9 +206,9 @@ pub(crate) struct ShareArgs {
     /// The user of this name alone
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Draw the Shadowrocket link as a QR code
-    #[arg(long)]
-    pub(crate) qr: bool,
+    /// Draw the link as a QR code; without colours for text on a dark or light background
+    #[arg(long, value_name = "BACKGROUND", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) qr: Option<crate::print::Background>,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! `adit key`: a key of the right length and form.
 
-use adit_config::dialect::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use adit_config::dialect::shadowsocks::{Method, rust};
+use adit_config::dialect::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use anyhow::ensure;
 use clap::Args;
 
@@ -33,8 +33,10 @@ fn purpose(text: &str) -> Result<Purpose, String> {
         return Ok(Purpose::Text);
     }
     text.parse().map(Purpose::Shadowsocks).map_err(|_| {
-        let all: Vec<&str> =
-            Method::all().map(Method::name).filter(|name| name.starts_with("2022") || name.contains("gcm")).collect();
+        let all: Vec<&str> = Method::all()
+            .map(Method::name)
+            .filter(|name| name.starts_with("2022") || name.contains("gcm"))
+            .collect();
         format!("write snell, ssr, kcptun or a Shadowsocks method such as {}", all.join(", "))
     })
 }
@@ -47,7 +49,10 @@ fn key_len(text: &str) -> Result<usize, String> {
 pub(super) fn run(args: &KeyArgs) -> anyhow::Result<()> {
     let key = match args.method {
         Some(Purpose::Shadowsocks(method)) if method.name().starts_with("2022-") => {
-            ensure!(args.length == KEY_LEN, "the length of a key for {method} is fixed\n  hint: leave out --length");
+            ensure!(
+                args.length == KEY_LEN,
+                "the length of a key for {method} is fixed\n  hint: leave out --length"
+            );
             rust::generate_key(method, &mut SystemRng)
         }
         Some(Purpose::Shadowsocks(method)) if method == Method::None => {

@@ -24,9 +24,9 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
                 Some(form) => out.push_str(&server.share(form)?.text),
                 None => out.push_str(&server.all(&Form::ALL)),
             }
-            if args.qr {
+            if let Some(background) = args.qr {
                 let link = server.share(Form::Shadowrocket)?.text;
-                out.push_str(&print::qr(link.trim_end())?);
+                out.push_str(&print::qr(link.trim_end(), background)?);
             }
         }
     }

@@ -125,7 +125,8 @@ fn a_wrong_key() {
     let (_server, at) = server(&dir, "tcp-and-udp", None);
     let file = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[outbound]]\nname = \"far\"\n";
     // Snell where Shadowsocks listens: no clock is in question.
-    let snell = format!("{file}protocol = \"snell\"\nserver = \"{at}\"\npsk = \"TwentyFourCharactersLong\"\n");
+    let snell =
+        format!("{file}protocol = \"snell\"\nserver = \"{at}\"\npsk = \"TwentyFourCharactersLong\"\n");
     dir.file("adit.toml", &snell);
     let (status, report) = test(&dir, "far");
     assert_eq!((status, &report["verdict"]), (1, &Value::from("wrong-key")), "{report}");
@@ -155,7 +156,8 @@ fn clock_shim(dir: &Dir) -> Option<PathBuf> {
          return r;\n}\n",
     );
     let library = dir.path().join("clock.so");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     built.is_ok_and(|status| status.success()).then_some(library)
 }
 
@@ -193,7 +195,8 @@ fn a_page_that_is_not_there_is_no_wrong_key() {
 #[test]
 fn names_that_do_not_resolve() {
     let dir = Dir::new();
-    let (status, report) = test(&dir, &format!("ss://2022-blake3-aes-128-gcm:{}@nosuch.invalid:1", KEY.replace('=', "%3D")));
+    let (status, report) =
+        test(&dir, &format!("ss://2022-blake3-aes-128-gcm:{}@nosuch.invalid:1", KEY.replace('=', "%3D")));
     assert_eq!((status, &report["verdict"]), (1, &Value::from("name-not-found")), "{report}");
 }
 
@@ -228,7 +231,10 @@ fn doctor_judges_this_machine_and_its_clock() {
     let json: Value = serde_json::from_str(&out).unwrap();
     let find = |check: &str| {
         let all = json["findings"].as_array().unwrap();
-        all.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("{check}: {out}")).clone()
+        all.iter()
+            .find(|finding| finding["check"] == check)
+            .unwrap_or_else(|| panic!("{check}: {out}"))
+            .clone()
     };
     let clock = find("clock");
     assert_eq!((&clock["level"], &clock["command"]), (&"FAIL".into(), &"timedatectl set-ntp true".into()));
@@ -237,5 +243,8 @@ fn doctor_judges_this_machine_and_its_clock() {
     assert_eq!(find("file mode")["level"], "WARN");
     assert_eq!(find("configuration")["level"], "PASS");
     let (_, out, _) = dir.run(&["doctor", "--offline", "--all"]);
-    assert!(out.contains("PASS configuration: no errors (wanted: no errors)") && !out.contains("clock"), "{out}");
+    assert!(
+        out.contains("PASS configuration: no errors (wanted: no errors)") && !out.contains("clock"),
+        "{out}"
+    );
 }

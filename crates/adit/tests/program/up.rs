@@ -13,7 +13,10 @@ use crate::support::{Dir, Running, finish};
 fn root(dir: &Dir) -> String {
     for (path, text) in [
         ("root/etc/systemd/system/x", ""),
-        ("root/proc/net/fib_trie", "  |-- 127.0.0.1\n    /32 host LOCAL\n  |-- 203.0.113.9\n    /32 host LOCAL\n"),
+        (
+            "root/proc/net/fib_trie",
+            "  |-- 127.0.0.1\n    /32 host LOCAL\n  |-- 203.0.113.9\n    /32 host LOCAL\n",
+        ),
         ("root/proc/net/if_inet6", "00000000000000000000000000000001 01 80 10 80       lo\n"),
         ("root/etc/ufw/ufw.conf", "ENABLED=yes\n"),
     ] {
@@ -45,11 +48,16 @@ fn up_twice_keeps_keys_and_ports() {
     assert!(ports.iter().all(|port| (10_000..=60_000).contains(port)) && ports[0] != ports[1], "{ports:?}");
     assert!(inbounds.iter().all(|inbound| !inbound.allow_private && inbound.listen.len() == 2));
     // No key reaches a log, and the firewall's rules are named.
-    for key in text.lines().filter_map(|line| line.strip_prefix("psk = ").or(line.strip_prefix("password = "))) {
+    for key in
+        text.lines().filter_map(|line| line.strip_prefix("psk = ").or(line.strip_prefix("password = ")))
+    {
         assert!(!out.contains(key.trim_matches('"')), "{out}");
         assert!(fs::read_to_string(&clients).unwrap().contains(key.trim_matches('"')));
     }
-    assert!(out.contains(&format!("ufw allow {}/udp", ports[1])) && out.contains("/etc/adit/clients.txt"), "{out}");
+    assert!(
+        out.contains(&format!("ufw allow {}/udp", ports[1])) && out.contains("/etc/adit/clients.txt"),
+        "{out}"
+    );
     assert!(fs::read_to_string(&clients).unwrap().contains(&format!("snell, 203.0.113.9, {}", ports[0])));
     assert!(fs::read_to_string(&unit).unwrap().contains(" run -c /etc/adit/adit.toml\n"));
     // Once more, with a listener on one of the ports: nothing is made anew.
@@ -57,7 +65,10 @@ fn up_twice_keeps_keys_and_ports() {
     let before = (text, fs::read_to_string(&unit).unwrap());
     let (status, out, err) = dir.run(&["up", "--root", &root, "--host", "home.example"]);
     assert_eq!((status, &*err), (0, ""));
-    assert!(out.starts_with("kept /etc/adit/adit.toml") && out.contains("kept /etc/systemd/system/adit.service"), "{out}");
+    assert!(
+        out.starts_with("kept /etc/adit/adit.toml") && out.contains("kept /etc/systemd/system/adit.service"),
+        "{out}"
+    );
     assert_eq!(before, (fs::read_to_string(&config).unwrap(), fs::read_to_string(&unit).unwrap()));
     assert!(fs::read_to_string(&clients).unwrap().contains("snell, home.example,"));
     drop(taken);
@@ -153,6 +164,9 @@ fn check_warns_of_weak_keys_and_loops() {
     dir.file("adit.toml", text);
     let (status, out, _) = dir.run(&["check"]);
     assert_eq!(status, 0);
-    assert!(out.contains("psk: the key is a placeholder") && out.contains("snell -> snell -> snell"), "{out}");
+    assert!(
+        out.contains("psk: the key is a placeholder") && out.contains("snell -> snell -> snell"),
+        "{out}"
+    );
     assert_eq!(dir.run(&["check", "--strict"]).0, 1);
 }

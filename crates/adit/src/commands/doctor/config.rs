@@ -19,7 +19,9 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     }
     if !config.inbounds.iter().any(is_public) && config.inbounds.iter().all(is_server) {
         let text = "every inbound listens on loopback";
-        found.push(Finding::new("listen", Level::Warn, text, "an address that clients reach").fix("adit share"));
+        found.push(
+            Finding::new("listen", Level::Warn, text, "an address that clients reach").fix("adit share"),
+        );
     }
     found
 }

@@ -118,7 +118,7 @@ fn fast_open(root: &Root, config: Option<&Config>) -> Option<Finding> {
     let value = root.number(&path("net.ipv4.tcp_fastopen"))?;
     let level = judge(value & bits == bits, Level::Warn);
     Some(
-        Finding::new("tcp_fastopen", level, value.to_string(), "3, since fast-open is on")
+        Finding::new("tcp_fastopen", level, value.to_string(), "3, since tcp-fast-open is on")
             .fix("sysctl -w net.ipv4.tcp_fastopen=3"),
     )
 }

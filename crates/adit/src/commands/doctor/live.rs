@@ -29,10 +29,7 @@ const QUIC_DATAGRAM: usize = 1_200;
 pub(super) fn checks(root: &Root, time_server: &str) -> anyhow::Result<Vec<Finding>> {
     let server = time_target(time_server).with_context(|| format!("bad --time-server: {time_server}"))?;
     let page = HttpUrl::parse(CHECK_URL).context("page of checks")?.target;
-    Cores::block_on(async {
-        vec![clock(root, &server).await, name(&page).await]
-    })
-    .map_err(Into::into)
+    Cores::block_on(async { vec![clock(root, &server).await, name(&page).await] }).map_err(Into::into)
 }
 
 fn time_target(text: &str) -> anyhow::Result<Target> {
@@ -82,12 +79,14 @@ async fn name(page: &Target) -> Finding {
             (judge(ms < 500, Level::Warn), format!("{} addresses of {} in {ms} ms", addrs.len(), page.host))
         }
         Ok(Err(error)) => {
-            let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+            let cause =
+                std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
             (Level::Fail, format!("{}: {error}{cause}", page.host))
         }
         Err(rt::Elapsed) => (Level::Fail, format!("no answer about {} within 3 s", page.host)),
     };
-    Finding::new("DNS", level, found, "an answer within 500 ms").fix("cat /etc/resolv.conf  # and try another server")
+    Finding::new("DNS", level, found, "an answer within 500 ms")
+        .fix("cat /etc/resolv.conf  # and try another server")
 }
 
 /// The steps of `adit test`, and the path to the server.

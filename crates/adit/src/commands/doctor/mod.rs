@@ -136,7 +136,8 @@ fn config(args: &DoctorArgs, root: &Root, findings: &mut Vec<Finding>) -> Option
             Some(loaded.config)
         }
         Err(errors) => {
-            let found = format!("{} errors", errors.len());
+            let found =
+                if errors.len() == 1 { "1 error".to_owned() } else { format!("{} errors", errors.len()) };
             let list: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
             let finding = Finding::new("configuration", Level::Fail, found, "no errors");
             findings.push(finding.fix(format!("adit check -c {}", list.join(" "))));
@@ -193,11 +194,12 @@ fn wrap(out: &mut String, lead: &str, words: &[&str]) {
     let mut line = lead.to_owned();
     for (index, word) in words.iter().enumerate() {
         let end = if index + 1 < words.len() { ", " } else { "" };
-        if line.chars().count() + word.chars().count() + 1 > WIDTH {
+        // Five columns are the lead, or the indentation in its place.
+        let used = line.chars().count().max(lead.chars().count());
+        if used + word.chars().count() + lead.chars().count() > WIDTH {
             out.push_str(line.trim_end());
             out.push_str("\n     ");
             line.clear();
-            line.push_str("");
         }
         line.push_str(word);
         line.push_str(end);

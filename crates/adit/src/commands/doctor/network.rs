@@ -60,7 +60,10 @@ fn kernel_offload(root: &Root) -> Option<Finding> {
     let word = |since| if version >= since { "on" } else { "off" };
     let found = format!("kernel {}: GSO {}, GRO {}", release.trim(), word(UDP_GSO), word(UDP_GRO));
     let level = judge(version >= UDP_GRO, Level::Warn);
-    Some(Finding::new("UDP offload", level, found, "kernel 5.0 or newer").fix("uname -r  # and a newer kernel"))
+    Some(
+        Finding::new("UDP offload", level, found, "kernel 5.0 or newer")
+            .fix("uname -r  # and a newer kernel"),
+    )
 }
 
 fn nic_offload(interface: &str) -> Option<Finding> {
@@ -140,7 +143,8 @@ fn ipv6(root: &Root, config: Option<&Config>) -> Finding {
     };
     let has_route = routes.lines().any(is_default);
     if text.trim().is_empty() && listens {
-        let finding = Finding::new("IPv6", Level::Fail, "switched off", "on, since an inbound listens on [::]");
+        let finding =
+            Finding::new("IPv6", Level::Fail, "switched off", "on, since an inbound listens on [::]");
         return finding.fix("sysctl -w net.ipv6.conf.all.disable_ipv6=0");
     }
     match (has_address, has_route) {

@@ -5,7 +5,10 @@ use super::*;
 
 /// A recorded machine: two cores, one queue, small buffers, a full connection table.
 const TREE: &[(&str, &str)] = &[
-    ("proc/self/limits", "Limit  Soft  Hard  Units\nMax open files            1024                 4000                 files     \n"),
+    (
+        "proc/self/limits",
+        "Limit  Soft  Hard  Units\nMax open files            1024                 4000                 files     \n",
+    ),
     ("proc/sys/net/core/rmem_max", "212992\n"),
     ("proc/sys/net/core/wmem_max", "8388608\n"),
     ("proc/sys/net/core/netdev_max_backlog", "1000\n"),
@@ -18,21 +21,30 @@ const TREE: &[(&str, &str)] = &[
     ("proc/sys/net/netfilter/nf_conntrack_count", "29000\n"),
     ("proc/sys/net/netfilter/nf_conntrack_udp_timeout", "10\n"),
     ("proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream", "120\n"),
-    ("proc/net/stat/nf_conntrack", "entries  insert_failed drop early_drop\n00007148  00000001 0000000f 00000000\n00007148  00000000 00000000 00000002\n"),
+    (
+        "proc/net/stat/nf_conntrack",
+        "entries  insert_failed drop early_drop\n00007148  00000001 0000000f 00000000\n00007148  00000000 00000000 00000002\n",
+    ),
     ("proc/sys/kernel/osrelease", "4.19.0-27-amd64\n"),
     ("proc/stat", "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nintr 1\n"),
     ("proc/softirqs", "                    CPU0       CPU1\n      NET_RX:    9900000     100000\n"),
     ("proc/net/route", "Iface\tDestination\tGateway\neth0\t00000000\t0100A8C0\n"),
     ("proc/net/if_inet6", "20010db8000000000000000000000001 02 40 00 80 eth0\n"),
-    ("proc/net/ipv6_route", "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n"),
+    (
+        "proc/net/ipv6_route",
+        "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n",
+    ),
     ("sys/class/net/eth0/mtu", "1200\n"),
     ("sys/class/net/eth0/queues/rx-0/rps_cpus", "0\n"),
     ("etc/resolv.conf", "search x\n"),
     ("etc/ufw/ufw.conf", "ENABLED=yes\n"),
     ("etc/ufw/user.rules", "-A ufw-user-input -p tcp --dport 20000 -j ACCEPT\n"),
-    ("etc/adit/adit.toml", "[[inbound]]\nprotocol = \"snell\"\nlisten = [\"0.0.0.0:20000\", \"[::]:20000\"]\npsk = \"short\"\nfast-open = true\n\
+    (
+        "etc/adit/adit.toml",
+        "[[inbound]]\nprotocol = \"snell\"\nlisten = [\"0.0.0.0:20000\", \"[::]:20000\"]\npsk = \"short\"\ntcp-fast-open = true\n\
       [[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"0.0.0.0:20001\"\nmethod = \"aes-128-gcm\"\npassword = \"TwentyFourCharactersLong\"\n\
-      plugin = \"no-such-plugin\"\n"),
+      plugin = \"no-such-plugin\"\n",
+    ),
     ("proc/sys/net/ipv4/tcp_fastopen", "1\n"),
 ];
 
@@ -133,7 +145,9 @@ fn damaged_files_are_as_good_as_none() {
 
 #[test]
 fn clocks_and_offload() {
-    for (offset, level) in [(0, Level::Pass), (-1999, Level::Pass), (2001, Level::Warn), (-300_000, Level::Fail)] {
+    for (offset, level) in
+        [(0, Level::Pass), (-1999, Level::Pass), (2001, Level::Warn), (-300_000, Level::Fail)]
+    {
         assert_eq!(live::judge_clock(offset).level, level, "{offset}");
     }
     assert!(live::judge_clock(-300_000).found.contains("300.000 s ahead"));

@@ -130,7 +130,9 @@ fn table(found: &[Found], files: &[(&str, &str)]) -> String {
     }
     for (path, command) in files {
         if command.is_empty() {
-            out.push_str(&format!("{path}: a file without a service\n  not supported  no program reads it here\n"));
+            out.push_str(&format!(
+                "{path}: a file without a service\n  not supported  no program reads it here\n"
+            ));
         } else {
             out.push_str(&format!("{path}: a file without a service\n  try            {command} {path}\n"));
         }
@@ -149,7 +151,10 @@ fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()>
         let unit = &found.unit;
         let place = format!("{UNITS}/{}.d/{DROP_IN}", unit.name);
         let path = root.at(&place);
-        ensure!(fs::symlink_metadata(&path).is_err(), "{place} is there already\n  hint: adit migrate --undo");
+        ensure!(
+            fs::symlink_metadata(&path).is_err(),
+            "{place} is there already\n  hint: adit migrate --undo"
+        );
         machine::make_folder(path.parent().context("place of the drop-in")?, 0o755)?;
         let text = format!("{MARK}\n[Service]\nExecStart=\nExecStart={}\n", unit.with(program));
         machine::write(&path, 0o644, &text).with_context(|| format!("cannot write {place}"))?;
@@ -158,7 +163,11 @@ fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()>
             remove(root, &unit.name)?;
             control.reload()?;
             let back = control.run(&["restart", &unit.name]);
-            let state = if back.is_ok() { "the old program runs again" } else { "the old program does not start either" };
+            let state = if back.is_ok() {
+                "the old program runs again"
+            } else {
+                "the old program does not start either"
+            };
             bail!("{}: {error:#}; undone: {state}", unit.name);
         }
         print::data(format_args!("{} runs adit\n", unit.name))?;

@@ -57,7 +57,11 @@ pub(super) fn find(root: &Root) -> Vec<Unit> {
         let instances: Vec<String> = match name.split_once("@.") {
             Some((stem, _)) => {
                 let lead = format!("{stem}@");
-                enabled.iter().filter(|name| name.starts_with(&lead) && !texts.contains_key(*name)).cloned().collect()
+                enabled
+                    .iter()
+                    .filter(|name| name.starts_with(&lead) && !texts.contains_key(*name))
+                    .cloned()
+                    .collect()
             }
             None => vec![name.clone()],
         };
@@ -71,7 +75,8 @@ pub(super) fn find(root: &Root) -> Vec<Unit> {
 
 /// The names that a target wants.
 fn enabled(root: &Root) -> Vec<String> {
-    let wants = root.names(UNITS).into_iter().filter(|name| name.ends_with(".wants") || name.ends_with(".requires"));
+    let wants =
+        root.names(UNITS).into_iter().filter(|name| name.ends_with(".wants") || name.ends_with(".requires"));
     let mut names: Vec<String> = wants.flat_map(|folder| root.names(&format!("{UNITS}/{folder}"))).collect();
     names.sort();
     names.dedup();

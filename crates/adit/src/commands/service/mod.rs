@@ -43,13 +43,13 @@ pub(crate) enum ServiceCommand {
 pub(crate) struct ServiceArgs {
     /// For systemd [default: the init system of this machine]
     #[arg(long, group = "init")]
-    systemd: bool,
+    pub(super) systemd: bool,
     /// For OpenRC
     #[arg(long, group = "init")]
-    openrc: bool,
+    pub(super) openrc: bool,
     /// For procd, the init system of OpenWrt
     #[arg(long, group = "init")]
-    procd: bool,
+    pub(super) procd: bool,
     /// Name of one of several services; its configuration is /etc/adit/NAME.toml
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Option<String>,
@@ -159,7 +159,9 @@ fn capabilities(config: Option<&Config>) -> Vec<&'static str> {
 pub(super) fn install(args: &ServiceArgs) -> anyhow::Result<Vec<String>> {
     let root = Root::new(args.root.as_deref());
     let Some(manager) = manager(args, &root) else {
-        bail!("no known init system on this machine\n  hint: --systemd, --openrc or --procd writes its file anyway");
+        bail!(
+            "no known init system on this machine\n  hint: --systemd, --openrc or --procd writes its file anyway"
+        );
     };
     let unit = unit(args, &root)?;
     let mut lines = Vec::new();
@@ -192,7 +194,9 @@ fn put(root: &Root, path: &str, mode: u32, text: &str, lines: &mut Vec<String>) 
             return Ok(());
         }
         Ok(before) if !before.contains(MARK) => {
-            bail!("{path} is there already, and not from adit\n  hint: remove it, or give this service a --name")
+            bail!(
+                "{path} is there already, and not from adit\n  hint: remove it, or give this service a --name"
+            )
         }
         _ => {}
     }
@@ -273,7 +277,12 @@ fn start(manager: Manager, unit: &Unit, lines: &mut Vec<String>) -> anyhow::Resu
     };
     for step in steps {
         let ran = tool::run(step[0], &step[1..]).with_context(|| format!("cannot run {}", step[0]))?;
-        anyhow::ensure!(ran.ok, "{} failed: {}\n  hint: journalctl -u {name} -n 20", step.join(" "), ran.text);
+        anyhow::ensure!(
+            ran.ok,
+            "{} failed: {}\n  hint: journalctl -u {name} -n 20",
+            step.join(" "),
+            ran.text
+        );
     }
     lines.push(format!("started {name}"));
     Ok(())

@@ -63,7 +63,10 @@ fn several_services_have_files_of_their_own() {
     let args = ServiceArgs { name: Some("two".into()), systemd: true, ..args(&dir) };
     install(&args).unwrap();
     let text = fs::read_to_string(dir.join("etc/systemd/system/adit-two.service")).unwrap();
-    assert!(text.contains(" run -c /etc/adit/two.toml\n") && text.contains("StateDirectory=adit-two\n"), "{text}");
+    assert!(
+        text.contains(" run -c /etc/adit/two.toml\n") && text.contains("StateDirectory=adit-two\n"),
+        "{text}"
+    );
     fs::remove_dir_all(dir).unwrap();
     for bad in ["", "-x", "a b", "../x", "a\nb"] {
         assert!(name(bad).is_err(), "{bad}");
@@ -75,7 +78,7 @@ fn capabilities_follow_the_configuration() {
     let of = |text: &str| capabilities(Some(&native::parse("t", text).unwrap().config));
     let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
     assert_eq!(of(inbound), ["CAP_NET_BIND_SERVICE"]);
-    let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nmark = 7\n");
+    let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nfwmark = 7\n");
     assert_eq!(of(&marked), ["CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_NET_ADMIN"]);
 }
 

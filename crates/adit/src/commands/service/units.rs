@@ -52,7 +52,9 @@ impl Unit {
                 format!("/etc/systemd/system/multi-user.target.wants/{name}.service"),
                 format!("/etc/systemd/system/{name}.service"),
             )],
-            Manager::OpenRc => vec![(format!("/etc/runlevels/default/{name}"), format!("/etc/init.d/{name}"))],
+            Manager::OpenRc => {
+                vec![(format!("/etc/runlevels/default/{name}"), format!("/etc/init.d/{name}"))]
+            }
             Manager::Procd => vec![
                 (format!("/etc/rc.d/S95{name}"), format!("../init.d/{name}")),
                 (format!("/etc/rc.d/K05{name}"), format!("../init.d/{name}")),
@@ -64,7 +66,9 @@ impl Unit {
         let Self { name, program, config, capabilities } = self;
         let (program, config, capabilities) = (program.display(), config.display(), capabilities.join(" "));
         // A configuration in somebody's home can be read, and nothing else there can be changed.
-        let in_home = ["/home", "/root"].iter().any(|home| self.config.starts_with(home) || self.program.starts_with(home));
+        let in_home = ["/home", "/root"]
+            .iter()
+            .any(|home| self.config.starts_with(home) || self.program.starts_with(home));
         let home = if in_home { "read-only" } else { "yes" };
         format!(
             "# {MARK}; `systemctl edit {name}` changes it\n\

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use adit_config::dialect::share::{Host, Target};
 use adit_config::model::{
-    Config, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile, Tag,
+    Config, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile,
+    Tag,
 };
 use adit_core::Running;
 use adit_net::dial::Dialer;
@@ -103,7 +104,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the outbound carries none, and the system's error.
-    pub(super) async fn exchange(&self, target: &Target, question: &[u8], limit: Duration) -> io::Result<bool> {
+    pub(super) async fn exchange(
+        &self,
+        target: &Target,
+        question: &[u8],
+        limit: Duration,
+    ) -> io::Result<bool> {
         let nowhere = Target::from(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let (_control, relay) = self.request(ASSOCIATE, &nowhere).await?;
         let socket = QuerySocket::connect(relay, &Egress::default())?;

@@ -113,7 +113,8 @@ impl Probe<'_> {
         match fetched {
             Fetched::Answered => self.push("first byte", State::Ok, Some(begun), "the page answers"),
             Fetched::Closed | Fetched::Silent => {
-                let detail = if fetched == Fetched::Closed { "closed without a byte" } else { "no byte in time" };
+                let detail =
+                    if fetched == Fetched::Closed { "closed without a byte" } else { "no byte in time" };
                 self.push("first byte", State::Fail, Some(begun), detail);
                 return self.no_answer(engine, fetched).await;
             }
@@ -124,7 +125,8 @@ impl Probe<'_> {
     fn request(&self) -> Vec<u8> {
         let url = &self.plan.url;
         let (path, host) = (&url.path, &url.authority);
-        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n").into_bytes()
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nConnection: close\r\n\r\n")
+            .into_bytes()
     }
 
     fn not_opened(&self, error: &std::io::Error) -> (Verdict, String) {

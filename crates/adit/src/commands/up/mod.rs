@@ -80,7 +80,8 @@ pub(super) fn run(args: &UpArgs) -> anyhow::Result<()> {
 /// Makes the configuration with fresh keys, unless there is one; whether it did. Keys that exist are never replaced.
 fn make(root: &Root, path: &Path) -> anyhow::Result<bool> {
     if fs::symlink_metadata(path).is_ok() {
-        let mode = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.permissions();
+        let mode =
+            fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.permissions();
         if mode.mode() & 0o077 != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(mode.mode() & 0o700))?;
         }
@@ -257,7 +258,7 @@ fn show(config: &Config, lines: &Lines, path: &Path) -> anyhow::Result<()> {
             print::data(format_args!("  Surge  {surge}\n"))?;
         }
         if let Some(link) = link {
-            print::data(format_args!("  link   {link}\n{}", print::qr(link)?))?;
+            print::data(format_args!("  link   {link}\n{}", print::qr(link, print::Background::Auto)?))?;
         }
     }
     let port = config.inbounds.first().and_then(|inbound| inbound.listen.first()).map_or(0, SocketAddr::port);
