@@ -184,11 +184,10 @@ fn leaves<'c>(config: &'c Config, name: &Tag) -> Vec<&'c Outbound> {
     while let Some(name) = open.pop() {
         let outbound = config.outbounds.iter().find(|outbound| outbound.name == *name);
         let Some(outbound) = outbound.filter(|_| seen.insert(name.clone())) else { continue };
-        match &outbound.protocol {
-            OutboundProtocol::Group(group) => {
-                open.extend(group.members.iter().map(|member| &member.outbound))
-            }
-            _ => found.push(outbound),
+        if let OutboundProtocol::Group(group) = &outbound.protocol {
+            open.extend(group.members.iter().map(|member| &member.outbound));
+        } else {
+            found.push(outbound);
         }
     }
     found
