@@ -50,6 +50,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("snell_server", |data| adit_proto::snell::fuzz::fuzz_server(data, now())),
     ("snell_udp", adit_proto::snell::udp::fuzz_udp),
     ("snell_versions", |data| adit_proto::snell::fuzz::fuzz_versions(data, now())),
+    ("sniff", adit_proto::sniff::fuzz_sniff),
     ("socks_server", adit_proto::socks::fuzz_socks_server),
     ("socks_udp", adit_proto::socks::fuzz_socks_udp),
     ("ssr_obfs", |data| adit_proto::ssr::fuzz::fuzz_obfs(data, now())),

@@ -52,6 +52,8 @@ struct Site {
     carrier: carrier::Context,
     scratch: SharedScratch,
     outbounds: Rc<Outbounds>,
+    /// The outbound `direct` of access lists, if it is there.
+    direct: RefCell<Option<model::Outbound>>,
     router: RefCell<Arc<Router>>,
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
@@ -94,6 +96,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         active,
         scratch: SharedScratch::default(),
         outbounds,
+        direct: RefCell::default(),
         router: RefCell::default(),
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
@@ -126,7 +129,6 @@ impl Site {
         let Order { config, put, remove, open, update, close, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
-            self.put_direct(&config);
             self.router.replace(router);
             self.config.replace(config);
         }
@@ -143,6 +145,9 @@ impl Site {
         for name in remove {
             self.outbounds.remove(&name);
             self.probers.borrow_mut().remove(&name);
+        }
+        if is_other {
+            self.put_direct();
         }
         drop(done);
     }
@@ -228,19 +233,25 @@ impl Site {
     }
 
     /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. It is made unless the configuration has one of that name.
-    fn put_direct(&self, config: &Config) {
+    /// outbound. It is made unless the configuration has one of that name, and kept while its options are the same.
+    fn put_direct(&self) {
+        let config = self.config.borrow().clone();
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
         if !has_lists || config.outbound(route::DIRECT).is_some() {
+            self.direct.take();
             return;
         }
         let is_leaf = |outbound: &&model::Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = model::Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
         let model = model::Outbound { name: route::DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
+        if self.direct.borrow().as_ref() == Some(&model) {
+            return;
+        }
         let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
+        self.direct.replace(Some(model));
     }
 
     fn around(
