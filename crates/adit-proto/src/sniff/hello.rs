@@ -18,7 +18,7 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 
-/// What bytes are.
+/// Kinds of first bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Hello {
     /// The beginning of a hello, perhaps.
@@ -177,7 +177,7 @@ impl Pieces {
         self.have = merged;
     }
 
-    /// What the message is, as far as it has come from its beginning.
+    /// The message so far: its kind, and the name once it is complete.
     pub(super) fn hello(&self) -> Hello {
         match self.have.first() {
             Some((0, end)) => of_message(&self.bytes[..*end]),

@@ -84,7 +84,7 @@ struct Initial<'a> {
     id: &'a [u8],
     /// From its first byte to its last one.
     bytes: &'a [u8],
-    /// Where the packet number begins.
+    /// Offset of the packet number in the packet.
     number_at: usize,
 }
 

@@ -104,7 +104,7 @@ pub struct Key {
     pub default: &'static str,
     /// A value as it stands in a file; another one than the default.
     pub example: &'static str,
-    /// What it does.
+    /// Effect of the key, for the reference.
     pub meaning: &'static str,
     /// The name it had; reading takes it with a warning for two releases after the change.
     pub former: Option<&'static str>,

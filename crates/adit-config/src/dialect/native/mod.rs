@@ -233,7 +233,7 @@ fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {
     }
 }
 
-/// What a fuzzer calls: whatever the bytes, findings lie inside the text, and what is accepted can be written and
+/// Entry of the fuzzer: for any bytes, findings lie inside the text, and an accepted text can be written and
 /// read again.
 #[doc(hidden)]
 pub fn fuzz_native(data: &[u8]) {

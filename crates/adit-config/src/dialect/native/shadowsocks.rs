@@ -31,7 +31,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let Spanned { value: key, at } = key?;
     let passed_on = users.iter().filter(|user| user.server.is_some()).count();
     if passed_on > 0 && (passed_on < users.len() || cover != ServerCover::default()) {
-        let problem = "with a server of its own for one user, all must have one, and there is no disguise";
+        let problem = "with a server of its own for one user, all must have one, and none may have obfs";
         report.error(&at, fields.path(&rows::USERS), Problem::new(problem));
         return None;
     }

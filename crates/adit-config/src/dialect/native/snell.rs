@@ -97,10 +97,10 @@ pub(super) fn check_psk(
     report.error(&psk.at, fields.path(&rows::PSK), problem.hint("`adit key` prints a good one"));
 }
 
-/// A disguise where the version has none.
-pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, wears: bool, may_wear: bool) {
-    if wears && !may_wear {
-        let problem = Problem::new("version 6 has no disguise");
+/// Reports obfs where the version has none.
+pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs: bool, may_have: bool) {
+    if has_obfs && !may_have {
+        let problem = Problem::new("version 6 has no obfs");
         fields.wrong(report, &rows::OBFS_MODE, problem.hint("leave it out"));
     }
 }

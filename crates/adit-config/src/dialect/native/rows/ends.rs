@@ -16,8 +16,8 @@ use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::native::{inbound, outbound};
 use crate::dialect::value::{
-    MAX_CREDENTIAL, MAX_LISTEN, Problem, disguise_host, listen, name_server, psk, quote, secret, size,
-    size_text, target, text_of,
+    MAX_CREDENTIAL, MAX_LISTEN, Problem, listen, name_server, obfs_host, psk, quote, secret, size, size_text,
+    target, text_of,
 };
 use crate::model::{
     Expiry, HalfClose, HttpUrl, ObfsServer, Quic, ReplayPolicy, Reply, SNELL_MODES, Secret, SnellMode,
@@ -28,7 +28,7 @@ const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS_OF: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const WITH_OBFS: &[&str] = &["snell", "shadowsocks"];
 const SSR: &[&str] = &["ssr"];
 const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
 const NAMED: &[&str] = &["snell", "ssr"];
@@ -116,12 +116,12 @@ rows! { ENDS;
         .at(Table::Outbound, SNELL, "default", "mode of version 6"),
         |field, report| field.choice(report, SNELL_MODES), |mode| chosen(SNELL_MODES, mode));
     OBFS_MODE: Row<ObfsServer> = row(key("obfs", "off, http or tls", "\"http\"")
-        .at(Table::Inbound, DISGUISED, "off", "disguise that clients must wear")
-        .at(Table::Outbound, DISGUISED, "off", "disguise that the server expects"),
+        .at(Table::Inbound, WITH_OBFS, "off", "obfs that clients must use")
+        .at(Table::Outbound, WITH_OBFS, "off", "obfs that the server expects"),
         |field, report| field.choice(report, OBFS), |obfs| chosen(OBFS, obfs));
     OBFS_HOST: Row<Spanned<Box<str>>, str> = row(key("obfs-host", "host name", "\"www.example.com\"")
-        .at(Table::Outbound, DISGUISED, "host of server", "host that the disguise names"),
-        |field, report| field.spanned(report, disguise_host), quote);
+        .at(Table::Outbound, WITH_OBFS, "host of server", "host that obfs names"),
+        |field, report| field.spanned(report, obfs_host), quote);
     REUSE: Row<bool> = flag(key("reuse", "true or false", "true")
         .at(Table::Outbound, SNELL, "false; true in version 2", "keeps connections for further requests; not in versions 1 and 3"));
     HALF_CLOSE: Row<HalfClose> = row(key("half-close", "auto, on or late", "\"late\"")

@@ -87,8 +87,8 @@ rows! { LINKS;
         .at(Table::Outbound, SERVERS, "none", "rate at which all connections to the server send together"),
         |field, report| field.number(report, *Pace::MBPS.start() as usize..=*Pace::MBPS.end() as usize), ToString::to_string);
     BRUTAL: Row<u32> = row(key("brutal-mbps", "1 to 1000000 million bits/s", "100")
-        .at(Table::Inbound, SERVERS, "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps")
-        .at(Table::Outbound, SERVERS, "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
+        .at(Table::Inbound, SERVERS, "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps")
+        .at(Table::Outbound, SERVERS, "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
         |field, report| field.number(report, *Pace::MBPS.start() as usize..=*Pace::MBPS.end() as usize), ToString::to_string);
     GAIN: Row<u32> = row(key("brutal-cwnd-gain", "5 to 80 tenths", "20")
         .at(Table::Inbound, SERVERS, "15", "window of brutal, by what the rate needs")
