@@ -144,7 +144,7 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
             |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated), |limits| shown(limits.unauthenticated)),
         row(key("unauthenticated-per-source", "number of connections", "64").at(Limits, ALL, "256", "the same per IPv4 address or IPv6 /64"),
             |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated_per_source), |limits| shown(limits.unauthenticated_per_source)),
-        row(key("carrier-memory", "number of bytes with a unit, at least 16MiB", "\"256MiB\"").at(Limits, ALL, "a quarter of the system's memory, at least 64MiB", "what the sessions of all carriers hold together"),
+        row(key("carrier-memory", "number of bytes with a unit, at least 16MiB", "\"256MiB\"").at(Limits, ALL, "a quarter of the system's memory, at least 64MiB", "bytes that the sessions of all carriers may hold together"),
             read_carrier_memory, |limits| text(&size_text(u64::try_from(limits.carrier_memory?).ok()?))),
     ]
 };

@@ -15,7 +15,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
         report.error(&fields.at, fields.path(&rows::MEMBERS), Problem::new("missing"));
     }
     if fields.is_empty_list(&rows::MEMBERS) {
-        fields.wrong(report, &rows::MEMBERS, Problem::new("there is none to choose"));
+        fields.wrong(report, &rows::MEMBERS, Problem::new("the group has no members"));
     }
     let (mut members, mut names) = (Vec::new(), Vec::new());
     for mut table in fields.tables(report, &rows::MEMBERS).unwrap_or_default() {
@@ -39,7 +39,7 @@ fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
     let mut span = |row: &'static Row<Duration>| {
         let span = fields.read(report, row)?;
         if span.is_zero() {
-            fields.wrong(report, row, Problem::new("no time at all"));
+            fields.wrong(report, row, Problem::new("must be greater than 0"));
         }
         Some(span)
     };

@@ -133,7 +133,7 @@ fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
     let default = Dial::default().timeout;
     let timeout = fields.read(report, &link::TIMEOUT).unwrap_or(default);
     if timeout.is_zero() {
-        let problem = Problem::new("a timeout of nothing lets nothing connect");
+        let problem = Problem::new("timeout must be greater than 0");
         fields.wrong(report, &link::TIMEOUT, problem);
     }
     timeout
@@ -175,7 +175,7 @@ fn udp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> bool {
 /// Refuses a key beside another one that says the same.
 fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, key: &Head, other: &Head) {
     if fields.has(key) && fields.has(other) {
-        let problem = Problem::new(format!("{} says it already", key.name));
+        let problem = Problem::new(format!("`{}` sets the same", key.name));
         fields.wrong(report, other, problem.hint("keep one of them"));
     }
 }

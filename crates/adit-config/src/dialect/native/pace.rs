@@ -19,12 +19,12 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried:
         }
     };
     if both {
-        refuse(&rows::PACING, "brutal-mbps says it already", "keep one of them");
+        refuse(&rows::PACING, "`brutal-mbps` sets the same", "keep one of them");
     }
     if !fields.has(&rows::BRUTAL) {
         refuse(
             &rows::GAIN,
-            "there is no rate that it could be for",
+            "no rate is set, so this key has no effect",
             "write brutal-mbps too, or leave it out",
         );
     }

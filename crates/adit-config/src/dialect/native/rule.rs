@@ -49,7 +49,7 @@ fn read_rule(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawRule {
         (None, None) => {
             // A value that was wrong has been reported.
             if !fields.has(&rows::OUTBOUND) && !fields.has(&rows::REJECT) {
-                let problem = Problem::new("nothing happens to what matches");
+                let problem = Problem::new("the rule has neither outbound nor reject");
                 let hint = "add outbound = \"NAME\", or reject = \"reset\", \"drop\" or \"protocol\"";
                 report.error(&fields.at, path.clone(), problem.hint(hint));
             }
@@ -99,7 +99,7 @@ fn keys(
     for (row, group) in [(&rows::AND, Matcher::And as fn(_) -> _), (&rows::OR, Matcher::Or)] {
         let Some(tables) = fields.tables(report, row) else { continue };
         if tables.is_empty() {
-            report.error(&fields.place(row), fields.path(row), Problem::new("there is nothing in it"));
+            report.error(&fields.place(row), fields.path(row), Problem::new("the list is empty"));
         }
         let parts = tables.into_iter().filter_map(|table| part(table, mentions, report, depth));
         all.push(group(parts.collect()));

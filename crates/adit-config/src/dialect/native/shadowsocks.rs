@@ -31,7 +31,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let Spanned { value: key, at } = key?;
     let passed_on = users.iter().filter(|user| user.server.is_some()).count();
     if passed_on > 0 && (passed_on < users.len() || cover != ServerCover::default()) {
-        let problem = "with a server of its own for one user, all must have one, and none may have obfs";
+        let problem = "if one user has a server of its own, all must have one, and obfs must be off";
         report.error(&at, fields.path(&rows::USERS), Problem::new(problem));
         return None;
     }
@@ -124,7 +124,7 @@ fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
         let keys: [&Head; 3] = [&rows::PLUGIN_OPTIONS, &rows::PLUGIN_ARGUMENTS, &rows::PLUGIN_NETWORK];
         for key in keys {
             if fields.has(key) && !fields.has(&rows::PLUGIN) {
-                fields.wrong(report, key, Problem::new("there is no plugin that it could be for"));
+                fields.wrong(report, key, Problem::new("no plugin is set, so this key has no effect"));
             }
         }
         return None;

@@ -87,7 +87,7 @@ fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
         addresses: table.read(report, &rows::ADDRESSES),
     };
     if limits.reset_day.is_some() && !table.has(&rows::QUOTA) {
-        table.wrong(report, &rows::RESET_DAY, Problem::new("there is no quota that it could be for"));
+        table.wrong(report, &rows::RESET_DAY, Problem::new("no quota is set, so this key has no effect"));
     }
     limits
 }

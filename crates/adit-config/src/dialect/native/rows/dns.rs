@@ -38,7 +38,7 @@ rows! { DNS;
     UPSTREAM_NAME: Row<Box<str>, str> = named(key("name", "text of 1 to 64 characters", "\"secure\"")
         .at(Table::DnsUpstream, ALL, "the text of server, without a path", "name in messages and policies"));
     SERVER: Row<Spanned<Server>, str> = row(key("server", "address, or udp://, tcp://, tls:// or https:// with host, port and path", "\"https://dns.example/dns-query\"")
-        .at(Table::DnsUpstream, ALL, "required", "where the server is and how it is spoken to"),
+        .at(Table::DnsUpstream, ALL, "required", "address of the server, with its transport"),
         |field, report| field.spanned(report, server), quote);
     ADDRESS: Row<IpAddr> = row(key("address", "address", "\"192.0.2.53\"")
         .at(Table::DnsUpstream, ALL, "looked up", "address of the host that server names"),

@@ -66,23 +66,23 @@ rows! { ENDS;
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
     INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "\"mixed\"")
-        .at(Table::Inbound, ALL, "required", "what is spoken on the port"),
+        .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
     OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr or group", "\"direct\"")
-        .at(Table::Outbound, ALL, "required", "how targets are reached"),
+        .at(Table::Outbound, ALL, "required", "protocol to reach targets"),
         |field, report| field.choice(report, outbound::KINDS), quote);
     LISTEN: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("listen", "address:port, or a list", "\"127.0.0.1:1080\"")
-        .at(Table::Inbound, ALL, "required", "where to listen; `:port` is every address of the machine"),
+        .at(Table::Inbound, ALL, "required", "addresses to listen on; `:port` is every address of the machine"),
         |field, report| field.list(report, MAX_LISTEN, listen), all_quoted);
     OUTBOUND_OF: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
-        .at(Table::Inbound, ALL, "the first outbound", "where its connections go"),
+        .at(Table::Inbound, ALL, "the first outbound", "outbound of its connections"),
         |field, report| field.spanned(report, |text| Ok(text.into())), quote);
     SERVER: Row<Spanned<Target>, Target> = row(key("server", "host:port", "\"example.com:6160\"")
         .at(Table::Outbound, SERVERS, "required", "the server")
         .at(Table::User, SHADOWSOCKS, "none", "passes the user on to this server, unread (SIP023); all users of an inbound, or none"),
         |field, report| field.spanned(report, target), quoted);
     USERS: Tables = tables(key("users", "list of { name, password }", "[{ name = \"ann\", password = \"change me, ann\" }]")
-        .at(Table::Inbound, USERS_OF, "none", "who may use it; the keys of an entry are below"), Table::User, MAX_USERS);
+        .at(Table::Inbound, USERS_OF, "none", "its users; the keys of an entry are below"), Table::User, MAX_USERS);
     ALLOW_LAN: Row<bool> = flag(key("allow-lan", "true or false", "true")
         .at(Table::Inbound, OPEN, "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"));
     ALLOW_PRIVATE: Row<bool> = flag(key("allow-private", "true or false", "true")
@@ -91,7 +91,7 @@ rows! { ENDS;
         .at(Table::Inbound, LOCAL, "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         |field, report| field.choice(report, REPLIES), |reply| chosen(REPLIES, reply));
     TARGET: Row<Spanned<Target>, Target> = row(key("target", "host:port", "\"mail.example.com:25\"")
-        .at(Table::Inbound, TUNNEL, "required", "where every connection goes"),
+        .at(Table::Inbound, TUNNEL, "required", "target of every connection"),
         |field, report| field.spanned(report, target), quoted);
 
     PSK: Row<Spanned<Secret>, Secret> = row(key("psk", "text", "\"a pre-shared key\"")
@@ -145,7 +145,7 @@ rows! { ENDS;
         .at(Table::Inbound, CIPHERED, "required", "the cipher")
         .at(Table::Outbound, CIPHERED, "required", "the cipher"));
     PASSWORD: Row<Secret> = row(key("password", "text; for 2022 methods base64", "\"change me\"")
-        .at(Table::Inbound, CIPHERED, "required unless method is none", "what clients must know")
+        .at(Table::Inbound, CIPHERED, "required unless method is none", "password of the clients")
         .at(Table::Outbound, CIPHERED, "required unless method is none", "what the server expects; for 2022 methods identities come first, between colons"),
         |field, report| field.parsed(report, |text| Ok(Secret::new(text))), exposed);
     KEY: Row<Secret> = row(key("key", "base64", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")
@@ -153,11 +153,11 @@ rows! { ENDS;
         .at(Table::Outbound, SHADOWSOCKS, "none", "the key itself, in the place of password"),
         |field, report| field.parsed(report, |text| Ok(Secret::new(text))), exposed);
     SERVED: Row<Transports> = row(key("network", "tcp, udp or tcp-and-udp", "\"tcp-and-udp\"").formerly("mode")
-        .at(Table::Inbound, CARRYING, "tcp", "what is served: streams, datagrams or both")
-        .at(Table::Outbound, CIPHERED, "tcp", "what the server is used for: streams, datagrams or both"),
+        .at(Table::Inbound, CARRYING, "tcp", "traffic that is served: streams, datagrams or both")
+        .at(Table::Outbound, CIPHERED, "tcp", "traffic for the server: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
     REPLAYED: Row<ReplayPolicy> = row(key("replay", "refuse, report or ignore", "\"report\"")
-        .at(Table::Inbound, SHADOWSOCKS, "refuse", "what happens to recorded connections; 2022 methods always refuse them"),
+        .at(Table::Inbound, SHADOWSOCKS, "refuse", "policy for recorded connections; 2022 methods always refuse them"),
         |field, report| field.choice(report, REPLAY), |replay| chosen(REPLAY, replay));
     PLUGIN: Row<Box<str>, str> = row(key("plugin", "program", "\"v2ray-plugin\"")
         .at(Table::Inbound, SHADOWSOCKS, "none", "SIP003 plugin that listens in the place of adit")
@@ -172,8 +172,8 @@ rows! { ENDS;
         .at(Table::Outbound, SHADOWSOCKS, "none", "arguments of the plugin"),
         |field, report| field.list(report, MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN)), all_quoted);
     PLUGIN_NETWORK: Row<Transports> = row(key("plugin-network", "tcp, udp or tcp-and-udp", "\"udp\"").formerly("plugin-mode")
-        .at(Table::Inbound, SHADOWSOCKS, "tcp", "what goes through the plugin: streams, datagrams or both")
-        .at(Table::Outbound, SHADOWSOCKS, "tcp", "what goes through the plugin: streams, datagrams or both"),
+        .at(Table::Inbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both")
+        .at(Table::Outbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
 
     SERVER_PROTOCOL: Row<(Protocol, bool), (&'static str, bool)> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
@@ -202,7 +202,7 @@ rows! { ENDS;
     MEMBERS: Tables = tables(key("members", "list of { name }", "[{ name = \"home\" }]")
         .at(Table::Outbound, GROUP, "required", "outbounds of which the one that answers best is used"), Table::Member, MAX_OUTBOUNDS);
     CHECK_URL: Row<Box<str>, str> = row(key("check-url", "address that begins with http://", "\"http://example.com/\"")
-        .at(Table::Outbound, GROUP, "http://www.gstatic.com/generate_204", "what is fetched through each member to compare them"),
+        .at(Table::Outbound, GROUP, "http://www.gstatic.com/generate_204", "page that is fetched through each member to compare them"),
         |field, report| field.parsed(report, url), quote);
     CHECK_DNS: Row<SocketAddr> = row(key("check-dns", "address of a name server", "\"192.0.2.53:53\"")
         .at(Table::Outbound, GROUP, "8.8.8.8:53", "which server is asked through each member to compare them for datagrams"),
@@ -214,7 +214,7 @@ rows! { ENDS;
     CHECK_TIMEOUT: Row<Duration> = span(key("check-timeout", "duration", "\"3s\"")
         .at(Table::Outbound, GROUP, "5s", "an answer that takes longer is none"));
     TOLERANCE: Row<Duration> = span(key("tolerance", "duration", "\"20ms\"")
-        .at(Table::Outbound, GROUP, "50ms", "how much faster another member must be to take over"));
+        .at(Table::Outbound, GROUP, "50ms", "latency by which another member must be better to take over"));
 
     USER_NAME: Row<Box<str>, str> = any_text(key("name", "text of 1 to 255 bytes", "\"ann\"")
         .at(Table::User, ALL, "required", "user name"));
@@ -247,7 +247,7 @@ rows! { ENDS;
         .at(Table::Member, ALL, "required", "which outbound it is; not one of protocol group"),
         |field, report| field.spanned(report, super::name), quote);
     TCP_WEIGHT: Row<u8> = row(key("tcp-weight", "percent, 0 to 100", "80")
-        .at(Table::Member, ALL, "100", "how much it is preferred for streams; 0 is never"),
+        .at(Table::Member, ALL, "100", "preference for streams; 0 is never"),
         |field, report| field.number(report, 0..=100), ToString::to_string);
     UDP_WEIGHT: Row<u8> = row(key("udp-weight", "percent, 0 to 100", "50")
         .at(Table::Member, ALL, "100", "the same for datagrams"),

@@ -53,7 +53,7 @@ rows! { LINKS;
         .at(Table::Outbound, DIALLING, "by routing", "sends from this address of the machine"),
         |field, report| field.list(report, 2, bind_address), all_quoted);
     FWMARK: Row<u32> = row(key("fwmark", "1 to 4294967295", "255")
-        .at(Table::Outbound, DIALLING, "none", "marks what is sent for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
+        .at(Table::Outbound, DIALLING, "none", "marks sent packets for routing rules and firewalls (Linux, CAP_NET_ADMIN)"),
         |field, report| field.number(report, 1..=u32::MAX as usize), ToString::to_string);
     THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
         .at(Table::Outbound, DIALLING, "none", "carries every connection of this outbound, in the place of TCP; without datagrams"),
@@ -91,20 +91,20 @@ rows! { LINKS;
         .at(Table::Outbound, SERVERS, "none", "a rate that losses do not lower, by the kernel module tcp-brutal; without it as pacing-mbps"),
         |field, report| field.number(report, *Pace::MBPS.start() as usize..=*Pace::MBPS.end() as usize), ToString::to_string);
     GAIN: Row<u32> = row(key("brutal-cwnd-gain", "5 to 80 tenths", "20")
-        .at(Table::Inbound, SERVERS, "15", "window of brutal, by what the rate needs")
-        .at(Table::Outbound, SERVERS, "15", "window of brutal, by what the rate needs"),
+        .at(Table::Inbound, SERVERS, "15", "window of brutal, in tenths of the window that the rate needs")
+        .at(Table::Outbound, SERVERS, "15", "window of brutal, in tenths of the window that the rate needs"),
         |field, report| field.number(report, *Pace::GAINS.start() as usize..=*Pace::GAINS.end() as usize), ToString::to_string);
 
     CARRIER: Row<Carrier> = row(key("carrier", "tcp or kcp", "\"kcp\"")
-        .at(Table::Inbound, ALL, "tcp", "what connections come over; kcp: streams of sessions over datagrams")
-        .at(Table::Outbound, DIALLING, "tcp", "what connections go over; kcp: streams of a session over datagrams"),
+        .at(Table::Inbound, ALL, "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams")
+        .at(Table::Outbound, DIALLING, "tcp", "transport of outgoing connections; kcp: streams of a session over datagrams"),
         |field, report| field.choice(report, CARRIERS), |carrier| chosen(CARRIERS, carrier));
     CARRIER_SERVER: Row<Target> = row(key("carrier-server", "host:port", "\"kcp.example.com:29900\"")
         .at(Table::Outbound, DIALLING, "server; required for direct", "the other end of the carrier; with direct it says where streams go"),
         |field, report| field.parsed(report, value::target), quoted);
     CARRIER_KEY: Row<Secret> = row(key("carrier-key", "text", "\"known to both ends\"")
-        .at(Table::Inbound, ALL, "required with kcp", "what both ends of the carrier know")
-        .at(Table::Outbound, DIALLING, "required with kcp", "what both ends of the carrier know"),
+        .at(Table::Inbound, ALL, "required with kcp", "secret that both ends of the carrier share")
+        .at(Table::Outbound, DIALLING, "required with kcp", "secret that both ends of the carrier share"),
         |field, report| field.parsed(report, |text| secret(text, MAX_KEY)), exposed);
     CARRIER_CRYPT: Row<Method> = row(key("carrier-crypt", "name of a cipher", "\"salsa20\"")
         .at(Table::Inbound, ALL, "aes-128-gcm", "the carrier's cipher")

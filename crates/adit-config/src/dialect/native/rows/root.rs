@@ -28,13 +28,13 @@ rows! { ROOT;
     LOG: Tables = tables(key("log", "table", "").at(Table::Root, ALL, "", "log level and format"), Table::Log, 1);
     ADMIN_TABLE: Tables = tables(key("admin", "table", "").at(Table::Root, ALL, "", "the control interface"), Table::Admin, 1);
     LIMITS: Tables = tables(key("limits", "table", "").at(Table::Root, ALL, "", "limits of the whole process"), Table::Limits, 1);
-    UDP: Tables = tables(key("udp", "table", "").at(Table::Root, ALL, "", "how datagrams are relayed"), Table::Udp, 1);
+    UDP: Tables = tables(key("udp", "table", "").at(Table::Root, ALL, "", "settings of the datagram relay"), Table::Udp, 1);
     DNS_TABLE: Tables = tables(key("dns", "table", "")
-        .at(Table::Root, ALL, "the system's resolver", "how names are resolved"), Table::Dns, 1);
+        .at(Table::Root, ALL, "the system's resolver", "settings of name resolution"), Table::Dns, 1);
     INBOUND: Tables = tables(key("inbound", "tables", "")
-        .at(Table::Root, ALL, "required", "where connections come in"), Table::Inbound, MAX_INBOUNDS);
+        .at(Table::Root, ALL, "required", "the inbounds"), Table::Inbound, MAX_INBOUNDS);
     OUTBOUND: Tables = tables(key("outbound", "tables", "")
-        .at(Table::Root, ALL, "one of protocol direct", "where connections go out"), Table::Outbound, MAX_OUTBOUNDS);
+        .at(Table::Root, ALL, "one of protocol direct", "the outbounds"), Table::Outbound, MAX_OUTBOUNDS);
     RULE: Tables = tables(key("rule", "tables", "")
         .at(Table::Root, ALL, "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"), Table::Rule, MAX_RULES);
     SETS: Tables = tables(key("set", "tables", "")
@@ -46,7 +46,7 @@ rows! { ROOT;
 
 rows! { ADMIN;
     SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket", "\"/run/adit/adit.sock\"")
-        .at(Table::Admin, ALL, "none: no control interface", "where the control interface listens"),
+        .at(Table::Admin, ALL, "none: no control interface", "socket of the control interface"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_SOCKET_PATH)), quote);
 }
 
@@ -57,6 +57,6 @@ rows! { SET;
         .at(Table::Set, ALL, "required", "one name or network per line; relative to the folder of this file"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
     SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
-        .at(Table::Set, ALL, "any", "what the lines are; example.com is that name, +.example.com with all below it, .example.com all below it"),
+        .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
         |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
 }

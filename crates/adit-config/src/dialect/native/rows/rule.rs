@@ -19,7 +19,7 @@ pub(in crate::dialect::native) type List<T> = Row<Vec<Spanned<T>>, [T]>;
 
 rows! { RULE;
     OUTBOUND: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
-        .at(Table::Rule, ALL, "required without reject", "where requests go that match; all keys of a rule must match, one value of each"),
+        .at(Table::Rule, ALL, "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
         |field, report| field.spanned(report, rows::name), quote);
     REJECT: Row<Manner> = row(key("reject", "reset, drop or protocol", "\"drop\"")
         .at(Table::Rule, ALL, "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
@@ -46,11 +46,11 @@ rows! { RULE;
         ports, ports_text);
     NETWORK: Row<Network> = row(both(key("network", "tcp or udp", "\"udp\""), "both", "kind of traffic"),
         |field, report| field.choice(report, Network::ALL), |network| chosen(Network::ALL, network));
-    INBOUND: List<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "where the request came in"),
+    INBOUND: List<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "inbound of the request"),
         |field, report| field.list(report, MAX_VALUES, tag));
-    USER: List<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "who the client is"),
+    USER: List<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "user of the client"),
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, 255)));
-    PROTOCOL: List<Box<str>> = list(both(key("protocol", "name of a protocol, or a list", "\"tls\""), "any", "what the client speaks to the target, as far as it is known"),
+    PROTOCOL: List<Box<str>> = list(both(key("protocol", "name of a protocol, or a list", "\"tls\""), "any", "protocol that the client speaks to the target, as far as it is known"),
         |field, report| field.list(report, MAX_VALUES, protocol));
     RESOLVE: Row<bool> = flag(both(key("resolve", "true or false", "false"), "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"));
     AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), Table::RulePart, MAX_VALUES);
