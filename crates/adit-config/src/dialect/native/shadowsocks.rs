@@ -109,7 +109,7 @@ fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<Shado
     }
 }
 
-fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
+pub(super) fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
     let program = fields.parsed(report, "plugin", |text| text_of(text, MAX_PLUGIN));
     let options = fields.parsed(report, "plugin-options", |text| text_of(text, MAX_PLUGIN));
     let args = fields.list(report, "plugin-arguments", MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN));

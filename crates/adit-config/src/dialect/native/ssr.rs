@@ -28,7 +28,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let obfs = fields.parsed(report, "ssr-obfs", |text| named(text, Obfs::parse_server));
     let (obfs, obfs_compatible) = obfs.map_or((Obfs::Plain, false), |found| found.value);
     let obfs_param = parameter(fields, report);
-    let users = users(fields, report, protocol);
+    let users = users(fields, report, protocol, password.as_ref());
     let max_clients = fields.integer(report, "max-clients", 1..=MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
@@ -47,6 +47,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
         redirect,
+        plugin: super::shadowsocks::plugin(fields, report),
         ..server
     };
     checked(server, SsrServer::check, "ssr-protocol", fields, report)
@@ -83,7 +84,8 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
     let client = SsrClient::new(server?.value, method?, password?, protocol);
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
-    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, ..client };
+    let plugin = super::shadowsocks::plugin(fields, report);
+    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, plugin, ..client };
     let is_parameter = !matches!(client.check(), Err(SsrError::Deflate));
     let key = if is_parameter { "ssr-obfs-param" } else { "ssr-protocol" };
     checked(client, SsrClient::check, key, fields, report)
@@ -117,10 +119,22 @@ fn key_interval(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u64>
     Some(seconds.max(1))
 }
 
-fn users(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -> Option<SsrUsers> {
+fn users(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    protocol: Protocol,
+    password: Option<&Secret>,
+) -> Option<SsrUsers> {
     let is_wanted = fields.has("users") && !fields.is_empty_list("users");
     let at = fields.place("users");
     let raw = read_users(fields, report, "ssr", |text| text_of(text, MAX_CREDENTIAL));
+    if let [RawUser { id: None, password: own, .. }] = &*raw {
+        if password.is_some_and(|password| password != own) {
+            let problem = Problem::new("a user without id has the password of the port");
+            report.error(&at, fields.path("users"), problem.hint("write that one, or give the user an id"));
+        }
+        return raw.into_iter().next().map(|user| SsrUsers::common(user.into_user()));
+    }
     let users: Vec<(u32, User)> =
         raw.into_iter().filter_map(|user: RawUser| Some((user.id?, user.into_user()))).collect();
     if is_wanted && users.is_empty() {
@@ -175,7 +189,12 @@ pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
         write::user_limits(&mut user, *limits);
         user + " }"
     });
-    let users: Vec<String> = users.collect();
+    let owner = server.users.owner().map(|User { name, key, limits }| {
+        let mut user = format!("{{ name = {}, password = {}", quote(name), quote(key.expose()));
+        write::user_limits(&mut user, *limits);
+        user + " }"
+    });
+    let users: Vec<String> = users.chain(owner).collect();
     if !users.is_empty() {
         out.raw("users", format!("[{}]", users.join(", ")));
     }
@@ -184,6 +203,9 @@ pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
     out.choice("network", write::TRANSPORTS, &server.transports);
     if !server.redirect.is_empty() {
         out.texts("redirect", server.redirect.iter().map(ToString::to_string));
+    }
+    if let Some(plugin) = &server.plugin {
+        out.plugin(plugin);
     }
 }
 
@@ -202,6 +224,9 @@ pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
     }
     interval(out, client.key_interval_s);
     out.choice("network", write::TRANSPORTS, &client.transports);
+    if let Some(plugin) = &client.plugin {
+        out.plugin(plugin);
+    }
 }
 
 #[cfg(test)]
@@ -256,6 +281,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_may_belong_to_one_user_and_to_a_plugin() {
+        let text = FILE.replace("id = 1001, password = \"wonder\"", "password = \"outer\"").replace(
+            "mode = \"tcp-and-udp\"",
+            "network = \"tcp-and-udp\"\nplugin = \"carrier\"\nplugin-options = \"a=b\"",
+        );
+        let config = load(&text).unwrap();
+        let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
+        assert_eq!(server.users.owner().map(|user| &*user.name), Some("alice"));
+        assert!(server.users.ids().is_empty());
+        let plugin = config.inbounds[0].plugin().unwrap();
+        assert_eq!((&*plugin.program, plugin.transports), ("carrier", crate::model::Transports::Tcp));
+        assert_eq!(load(&to_toml(&config)).unwrap(), config);
+    }
+
+    #[test]
     fn slips_are_named() {
         for (right, wrong, problem) in [
             ("auth_chain_f", "auth_simple", "every program has removed it"),
@@ -264,7 +304,12 @@ mod tests {
             ("auth_chain_f", "auth_sha1_v4_compatible", "unknown protocol"),
             ("aes-256-ctr", "aes-256-gcm", "unknown method"),
             ("http_simple_compatible", "go_quiet_compatible", "unknown obfs"),
-            ("id = 1001, password", "password", "missing"),
+            ("id = 1001, password", "password", "has the password of the port"),
+            (
+                "[{ name = \"alice\", id = 1001",
+                "[{ name = \"b\", password = \"outer\" }, { name = \"alice\", id = 1001",
+                "missing",
+            ),
             ("user-key = \"wonder\"", "", "belong together"),
             ("*:8388#www", "(#www", "bad regular expression"),
             ("key-interval = \"1h\"", "key-interval = \"1ms\"", "at least one second"),

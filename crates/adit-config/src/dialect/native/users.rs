@@ -43,6 +43,7 @@ pub(super) fn read_users(
     let tables = field.tables(report, Table::User, MAX_USERS);
     let mut users: Vec<RawUser> = Vec::new();
     let mut seen = HashSet::new();
+    let is_alone = tables.len() == 1;
     for mut table in tables {
         let name = table.require(report, "name").and_then(|f| f.parsed(report, &user_name));
         let password = table
@@ -59,7 +60,7 @@ pub(super) fn read_users(
             _ => None,
         };
         let id = match protocol {
-            "ssr" => id(&mut table, report),
+            "ssr" => id(&mut table, report, is_alone),
             _ => None,
         };
         if let (Some(name), Some(password)) = (name, password) {
@@ -71,9 +72,9 @@ pub(super) fn read_users(
     users
 }
 
-/// The id of a user, which must be there.
-fn id(table: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
-    if !table.has("id") {
+/// The id of a user, which must be there unless the user is alone.
+fn id(table: &mut Fields<'_>, report: &mut Report<'_>, is_alone: bool) -> Option<u32> {
+    if !table.has("id") && !is_alone {
         let problem =
             Problem::new("missing").hint("the number before the colon of the client's protocol_param");
         report.error(&table.at, table.path("id"), problem);

@@ -258,7 +258,7 @@ impl Writer {
         }
     }
 
-    fn plugin(&mut self, plugin: &Plugin) {
+    pub(super) fn plugin(&mut self, plugin: &Plugin) {
         self.text("plugin", &plugin.program);
         if !plugin.options.is_empty() {
             self.text("plugin-options", &plugin.options);
