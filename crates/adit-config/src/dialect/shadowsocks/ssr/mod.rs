@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use self::file::Values;
 pub use self::flags::{Daemon, Flags, Invocation, flags, usage};
-pub use self::mudb::{Database, Row, Rows, Traffic, add_traffic};
+pub use self::mudb::{Database, MAX_LEN, Row, Rows, Traffic, add_traffic};
 use super::setup::Setup;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::Source;
@@ -85,9 +85,17 @@ pub type File<'a> = (&'a str, &'a str);
 
 /// Whether a file is a database of users (`mudb.json`): a list, where settings are an object.
 pub fn is_database(text: &str) -> bool {
-    let source = Source::new("", text);
-    let root = super::super::json::parse_first(&source, super::super::json::Grammar::Json5);
-    root.is_ok_and(|root| matches!(root.node, super::super::json::Node::Array(_)))
+    let mut rest = text.trim_start_matches('\u{feff}').trim_start();
+    loop {
+        let behind = if let Some(comment) = rest.strip_prefix("//") {
+            comment.split_once('\n')
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            comment.split_once("*/")
+        } else {
+            return rest.starts_with('[');
+        };
+        rest = behind.map_or("", |(_, behind)| behind).trim_start();
+    }
 }
 
 /// Puts flags and file together; with the file of a database and its text, users are those of the database.

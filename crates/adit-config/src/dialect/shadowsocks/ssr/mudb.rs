@@ -20,6 +20,10 @@ use crate::dialect::value::{MAX_CREDENTIAL, Problem, secret, text_of};
 use crate::model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
 use crate::source::Source;
 
+/// Longest text of a database, in bytes: room for [`MAX_ROWS`] rows.
+pub const MAX_LEN: usize = 16 << 20;
+/// Most values in it.
+const MAX_VALUES: usize = 500_000;
 /// Most rows.
 const MAX_ROWS: usize = 16_384;
 /// The name under which the accounts of all rows are kept.
@@ -92,8 +96,8 @@ impl Database {
     pub fn read(&self, text: &str) -> Result<(Rows, Diagnostics), Diagnostics> {
         let name = self.file();
         let source = Source::new(&name, text);
-        source.check_len()?;
-        let root = json::parse(&source, Grammar::Json5)?;
+        source.check_len_up_to(MAX_LEN)?;
+        let root = json::parse_up_to(&source, Grammar::Json5, MAX_VALUES)?;
         let mut report = Report::new(&source);
         let list = Field { path: String::new(), value: &root };
         let (mut rows, mut names, mut ports) = (Rows::new(), HashSet::new(), HashSet::new());
@@ -277,8 +281,8 @@ pub struct Traffic {
 /// What is wrong with the form of the text.
 pub fn add_traffic(file: &str, text: &str, traffic: &[Traffic]) -> Result<Zeroizing<String>, Diagnostics> {
     let source = Source::new(file, text);
-    source.check_len()?;
-    let root = json::parse(&source, Grammar::Json5)?;
+    source.check_len_up_to(MAX_LEN)?;
+    let root = json::parse_up_to(&source, Grammar::Json5, MAX_VALUES)?;
     let Node::Array(values) = &root.node else {
         let problem = format!("expected a list, found {}", root.node.kind());
         return Err(Diagnostic::error(&source.file, "", problem).into());

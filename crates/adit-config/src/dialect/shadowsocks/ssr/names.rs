@@ -38,15 +38,6 @@ impl Layers<'_> {
         self.get(key).is_some_and(|given| given.text() == "true")
     }
 
-    pub(super) fn parsed<T>(
-        &self,
-        key: Key,
-        found: &mut Diagnostics,
-        parse: impl FnOnce(&str) -> Result<T, Problem>,
-    ) -> Option<T> {
-        self.get(key)?.parsed(found, parse)
-    }
-
     /// A text; nothing if it is empty.
     pub(super) fn text(&self, key: Key, found: &mut Diagnostics) -> Option<Box<str>> {
         let given = self.get(key).filter(|given| !given.text().is_empty())?;

@@ -383,7 +383,7 @@ fn check_all(text: &str) {
 
 #[test]
 fn databases_are_told_from_settings() {
-    assert!(is_database(MUDB) && is_database(" // x\n[]"));
+    assert!(is_database(MUDB) && is_database(" // x\n/* y */ []"));
     assert!(!is_database(SERVER) && !is_database("") && !is_database("x"));
 }
 
