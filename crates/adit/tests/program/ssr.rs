@@ -1,10 +1,8 @@
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
-
-use adit_testkit::unused_addr;
 
 use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip, signal, socks5};
 
@@ -13,6 +11,11 @@ fn stop(running: Running) -> String {
     let (status, log) = running.end();
     assert_eq!(status.code(), Some(0), "{log}");
     log
+}
+
+/// A port of 127.0.0.1 that nobody had a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A target that sends datagrams back.
@@ -72,6 +75,8 @@ fn is_served(local: SocketAddr, target: SocketAddr, len: usize) -> bool {
     use std::io::{Read as _, Write as _};
 
     let mut stream = socks5(local, "127.0.0.1", target.port());
+    // A server that does not know the client says nothing.
+    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     let sent = vec![9; len];
     let mut back = vec![0; len];
     stream.write_all(&sent).is_ok() && stream.read_exact(&mut back).is_ok() && back == sent
@@ -80,7 +85,7 @@ fn is_served(local: SocketAddr, target: SocketAddr, len: usize) -> bool {
 #[test]
 fn a_database_of_users_is_served_and_written() {
     let dir = Dir::new();
-    let (ann, bob) = (unused_addr().port(), unused_addr().port());
+    let (ann, bob) = (free_port(), free_port());
     dir.file("userapiconfig.py", "# Config\nUPDATE_TIME = 1\n");
     dir.file(
         "user-config.json",
@@ -156,7 +161,7 @@ fn a_database_of_users_is_served_and_written() {
 #[test]
 fn users_by_id_on_a_shared_port() {
     let dir = Dir::new();
-    let (shared, ann) = (unused_addr().port(), unused_addr().port());
+    let (shared, ann) = (free_port(), free_port());
     dir.file(
         "user-config.json",
         "{\"server\": \"127.0.0.1\", \"forbidden_ip\": \"\", \"method\": \"aes-256-ctr\"}",
@@ -188,7 +193,7 @@ fn users_by_id_on_a_shared_port() {
 #[test]
 fn the_python_servers_file_with_ports() {
     let dir = Dir::new();
-    let (one, two) = (unused_addr().port(), unused_addr().port());
+    let (one, two) = (free_port(), free_port());
     let text = format!(
         "{{\"server\": \"127.0.0.1\", \"method\": \"aes-128-ctr\", \"protocol\": \"auth_sha1_v4\",\n\
          // Ports.\n\"port_password\": {{\"{one}\": \"hunter2\", \"{two}\": [\"hunter3\", \"tls1.2_ticket_auth\", \"auth_aes128_sha1\"]}},\n\
@@ -223,6 +228,13 @@ fn the_python_servers_file_with_ports() {
     assert!(!log.contains("hunter"), "{log}");
 }
 
+/// Where an inbound listens; plugins write lines of their own between those of the program.
+fn address_of(running: &Running, inbound: &str) -> SocketAddr {
+    let line = running.line(inbound);
+    let rest = line.split_once("address=").unwrap_or_else(|| panic!("{line}")).1;
+    rest.split(' ').next().unwrap_or_default().parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
 /// A SIP003 plugin: adit itself, as a tunnel between the addresses of the environment.
 fn plugin(dir: &Dir) -> String {
     let text = format!(
@@ -243,7 +255,7 @@ fn plugin(dir: &Dir) -> String {
 fn plugins_beneath_the_obfs_at_both_ends() {
     let dir = Dir::new();
     let plugin = plugin(&dir);
-    let port = unused_addr().port().to_string();
+    let port = free_port().to_string();
     let common = [
         "-p",
         &port,
@@ -263,14 +275,14 @@ fn plugins_beneath_the_obfs_at_both_ends() {
     server.line("listening");
     let local = ["ssr-local", "-s", "127.0.0.1", "-l", "0", "-u", "--plugin-opts", "client"];
     let local = Running::start(dir.adit(&[&local[..], &common].concat()));
-    let (address, target) = (local.address(), echo());
+    let (address, target) = (address_of(&local, "inbound=local"), echo());
     // Plugins need a moment to listen.
     wait_until("bytes pass both plugins", || is_served(address, target, 10));
     round_trip(&mut socks5(address, "127.0.0.1", target.port()), 300_000);
     let udp_target = udp_echo().to_string();
     let tunnel = ["ssr-tunnel", "-s", "127.0.0.1", "-l", "0", "-U", "-L", &udp_target];
     let tunnel = Running::start(dir.adit(&[&tunnel[..], &common].concat()));
-    datagrams_come_back(tunnel.address(), 500);
+    datagrams_come_back(address_of(&tunnel, "inbound=tunnel"), 500);
     let started = std::fs::read_to_string(dir.path().join("plugins")).unwrap();
     let mut started: Vec<&str> = started.lines().collect();
     started.sort_unstable();
@@ -283,7 +295,7 @@ fn plugins_beneath_the_obfs_at_both_ends() {
 #[test]
 fn start_stop_and_restart() {
     let dir = Dir::new();
-    let port = unused_addr().port().to_string();
+    let port = free_port().to_string();
     let line = |word: &str| {
         let args = [
             "ssr-server",
