@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Print a server for its clients: lines, files, a link, a QR code
     Share(ShareArgs),
-    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell:// and ss:// links) into adit.toml
+    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell://, ss:// and ssr:// links, subscriptions) into adit.toml
     ///
     /// Prints to standard output. A setting that adit does not have is an error that names the field.
     Import(ImportArgs),

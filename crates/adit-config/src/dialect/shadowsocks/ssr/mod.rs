@@ -27,7 +27,7 @@ mod file;
 mod flags;
 pub mod link;
 mod mudb;
-mod names;
+pub(in crate::dialect) mod names;
 mod server;
 mod translate;
 

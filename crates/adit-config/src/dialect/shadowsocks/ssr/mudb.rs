@@ -102,11 +102,12 @@ impl Database {
         let list = Field { path: String::new(), value: &root };
         let (mut rows, mut names, mut ports) = (Rows::new(), HashSet::new(), HashSet::new());
         for entry in list.list(&mut report, MAX_ROWS) {
-            let Some(mut row) = row(&mut report, &entry) else { continue };
-            if !ports.insert(row.port) {
+            // A row has its port even if nothing else of it can be used: traffic is written into the first one of a port.
+            if port_of(&entry.value.node).is_some_and(|port| !ports.insert(port)) {
                 entry.error(&mut report, Problem::new("its port is that of an earlier row"));
                 continue;
             }
+            let Some(mut row) = row(&mut report, &entry) else { continue };
             if !names.insert(row.name.clone()) {
                 row.name = format!("{}-{}", row.name, row.port).into();
                 names.insert(row.name.clone());
@@ -256,6 +257,12 @@ fn number_of<'v>(members: &'v [Member], key: &str) -> Option<&'v Value> {
     (value.node != Node::Null).then_some(value)
 }
 
+/// The port of a row.
+fn port_of(row: &Node) -> Option<u16> {
+    let Node::Object(members) = row else { return None };
+    number_of(members, "port").and_then(whole_of).and_then(|port| u16::try_from(port).ok())
+}
+
 fn whole_of(value: &Value) -> Option<u64> {
     match &value.node {
         Node::Number(number) => whole(number),
@@ -291,8 +298,7 @@ pub fn add_traffic(file: &str, text: &str, traffic: &[Traffic]) -> Result<Zeroiz
     let mut seen = HashSet::new();
     for value in values.iter().take(MAX_ROWS) {
         let Node::Object(members) = &value.node else { continue };
-        let port = number_of(members, "port").and_then(whole_of).and_then(|port| u16::try_from(port).ok());
-        let Some(port) = port.filter(|port| seen.insert(*port)) else { continue };
+        let Some(port) = port_of(&value.node).filter(|port| seen.insert(*port)) else { continue };
         let Some(of_row) = traffic.iter().find(|traffic| traffic.port == port) else { continue };
         for (key, bytes) in [("u", of_row.up), ("d", of_row.down)] {
             if bytes > 0 {

@@ -78,16 +78,16 @@ fn unknown<'n>(error: &NameError, known: impl Iterator<Item = &'n str>) -> Probl
     }
 }
 
-pub(super) fn method(text: &str) -> Result<Method, Problem> {
+pub(in crate::dialect) fn method(text: &str) -> Result<Method, Problem> {
     short(text)?.parse().map_err(|error| unknown(&error, Method::all().map(Method::name)))
 }
 
-pub(super) fn protocol(text: &str) -> Result<(Protocol, bool), Problem> {
+pub(in crate::dialect) fn protocol(text: &str) -> Result<(Protocol, bool), Problem> {
     let parsed = Protocol::parse_server(short(text)?);
     parsed.map_err(|error| unknown(&error, Protocol::all().map(Protocol::name)))
 }
 
-pub(super) fn obfs(text: &str) -> Result<(Obfs, bool), Problem> {
+pub(in crate::dialect) fn obfs(text: &str) -> Result<(Obfs, bool), Problem> {
     Obfs::parse_server(short(text)?).map_err(|error| unknown(&error, Obfs::all().map(Obfs::name)))
 }
 

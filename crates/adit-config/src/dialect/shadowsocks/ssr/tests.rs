@@ -377,6 +377,14 @@ fn traffic_is_written_into_the_text_as_it_is() {
     check_all(MUDB);
 }
 
+#[test]
+fn traffic_goes_to_the_row_that_was_read() {
+    // The first row of the port cannot be used, so neither is the second.
+    check_all(
+        "[{\"port\": 1, \"passwd\": \"x\", \"u\": \"many\"}, {\"port\": 1, \"passwd\": \"x\", \"transfer_enable\": 9}]",
+    );
+}
+
 fn check_all(text: &str) {
     fuzz_ssr(text.as_bytes());
 }
