@@ -140,7 +140,7 @@ impl Factory for Arc<SsrServerShared> {
     fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
         let model::InboundProtocol::Ssr(server) = &inbound.protocol else { return Ok(None) };
         let renewed = SsrServerShared::with_memory(server, accounts.clone(), self.memory.clone())?;
-        Ok(Some(Arc::new(Arc::new(renewed))))
+        Ok(Some(Arc::new(Self::new(renewed))))
     }
 }
 

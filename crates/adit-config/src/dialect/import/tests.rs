@@ -265,7 +265,7 @@ fn subscriptions_mix_links() {
     let loaded = parse(None, "subscription", &wrap(&lines)).unwrap();
     let shown: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
     assert_eq!(shown, ["one", "two"]);
-    assert!(matches!(loaded.config.outbounds[0].protocol, crate::model::OutboundProtocol::Ssr(_)));
+    assert!(matches!(loaded.config.outbounds[0].protocol, OutboundProtocol::Ssr(_)));
     let plain = parse(None, "links", &lines["MAX=2\r\n".len()..]).unwrap();
     assert_eq!(plain.config, loaded.config);
     let broken = format!("{lines}{}", of_ssr("h:0:origin:none:plain:aHVudGVyMg"));
@@ -280,12 +280,10 @@ fn entries_of_type_ssr() {
     const ENTRY: &str = "proxies:\n- {name: n, type: ssr, server: h.example, port: 443, cipher: chacha20-ietf, password: p,\n  \
         obfs: tls1.2_ticket_auth, obfs-param: domain.tld, protocol: auth_aes128_sha1, protocol-param: \"1002:key\", udp: true}\n";
     let loaded = parse(None, "clash.yaml", ENTRY).unwrap();
-    let crate::model::OutboundProtocol::Ssr(client) = &loaded.config.outbounds[0].protocol else {
-        panic!("a client")
-    };
+    let OutboundProtocol::Ssr(client) = &loaded.config.outbounds[0].protocol else { panic!("a client") };
     assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1002, "key")));
     assert_eq!((client.obfs.name(), &*client.obfs_param), ("tls1.2_ticket_auth", "domain.tld"));
-    assert_eq!(client.transports, crate::model::Transports::Both);
+    assert_eq!(client.transports, Transports::Both);
     for (right, wrong, problem) in [
         ("chacha20-ietf", "aes-256-gcm", "unknown method: aes-256-gcm"),
         ("auth_aes128_sha1", "auth_simple", "every program has removed it"),

@@ -198,9 +198,10 @@ mod tests {
         assert_eq!(&*server.name, "old ann");
         for form in [Form::Mihomo, Form::Shadowrocket, Form::Adit] {
             let text = share_ssr(form, server).unwrap().text;
-            let config = match form {
-                Form::Adit => native::parse("adit.toml", &text).unwrap().config,
-                _ => import::parse(None, "shared", &text).unwrap_or_else(|found| panic!("{found}")).config,
+            let config = if form == Form::Adit {
+                native::parse("adit.toml", &text).unwrap().config
+            } else {
+                import::parse(None, "shared", &text).unwrap_or_else(|found| panic!("{found}")).config
             };
             let outbound = &config.outbounds[0];
             assert_eq!(outbound.protocol, OutboundProtocol::Ssr(server.client.clone()), "{form}: {text}");

@@ -188,7 +188,17 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
                     }
                 });
             }
-            _ => flags.take(program, &file, item),
+            Flag::Config
+            | Flag::PidFile
+            | Flag::PidFileAlone
+            | Flag::Interface
+            | Flag::Verbose
+            | Flag::Quiet
+            | Flag::OneTimeAuth
+            | Flag::Udp
+            | Flag::UdpOnly
+            | Flag::Idle(_)
+            | Flag::Key(_) => flags.take(program, &file, item),
         }
     }
     if let Some(wrong) = wrong {

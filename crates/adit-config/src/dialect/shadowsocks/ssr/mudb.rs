@@ -218,11 +218,9 @@ fn row(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Row> {
     let name = layers.get(Key::Name).and_then(|given| text_of(given.text(), MAX_CREDENTIAL - 8).ok());
     let name = name.unwrap_or_else(|| format!("port-{port}").into());
     // A number that cannot be read makes the whole row unusable: it could be a quota.
-    let has = |key: &str| match &entry.value.node {
-        Node::Object(members) => number_of(members, key).is_some_and(|value| whole_of(value).is_none()),
-        _ => false,
-    };
-    if ["u", "d", "transfer_enable"].iter().any(|key| has(key)) {
+    let Node::Object(members) = &entry.value.node else { return None };
+    let is_wrong = |key: &&str| number_of(members, key).is_some_and(|value| whole_of(value).is_none());
+    if ["u", "d", "transfer_enable"].iter().any(is_wrong) {
         return None;
     }
     Some(Row {

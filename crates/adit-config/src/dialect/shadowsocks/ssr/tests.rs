@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::native::to_toml;
 use crate::dialect::shadowsocks::setup::Control;
-use crate::model::{Config, InboundProtocol, OutboundProtocol, SsrClient, SsrServer, Transports};
+use crate::model::{Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer, Transports};
 
 fn flags_of(program: Program, line: &str) -> Flags {
     match flags(program, line.split_whitespace().map(OsString::from)) {
@@ -21,21 +21,23 @@ fn setup(program: Program, line: &str, text: &str) -> Result<Setup, String> {
 }
 
 fn clients(config: &Config) -> Vec<&SsrClient> {
-    let client = |outbound: &'_ crate::model::Outbound| matches!(outbound.protocol, OutboundProtocol::Ssr(_));
-    let all = config.outbounds.iter().filter(|outbound| client(outbound));
-    all.map(|outbound| match &outbound.protocol {
-        OutboundProtocol::Ssr(client) => client,
-        _ => unreachable!("they are filtered"),
-    })
-    .collect()
+    let mut all = Vec::new();
+    for outbound in &config.outbounds {
+        if let OutboundProtocol::Ssr(client) = &outbound.protocol {
+            all.push(client);
+        }
+    }
+    all
 }
 
-fn servers(config: &Config) -> Vec<(&crate::model::Inbound, &SsrServer)> {
-    let server = |inbound| match inbound {
-        &crate::model::Inbound { protocol: InboundProtocol::Ssr(ref server), .. } => Some((inbound, server)),
-        _ => None,
-    };
-    config.inbounds.iter().filter_map(server).collect()
+fn servers(config: &Config) -> Vec<(&Inbound, &SsrServer)> {
+    let mut all = Vec::new();
+    for inbound in &config.inbounds {
+        if let InboundProtocol::Ssr(server) = &inbound.protocol {
+            all.push((inbound, server));
+        }
+    }
+    all
 }
 
 const FORK: &str = r#"{
@@ -163,7 +165,7 @@ fn command_lines() {
     assert!(matches!(of(Program::Server, "--version"), Ok(Invocation::Version)));
     assert!(matches!(of(Program::Local, "-V"), Ok(Invocation::Version)));
     assert_eq!(flags_of(Program::Server, "-d stop").daemon, Some(Daemon::Stop));
-    assert_eq!(flags_of(Program::Server, "-d stop").pid_file(), Path::new(super::flags::PID_FILE));
+    assert_eq!(flags_of(Program::Server, "-d stop").pid_file(), Path::new(flags::PID_FILE));
     assert!(flags_of(Program::Server, "").is_bare);
     for (program, line, problem) in [
         (Program::Server, "-l 1", "no such flag"),
