@@ -49,8 +49,8 @@ pub(super) fn start(database: Database, config: &Config, running: &Running) -> a
 
 /// `UPDATE_TIME = 60` of a file in Python: whole seconds, at least 1.
 fn update_time(text: &str) -> Option<Duration> {
-    let lines = text.lines().filter_map(|line| line.split('#').next()?.split_once('='));
-    let (_, value) = lines.filter(|(name, _)| name.trim() == "UPDATE_TIME").next_back()?;
+    let mut lines = text.lines().filter_map(|line| line.split('#').next()?.split_once('='));
+    let (_, value) = lines.rfind(|(name, _)| name.trim() == "UPDATE_TIME")?;
     value.trim().parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }
 
