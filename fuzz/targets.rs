@@ -37,6 +37,8 @@ pub(crate) const TARGETS: &[Target] = &[
     ("shadowsocks_acl", adit_config::dialect::shadowsocks::acl::fuzz_acl),
     ("shadowsocks_libev", adit_config::dialect::shadowsocks::libev::fuzz_libev),
     ("shadowsocks_link", adit_config::dialect::shadowsocks::sip002::fuzz_link),
+    ("shadowsocks_ssr", adit_config::dialect::shadowsocks::ssr::fuzz_ssr),
+    ("shadowsocks_ssr_link", adit_config::dialect::shadowsocks::ssr::link::fuzz_link),
     ("shadowsocks_list", adit_config::dialect::shadowsocks::sip008::fuzz_sip008),
     ("shadowsocks_manager", adit_config::dialect::shadowsocks::manager::fuzz_manager),
     ("shadowsocks_packets", adit_proto::shadowsocks::fuzz::fuzz_packets),

@@ -35,6 +35,6 @@ pub use api::unix::ask_status;
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
 pub use dns::{fuzz_dns_reply, resolver};
 pub use engine::{
-    ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
+    Applier, ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };
 pub use user::{StateError, state_file_name};

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
 use adit_config::dialect::opensnell::Program;
-use adit_config::dialect::shadowsocks::{libev, rust};
+use adit_config::dialect::shadowsocks::{libev, rust, ssr};
 
 /// The main function of a program, given its arguments.
 type Main = fn(Vec<OsString>) -> ExitCode;
@@ -39,6 +39,11 @@ const NAMES: &[(&str, Main)] = &[
     ("ssmanager", |args| shadowsocks::rust::main(rust::Program::Manager, args)),
     ("ssservice", shadowsocks::rust::service),
     ("ssurl", shadowsocks::url::main),
+    ("ssr-local", |args| shadowsocks::ssr::main(ssr::Program::Local, args)),
+    ("ssr-tunnel", |args| shadowsocks::ssr::main(ssr::Program::Tunnel, args)),
+    ("ssr-redir", |args| shadowsocks::ssr::main(ssr::Program::Redir, args)),
+    ("ssr-server", |args| shadowsocks::ssr::main(ssr::Program::Server, args)),
+    ("server.py", |args| shadowsocks::ssr::main(ssr::Program::Server, args)),
     ("kcptun-client", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Debian }, args)),
     ("kcptun-server", |args| kcptun::main(Kcptun { side: Side::Server, release: Release::Debian }, args)),
     ("client_linux_amd64", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Last }, args)),

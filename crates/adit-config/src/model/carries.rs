@@ -1,7 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, SsrServer,
+    SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -34,10 +35,29 @@ impl Inbound {
 
     /// The plugin that listens in its place, for what it carries of that.
     pub fn plugin(&self) -> Option<Plugin> {
-        let InboundProtocol::Shadowsocks(server) = &self.protocol else { return None };
-        let ServerCover::Plugin(plugin) = &server.cover else { return None };
-        let transports = server.transports.common(plugin.transports)?;
+        let (plugin, transports) = match &self.protocol {
+            InboundProtocol::Shadowsocks(server) => {
+                let ServerCover::Plugin(plugin) = &server.cover else { return None };
+                (plugin, server.transports)
+            }
+            InboundProtocol::Ssr(server) => (server.plugin.as_ref()?, server.transports),
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Tunnel { .. } => {
+                return None;
+            }
+        };
+        let transports = transports.common(plugin.transports)?;
         Some(Plugin { transports, ..plugin.clone() })
+    }
+
+    /// The name under which the accounts of its users are kept.
+    pub fn accounts(&self) -> &Tag {
+        match &self.protocol {
+            InboundProtocol::Ssr(server) => server.accounts.as_ref().unwrap_or(&self.name),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Tunnel { .. } => &self.name,
+        }
     }
 
     /// Whether `other` differs in nothing but users, their keys and limits, and its outbound.
@@ -64,6 +84,11 @@ impl Inbound {
                 let has_users = !a.key.users().is_empty() && !b.key.users().is_empty();
                 (a.key == b.key || !has_hops && has_users && a.key.key() == b.key.key())
                     && (a.transports, &a.cover, a.replay) == (b.transports, &b.cover, b.replay)
+            }
+            (InboundProtocol::Ssr(a), InboundProtocol::Ssr(b)) => {
+                let rest = |server: &SsrServer| SsrServer { users: SsrUsers::default(), ..server.clone() };
+                // A port whose users have ids takes nobody else, so it is another port without them.
+                a.users.ids().is_empty() == b.users.ids().is_empty() && rest(a) == rest(b)
             }
             (a, b) => a == b,
         }

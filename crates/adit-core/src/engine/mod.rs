@@ -272,6 +272,20 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     }
 }
 
+/// Applies configurations, from any thread.
+#[derive(Debug, Clone)]
+pub struct Applier(Arc<Engine>);
+
+impl Applier {
+    /// As [`Running::apply`].
+    ///
+    /// # Errors
+    /// As [`Running::apply`]; also once the process is to end.
+    pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
+        self.0.apply(config)
+    }
+}
+
 /// A group that grows, from wherever its members are found.
 #[derive(Debug, Clone)]
 pub struct GroupHandle {
@@ -310,6 +324,11 @@ impl Running {
     /// connections that it had.
     pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
         self.engine.apply(config)
+    }
+
+    /// Somebody who may apply configurations from another thread.
+    pub fn applier(&self) -> Applier {
+        Applier(self.engine.clone())
     }
 
     /// The group of this name.

@@ -109,7 +109,7 @@ impl Shared {
     /// # Errors
     /// When a thread cannot be made.
     pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
@@ -130,7 +130,7 @@ impl Shared {
     /// # Errors
     /// When a thread cannot be made.
     pub(crate) fn renewed(&self, inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         match self.0.renewed(inbound, &accounts)? {
             Some(factory) => Ok(Self(factory)),
             None => Self::new(inbound, ledger),

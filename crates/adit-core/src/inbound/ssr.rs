@@ -42,14 +42,21 @@ use crate::user::{Accounts, Lease};
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
 
+/// Connections that are refused when they come again.
+#[derive(Debug, Clone)]
+struct Memory {
+    clients: Arc<Clients>,
+    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
+    ivs: Arc<SaltFilter>,
+}
+
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrServerShared {
     key: Key,
     protocol: protocol::ServerConfig,
     obfs: FrontConfig,
-    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
-    ivs: SaltFilter,
+    memory: Memory,
     /// Ids of the users, in the order of the accounts.
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
@@ -64,10 +71,15 @@ impl SsrServerShared {
     /// # Errors
     /// When the configuration asks for something that cannot be served.
     pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
+        let memory = Memory { clients: Arc::new(Clients::new(config.max_clients)), ivs: Arc::default() };
+        Self::with_memory(config, accounts, memory)
+    }
+
+    fn with_memory(config: &model::SsrServer, accounts: Accounts, memory: Memory) -> io::Result<Self> {
         config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
-        let clients = Arc::new(Clients::new(config.max_clients));
+        let clients = memory.clients.clone();
         let mut protocol =
             protocol::ServerConfig::new(config.protocol, &key, clients, config.obfs.overhead())
                 .with_compatible(config.protocol_compatible)
@@ -98,7 +110,7 @@ impl SsrServerShared {
             key,
             protocol,
             obfs,
-            ivs: SaltFilter::default(),
+            memory,
             index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             ids,
             accounts,
@@ -107,9 +119,12 @@ impl SsrServerShared {
         })
     }
 
-    /// The place of a user among the accounts.
-    fn user(&self, id: u32) -> Option<usize> {
-        self.index.get(&id).copied()
+    /// The place among the accounts of the user of this id, or of the one to whom the port belongs.
+    fn user(&self, id: Option<u32>) -> Option<usize> {
+        match id {
+            Some(id) if !self.ids.is_empty() => self.index.get(&id).copied(),
+            Some(_) | None => (self.ids.is_empty() && !self.accounts.is_empty()).then_some(0),
+        }
     }
 }
 
@@ -120,6 +135,12 @@ impl Factory for Arc<SsrServerShared> {
 
     fn accounts(&self) -> Accounts {
         self.accounts.clone()
+    }
+
+    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        let model::InboundProtocol::Ssr(server) = &inbound.protocol else { return Ok(None) };
+        let renewed = SsrServerShared::with_memory(server, accounts.clone(), self.memory.clone())?;
+        Ok(Some(Arc::new(Self::new(renewed))))
     }
 }
 
@@ -275,8 +296,8 @@ async fn admit(
         received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
     };
     let (user, is_authenticated) = match reader.state() {
-        State::Authenticated { user } => (user.and_then(|id| shared.user(id)), true),
-        State::Waiting | State::Unauthenticated | State::Refused(_) => (None, false),
+        State::Authenticated { user } => (shared.user(user), true),
+        State::Waiting | State::Unauthenticated | State::Refused(_) => (shared.user(None), false),
     };
     if !reader.is_fresh(shared) {
         return Err(refused(Cause::Refused(Reason::Replay)));
@@ -356,6 +377,6 @@ impl Reader {
         if remembers && shared.protocol.protocol() != VerifySha1 {
             return true;
         }
-        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.ivs.insert(iv))
+        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.memory.ivs.insert(iv))
     }
 }

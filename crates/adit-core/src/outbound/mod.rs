@@ -71,7 +71,8 @@ impl Shared {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksShared::start(name, dial, client, plugins)?))
             }
             model::OutboundProtocol::Ssr(client) => {
-                Arc::new(Arc::new(ssr::SsrShared::start(&outbound.dial, client)?))
+                let model::Outbound { name, dial, .. } = outbound;
+                Arc::new(Arc::new(ssr::SsrShared::start(name, dial, client, plugins)?))
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;

@@ -41,7 +41,11 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
         }
     }
     let fetched = setup.online.iter().any(|online| online.transports.udp());
-    fitter.datagrams(&mut setup.config, fetched, matches!(setup.control, Control::Manage(_)));
+    fitter.datagrams(
+        &mut setup.config,
+        fetched,
+        matches!(setup.control, Control::Manage(_) | Control::Users(_)),
+    );
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }

@@ -4,6 +4,7 @@
 //! traffic through than was meant, and one warning if its absence makes something slower or leaves it out.
 
 mod beside;
+mod database;
 mod fit;
 pub(crate) mod libev;
 mod manager;
@@ -11,6 +12,7 @@ mod online;
 mod process;
 mod report;
 pub(crate) mod rust;
+pub(crate) mod ssr;
 pub(crate) mod url;
 
 use std::mem::take;
@@ -76,6 +78,7 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
                 Some(report::start(statuses.family, address, running.meter(), interval)?)
             }
             Control::Manage(manager) => Some(manager::start(*manager, first, running.ports())?),
+            Control::Users(database) => Some(database::start(*database, &config, running)?),
         };
         let following = online.map(|(group, online)| follow(running, &group, online, &config));
         process::settle(program, &process, (control, following.transpose()?))

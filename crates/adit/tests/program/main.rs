@@ -18,6 +18,7 @@ mod run;
 mod secrets;
 mod shadowsocks;
 mod snell;
+mod ssr;
 mod support;
 mod units;
 mod users;

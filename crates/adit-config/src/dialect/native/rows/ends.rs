@@ -20,7 +20,7 @@ use crate::dialect::value::{
     target, text_of,
 };
 use crate::model::{
-    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, ReplayPolicy, Reply, SNELL_MODES, Secret, SnellMode,
+    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret, SnellMode,
     Transports,
 };
 
@@ -47,6 +47,8 @@ const MAX_ARGUMENTS: usize = 64;
 const MAX_PARAMETER: usize = 4096;
 /// Most clients, connections and addresses that a limit may allow.
 const MOST: usize = 1 << 20;
+/// Most fallback servers.
+const MAX_FALLBACKS: usize = 256;
 /// Longest address that is fetched to compare members, in bytes.
 const MAX_URL: usize = 1024;
 /// Most users of an inbound: a file of [`crate::source::MAX_LEN`] has place for as many.
@@ -160,20 +162,20 @@ rows! { ENDS;
         .at(Table::Inbound, SHADOWSOCKS, "refuse", "policy for recorded connections; 2022 methods always refuse them"),
         |field, report| field.choice(report, REPLAY), |replay| chosen(REPLAY, replay));
     PLUGIN: Row<Box<str>, str> = row(key("plugin", "program", "\"v2ray-plugin\"")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "SIP003 plugin that listens in the place of adit")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "SIP003 plugin that connects in the place of adit"),
+        .at(Table::Inbound, CIPHERED, "none", "SIP003 plugin that listens in the place of adit")
+        .at(Table::Outbound, CIPHERED, "none", "SIP003 plugin that connects in the place of adit"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PLUGIN)), quote);
     PLUGIN_OPTIONS: Row<Box<str>, str> = row(key("plugin-options", "text", "\"path=/ws\"")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "options of the plugin, as `key=value;flag`")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "options of the plugin, as `key=value;flag`"),
+        .at(Table::Inbound, CIPHERED, "none", "options of the plugin, as `key=value;flag`")
+        .at(Table::Outbound, CIPHERED, "none", "options of the plugin, as `key=value;flag`"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PLUGIN)), quote);
     PLUGIN_ARGUMENTS: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("plugin-arguments", "text, or a list", "[\"-x\", \"1\"]")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "arguments of the plugin")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "arguments of the plugin"),
+        .at(Table::Inbound, CIPHERED, "none", "arguments of the plugin")
+        .at(Table::Outbound, CIPHERED, "none", "arguments of the plugin"),
         |field, report| field.list(report, MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN)), all_quoted);
     PLUGIN_NETWORK: Row<Transports> = row(key("plugin-network", "tcp, udp or tcp-and-udp", "\"udp\"").formerly("plugin-mode")
-        .at(Table::Inbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both")
-        .at(Table::Outbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both"),
+        .at(Table::Inbound, CIPHERED, "tcp", "traffic through the plugin: streams, datagrams or both")
+        .at(Table::Outbound, CIPHERED, "tcp", "traffic through the plugin: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
 
     SERVER_PROTOCOL: Row<(Protocol, bool), (&'static str, bool)> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
@@ -195,6 +197,9 @@ rows! { ENDS;
     MAX_CLIENTS: Row<usize> = row(key("max-clients", "1 to 1048576", "3")
         .at(Table::Inbound, SSR, "64", "most client programs of one user at a time"),
         |field, report| field.number(report, 1..=MOST), ToString::to_string);
+    FALLBACK: Row<Vec<Spanned<Redirect>>, [Redirect]> = row(key("fallback", "host[:port] or pattern[:port]#host[:port], or a list", "\"127.0.0.1:8443\"")
+        .at(Table::Inbound, SSR, "none", "servers for streams of unauthenticated clients; the port is 80 unless given"),
+        |field, report| field.list(report, MAX_FALLBACKS, |text| text.parse::<Redirect>().map_err(|error| Problem::new(error.to_string()))), all_quoted);
     KEY_INTERVAL: Row<Duration> = span(key("key-interval", "duration, in whole seconds", "\"1h\"")
         .at(Table::Inbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree")
         .at(Table::Outbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"));
@@ -222,7 +227,7 @@ rows! { ENDS;
         .at(Table::User, ALL, "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
         |field, report| field.parsed(report, |text| secret(text, MAX_CREDENTIAL)), exposed);
     USER_ID: Row<u32> = row(key("id", "0 to 4294967295", "1002")
-        .at(Table::User, SSR, "required", "number of the user, the part of protocol_param before the colon"),
+        .at(Table::User, SSR, "required of more than one user", "number of the user, the part of protocol_param before the colon; without it the whole port belongs to the one user"),
         |field, report| field.number(report, 0..=u32::MAX as usize), ToString::to_string);
     QUOTA: Row<u64> = row(key("quota", "number of bytes with a unit, as 500GB or 10MiB", "\"500GB\"")
         .at(Table::User, ALL, "none", "ends the user's connections when so many bytes have passed, both ways together"),
