@@ -1,5 +1,7 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
+use adit_proto::wire::Target;
+
 use super::{
     Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, Transports,
 };
@@ -9,7 +11,9 @@ impl Inbound {
     pub fn transports(&self) -> Transports {
         match &self.protocol {
             // Associations of SOCKS have ports of their own.
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) => Transports::Tcp,
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
+                Transports::Tcp
+            }
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
@@ -22,6 +26,7 @@ impl Inbound {
             InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
             InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
@@ -38,6 +43,18 @@ impl Inbound {
         let ServerCover::Plugin(plugin) = &server.cover else { return None };
         let transports = server.transports.common(plugin.transports)?;
         Some(Plugin { transports, ..plugin.clone() })
+    }
+
+    /// The server that gets the connections of unauthenticated clients.
+    pub fn fallback(&self) -> Option<&Target> {
+        match &self.protocol {
+            InboundProtocol::Ssr(server) => server.fallback.as_ref(),
+            InboundProtocol::Obfs(server) => server.fallback.as_ref(),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Tunnel { .. } => None,
+        }
     }
 
     /// Whether `other` differs in nothing but users, their keys and limits, and its outbound.
@@ -74,7 +91,7 @@ impl Outbound {
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {
         match &self.protocol {
-            OutboundProtocol::Direct | OutboundProtocol::Snell(_) => true,
+            OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
             OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
@@ -90,7 +107,10 @@ impl Outbound {
             OutboundProtocol::Direct => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
             OutboundProtocol::Ssr(client) => client.transports.udp(),
-            OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Group(_) => false,
         }
     }
 }
@@ -112,6 +132,7 @@ impl Config {
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Obfs(_)
             | OutboundProtocol::Ssr(_) => outbound.sends_datagrams(),
         }
     }

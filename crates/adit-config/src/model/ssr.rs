@@ -35,6 +35,8 @@ pub struct SsrServer {
     pub key_interval_s: u64,
     /// What it serves.
     pub transports: Transports,
+    /// The server that gets the connections of unauthenticated clients, with every byte that they sent.
+    pub fallback: Option<Target>,
 }
 
 /// Protocols that cannot be carried.
@@ -65,6 +67,7 @@ impl SsrServer {
             max_clients: adit_proto::ssr::Clients::DEFAULT_MAX_ACTIVE,
             key_interval_s: protocol::DEFAULT_INTERVAL_S,
             transports: Transports::Both,
+            fallback: None,
         }
     }
 }

@@ -228,10 +228,11 @@ impl Site {
     }
 
     /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. It is made unless the configuration has one of that name.
+    /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name.
     fn put_direct(&self, config: &Config) {
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        if !has_lists || config.outbound(route::DIRECT).is_some() {
+        let has_fallback = config.inbounds.iter().any(|inbound| inbound.fallback().is_some());
+        if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
             return;
         }
         let is_leaf = |outbound: &&model::Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));

@@ -56,7 +56,7 @@ pub(super) fn draw_deadline() -> Duration {
 }
 
 /// Returns when the stranger has to make room.
-async fn evicted(ticket: &Ticket) {
+pub(super) async fn evicted(ticket: &Ticket) {
     poll_fn(|cx| if ticket.poll_evicted(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn leave_alone(
     }
 }
 
-fn count(refused: &Refused, refusal: &Refusal) {
+pub(super) fn count(refused: &Refused, refusal: &Refusal) {
     let counter = match refusal {
         Refusal::Throttled => &refused.authentication,
         Refusal::Gone => &refused.aborted,

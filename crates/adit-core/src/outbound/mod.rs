@@ -4,6 +4,7 @@ mod connector;
 mod direct;
 mod direct_packets;
 mod group;
+mod obfs;
 mod reject;
 mod shadowsocks;
 mod snell;
@@ -72,6 +73,9 @@ impl Shared {
             }
             model::OutboundProtocol::Ssr(client) => {
                 Arc::new(Arc::new(ssr::SsrShared::start(&outbound.dial, client)?))
+            }
+            model::OutboundProtocol::Obfs(client) => {
+                Arc::new(Arc::new(obfs::ObfsShared::start(&outbound.dial, client)?))
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;

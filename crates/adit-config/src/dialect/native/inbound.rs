@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write;
-use super::{carrier, name, pace, shadowsocks, snell, ssr, tcp};
+use super::{carrier, name, obfs, pace, shadowsocks, snell, ssr, tcp};
 use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
 use crate::model::{InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
@@ -27,6 +27,7 @@ enum Kind {
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Tunnel,
 }
 
@@ -37,6 +38,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
 ];
 
@@ -69,6 +71,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
+        Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
         Kind::Tunnel => {
             let target = fields.require(report, "target")?.parsed(report, value::target)?;
             let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();

@@ -159,16 +159,20 @@ const LOCAL: &[&str] = &["mixed", "socks", "http"];
 const USERS: &[&str] = &["mixed", "socks", "http", "snell", "shadowsocks", "ssr"];
 const SNELL: &[&str] = &["snell"];
 const SHADOWSOCKS: &[&str] = &["shadowsocks"];
-const DISGUISED: &[&str] = &["snell", "shadowsocks"];
+const DISGUISED: &[&str] = &["snell", "shadowsocks", "obfs"];
+const OBFS: &[&str] = &["obfs"];
+const FIXED: &[&str] = &["tunnel", "obfs"];
+const FALLING_BACK: &[&str] = &["ssr", "obfs"];
+const KEYED: &[&str] = &["shadowsocks", "ssr", "obfs"];
+const REMOTE: &[&str] = &["snell", "shadowsocks", "ssr", "obfs"];
 const SSR: &[&str] = &["ssr"];
 const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
 const NAMED: &[&str] = &["snell", "ssr"];
 const SERVERS: &[&str] = &["snell", "shadowsocks", "ssr"];
-const TUNNEL: &[&str] = &["tunnel"];
 const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs"];
 
 pub(super) const fn key(
     table: Table,
@@ -226,7 +230,7 @@ pub const KEYS: &[Key] = {
         key(DnsHost, "address", ALL, "address, or a list", "required", "its addresses"),
 
         key(Inbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs and status"),
-        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "required", "what is spoken on the port"),
+        key(Inbound, "protocol", ALL, "mixed, socks, http, snell, shadowsocks, ssr, obfs or tunnel", "required", "what is spoken on the port"),
         key(Inbound, "listen", ALL, "address:port, or a list", "required", "where to listen; `:port` is every address of the machine"),
         key(Inbound, "outbound", ALL, "name of an outbound", "the first outbound", "where its connections go"),
         key(Inbound, "tcp-fast-open", ALL, "true or false", "false", "accepts data in the first packet"),
@@ -242,11 +246,11 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
-        key(Inbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that clients must wear"),
+        key(Inbound, "obfs", DISGUISED, "off, http or tls; obfs: http, tls or go_quiet", "off; obfs: required", "disguise that clients must wear"),
         key(Inbound, "udp", SNELL, "true or false", "true", "serves datagrams over streams"),
         key(Inbound, "quic", SNELL, "true or false", "true", "takes QUIC on the UDP port of the same number"),
         key(Inbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
-        key(Inbound, "password", CIPHERED, "text; for 2022 methods base64", "required unless method is none", "what clients must know"),
+        key(Inbound, "password", KEYED, "text; for 2022 methods base64", "required unless method is none; obfs: for go_quiet alone", "what clients must know"),
         key(Inbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Inbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
         key(Inbound, "network", CARRYING, "tcp, udp or tcp-and-udp", "tcp", "what is served: streams, datagrams or both").formerly("mode"),
@@ -263,7 +267,8 @@ pub const KEYS: &[Key] = {
         key(Inbound, "pacing-mbps", SERVERS, "1 to 1000000 million bits/s", "none", "rate at which all connections of one client (IPv4 address, IPv6 /64) are sent to together"),
         key(Inbound, "brutal-mbps", SERVERS, "the same", "none", "the same whatever is lost, by the kernel module tcp-brutal; without it as pacing-mbps"),
         key(Inbound, "brutal-cwnd-gain", SERVERS, "5 to 80 tenths", "15", "window of brutal, by what the rate needs"),
-        key(Inbound, "target", TUNNEL, "host:port", "required", "where every connection goes"),
+        key(Inbound, "target", FIXED, "host:port", "required", "where every connection goes"),
+        key(Inbound, "fallback", FALLING_BACK, "host:port", "none: such a client is never answered", "server, such as a web server, that gets the connections of unauthenticated clients with every byte they sent"),
         key(Inbound, "carrier", ALL, "tcp or kcp", "tcp", "what connections come over; kcp: streams of sessions over datagrams"),
         key(Inbound, "carrier-key", ALL, "text", "required with kcp", "what both ends of the carrier know"),
         key(Inbound, "carrier-crypt", ALL, "name of a cipher", "aes-128-gcm", "the carrier's cipher"),
@@ -284,15 +289,17 @@ pub const KEYS: &[Key] = {
         key(User, "addresses", ALL, "1 to 1048576", "none", "most source addresses (IPv4 address, IPv6 /64) at a time"),
 
         key(Outbound, "name", ALL, "text of 1 to 64 characters", "the protocol", "name in logs, status and in `outbound` of inbounds"),
-        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr or group", "required", "how targets are reached"),
-        key(Outbound, "server", SERVERS, "host:port", "required", "the server"),
+        key(Outbound, "protocol", ALL, "direct, reject, snell, shadowsocks, ssr, obfs or group", "required", "how targets are reached"),
+        key(Outbound, "server", REMOTE, "host:port; obfs: also a list", "required", "the server; of a list each connection takes one at random"),
+        key(Outbound, "browser", OBFS, "chrome or firefox", "chrome", "go_quiet: whose client hello is sent"),
+        key(Outbound, "ticket-interval", OBFS, "duration, in whole seconds", "1h", "go_quiet: time in which connections show one session ticket"),
         key(Outbound, "psk", SNELL, "text", "required", "the pre-shared key of the server"),
         key(Outbound, "user-key", NAMED, "text of 1 to 255 bytes", "none", "snell: client id, by which a server tells users of one psk apart, `userkey` of sing-box; ssr: secret of the user"),
         key(Outbound, "user-id", SSR, "0 to 4294967295", "none", "number of the user, with user-key; together the protocol_param of other programs"),
-        key(Outbound, "obfs", DISGUISED, "off, http or tls", "off", "disguise that the server expects"),
-        key(Outbound, "obfs-host", DISGUISED, "host name", "host of server", "host that the disguise names"),
+        key(Outbound, "obfs", DISGUISED, "off, http or tls; obfs: http, tls, go_quiet, or name of an obfs of ShadowsocksR", "off; obfs: required", "disguise that the server expects"),
+        key(Outbound, "obfs-host", DISGUISED, "host name; obfs: also as ssr-obfs-param", "host of server", "host that the disguise names"),
         key(Outbound, "method", CIPHERED, "name of a method", "required", "the cipher"),
-        key(Outbound, "password", CIPHERED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none", "what the server expects"),
+        key(Outbound, "password", KEYED, "text; for 2022 methods base64, identities first, between colons", "required unless method is none; obfs: for go_quiet and tls1.2_*", "what the server expects"),
         key(Outbound, "key", SHADOWSOCKS, "base64", "none", "the key itself, in the place of password"),
         key(Outbound, "mode", SNELL, "default, unshaped or unsafe-raw", "default", "mode of version 6"),
         key(Outbound, "network", CIPHERED, "tcp, udp or tcp-and-udp", "tcp", "what the server is used for: streams, datagrams or both").formerly("mode"),

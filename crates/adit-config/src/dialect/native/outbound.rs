@@ -6,7 +6,7 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned, one_of};
 use super::users::MAX_CREDENTIAL;
-use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, ssr, tcp, write};
+use super::{carrier, group, name, obfs, obfs_server, pace, shadowsocks, snell as versions, ssr, tcp, write};
 use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
 use crate::model::{
     Dial, Egress, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient,
@@ -32,6 +32,7 @@ enum Kind {
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Group,
 }
 
@@ -41,6 +42,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("group", Kind::Group),
 ];
 
@@ -72,6 +74,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
             Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
             Kind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
+            Kind::Obfs => obfs::client(&mut fields, report).map(OutboundProtocol::Obfs),
             Kind::Group => {
                 let (group, members) = group::read(&mut fields, report);
                 raw.members = members;

@@ -6,6 +6,7 @@ use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
 use super::fields::{Fields, Report};
+use super::obfs::{fallback, write_fallback};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write::{self, Writer};
 use crate::dialect::value::{self, Problem, quote, secret, text_of};
@@ -30,6 +31,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let max_clients = fields.integer(report, "max-clients", 1..=MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+    let fallback = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -40,6 +42,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         max_clients: max_clients.unwrap_or(server.max_clients),
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
+        fallback,
         ..server
     };
     checked(server, SsrServer::check, "ssr-protocol", fields, report)
@@ -175,6 +178,7 @@ pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
     out.raw("max-clients", server.max_clients);
     interval(out, server.key_interval_s);
     out.choice("network", write::TRANSPORTS, &server.transports);
+    write_fallback(out, server.fallback.as_ref());
 }
 
 pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
@@ -210,6 +214,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
+        fallback = "web.example:80"
         mode = "tcp-and-udp"
         outbound = "far"
 

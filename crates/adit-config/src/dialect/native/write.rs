@@ -6,7 +6,7 @@ use super::bound::{self, Row};
 use super::carrier::VERSIONS;
 use super::keys::{self, Table};
 use super::outbound::FAMILIES;
-use super::{rule, ssr};
+use super::{obfs, rule, ssr};
 use adit_proto::wire::Target;
 
 use crate::dialect::value::{duration_text, quote, size_text};
@@ -103,6 +103,7 @@ pub(super) fn inbound_protocol(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
         InboundProtocol::Ssr(_) => "ssr",
+        InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -114,6 +115,7 @@ pub(super) fn outbound_protocol(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
         OutboundProtocol::Ssr(_) => "ssr",
+        OutboundProtocol::Obfs(_) => "obfs",
         OutboundProtocol::Group(_) => "group",
     }
 }
@@ -186,6 +188,7 @@ impl Writer {
             }
             InboundProtocol::Shadowsocks(server) => self.shadowsocks_server(server),
             InboundProtocol::Ssr(server) => ssr::write_server(self, server),
+            InboundProtocol::Obfs(server) => obfs::write_server(self, server),
             InboundProtocol::Tunnel { target, transports } => {
                 self.text("target", &target.to_string());
                 self.choice("network", TRANSPORTS, transports);
@@ -269,7 +272,7 @@ impl Writer {
         self.choice("plugin-network", TRANSPORTS, &plugin.transports);
     }
 
-    fn obfs_client(&mut self, obfs: &ObfsClient) {
+    pub(super) fn obfs_client(&mut self, obfs: &ObfsClient) {
         match obfs {
             ObfsClient::Off => self.text("obfs", "off"),
             ObfsClient::Http(host) => {
@@ -346,6 +349,7 @@ impl Writer {
             OutboundProtocol::Snell(client) => self.snell_client(client),
             OutboundProtocol::Shadowsocks(client) => self.shadowsocks_client(client),
             OutboundProtocol::Ssr(client) => ssr::write_client(self, client),
+            OutboundProtocol::Obfs(client) => obfs::write_client(self, client),
             OutboundProtocol::Group(group) => return self.group(group),
         }
         self.dial(&outbound.dial);
