@@ -154,3 +154,47 @@ async fn quiet(entry: &Entry, silence: Duration) {
         rt::sleep(left.max(TICK)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::conns::Conns;
+
+    fn ends_at_once(silence: Duration, touch: bool) -> bool {
+        let ends = async {
+            let conns = Rc::new(Conns::default());
+            let entry = conns.enter();
+            (0..60).for_each(|_| conns.sweep(None));
+            if touch {
+                entry.touch();
+            }
+            rt::timeout(Duration::from_millis(50), quiet(&entry, silence)).await.is_ok()
+        };
+        rt::Cores::block_on(ends).expect("an event loop")
+    }
+
+    #[test]
+    fn a_relay_ends_when_nothing_moves() {
+        assert!(ends_at_once(Duration::from_secs(60), false));
+        assert!(!ends_at_once(Duration::from_secs(61), false));
+        assert!(!ends_at_once(Duration::from_secs(60), true));
+    }
+
+    #[test]
+    fn clients_that_were_answered_go_nowhere() {
+        let server = Target::new(b"web.example", 80).expect("a target");
+        let begun = |server| {
+            let fallback = Fallback::new(server);
+            fallback.received.borrow_mut().push(1);
+            fallback
+        };
+        assert!(begun(Some(&server)).takes(&Refusal::Late) && !begun(None).takes(&Refusal::Late));
+        assert!(!begun(Some(&server)).takes(&Refusal::Evicted));
+        assert!(!Fallback::new(Some(&server)).takes(&Refusal::Late), "a client without a byte");
+        let answered = begun(Some(&server));
+        answered.close();
+        assert!(!answered.takes(&Refusal::Gone));
+    }
+}

@@ -284,6 +284,88 @@ fn an_ssr_server_has_a_fallback_too() {
 }
 
 #[test]
+fn obfs_of_shadowsocksr_under_a_shadowsocks_client() {
+    let dir = Dir::new();
+    let plugin = link(&dir, "ssr-local");
+    for (obfs, method) in [
+        ("http_simple", "aes-256-ctr"),
+        ("http_post", "aes-128-ctr"),
+        ("random_head", "chacha20-ietf"),
+        // Its proof is made with a key of 16 bytes.
+        ("tls1.2_ticket_auth", "aes-128-ctr"),
+    ] {
+        let text = format!(
+            "[[inbound]]\nprotocol = \"ssr\"\nlisten = \"127.0.0.1:0\"\nmethod = \"{method}\"\npassword = \"p\"\n\
+             ssr-obfs = \"{obfs}\"\n"
+        );
+        let file = dir.file("adit.toml", &text);
+        let server = Running::start(dir.adit(&["run", "-c", file.to_str().unwrap()]));
+        let (port, local, target) = (server.address().port().to_string(), unused(), echo());
+        let own = local.port().to_string();
+        let mut client =
+            dir.adit(&["ss-local", "-s", "127.0.0.1", "-p", &port, "-l", &own, "-k", "p", "-m", method]);
+        let options = format!("obfs={obfs};param=a.example;key=p");
+        client.args(["--plugin", plugin.to_str().unwrap(), "--plugin-opts", &options]);
+        let _client = Running::start(client);
+        connect(local);
+        for len in [1, 3000, 300_000] {
+            round_trip(&mut socks5(local, "127.0.0.1", target.port()), len);
+        }
+    }
+}
+
+#[test]
+fn a_hello_that_stops_reaches_the_web_server_in_time() {
+    let dir = Dir::new();
+    let (web, heard) = web(b"answer");
+    let remote = unused();
+    let options = format!("Key=secret;WebServerAddr={web}");
+    let _server = Running::start(with_ends(dir.adit(&["gq-server"]), echo(), remote, &options));
+    let silent = connect(remote);
+    let mut client = connect(remote);
+    let hello = browser_hello();
+    client.write_all(&hello[..100]).unwrap();
+    assert_eq!(hear(&heard, 100), hello[..100]);
+    client.write_all(&hello[100..]).unwrap();
+    assert_eq!(hear(&heard, hello.len() - 100), hello[100..]);
+    // Nothing is dialled for a client without a byte.
+    assert!(heard.recv_timeout(Duration::from_millis(200)).is_err());
+    drop(silent);
+}
+
+#[test]
+fn relayed_clients_make_room_like_all_unauthenticated_ones() {
+    let dir = Dir::new();
+    let (web, heard) = web(b"answer");
+    let text = format!(
+        "cores = 1\n[limits]\nunauthenticated-per-source = 2\n[[inbound]]\nprotocol = \"obfs\"\n\
+         listen = \"127.0.0.1:0\"\ntarget = \"127.0.0.1:1\"\nobfs = \"go_quiet\"\npassword = \"secret\"\n\
+         fallback = \"{web}\"\n"
+    );
+    let file = dir.file("adit.toml", &text);
+    let server = Running::start(dir.adit(&["run", "-c", file.to_str().unwrap()]));
+    let mut clients: Vec<TcpStream> = (0..3).map(|_| connect(server.address())).collect();
+    for client in &mut clients[1..] {
+        client.write_all(b"x").unwrap();
+        assert_eq!(hear(&heard, 1), b"x");
+    }
+    // The third one is the newest, the first one is gone.
+    assert!(!clients[0].read(&mut [0; 1]).is_ok_and(|len| len > 0));
+    let mut fourth = connect(server.address());
+    fourth.write_all(b"y").unwrap();
+    let (mut is_cut, mut is_there) = (false, false);
+    while !(is_cut && is_there) {
+        match &*heard.recv_timeout(PATIENCE).unwrap() {
+            b"" => is_cut = true,
+            bytes => is_there = bytes == b"y",
+        }
+    }
+    let mut rest = Vec::new();
+    clients[1].read_to_end(&mut rest).ok();
+    assert_eq!(rest, b"answer");
+}
+
+#[test]
 fn a_plugin_ends_with_its_parent() {
     let dir = Dir::new();
     let local = unused();
