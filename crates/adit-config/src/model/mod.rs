@@ -9,6 +9,7 @@ mod group;
 mod kcp;
 mod obfs;
 mod pace;
+mod redirect;
 pub mod rule;
 mod shadowsocks;
 mod snell;
@@ -36,6 +37,7 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
+pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,

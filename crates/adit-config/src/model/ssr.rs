@@ -8,7 +8,7 @@ use adit_proto::ssr::{Key, Method, Obfs, Protocol, obfs, protocol};
 use adit_proto::wire::{Rng, Target};
 use thiserror::Error;
 
-use super::{Secret, Transports, User};
+use super::{Redirect, Secret, Transports, User};
 
 /// A ShadowsocksR server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub struct SsrServer {
     pub key_interval_s: u64,
     /// What it serves.
     pub transports: Transports,
-    /// The server that gets the connections of unauthenticated clients, with every byte that they sent.
-    pub fallback: Option<Target>,
+    /// Fallback servers for streams of peers that do not authenticate; empty for none, where such peers are left alone.
+    pub redirect: Vec<Redirect>,
 }
 
 /// Protocols that cannot be carried.
@@ -67,7 +67,7 @@ impl SsrServer {
             max_clients: adit_proto::ssr::Clients::DEFAULT_MAX_ACTIVE,
             key_interval_s: protocol::DEFAULT_INTERVAL_S,
             transports: Transports::Both,
-            fallback: None,
+            redirect: Vec::new(),
         }
     }
 }

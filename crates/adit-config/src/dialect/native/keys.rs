@@ -260,6 +260,7 @@ pub const KEYS: &[Key] = {
         key(Inbound, "ssr-obfs-param", SSR, "text", "none", "http: hosts that are accepted; tls: seconds that a client's clock may be off"),
         key(Inbound, "max-clients", SSR, "1 to 1048576", "64", "most client programs of one user at a time"),
         key(Inbound, "key-interval", SSR, "duration, in whole seconds", "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"),
+        key(Inbound, "redirect", SSR, "host[:port] or pattern[:port]#host[:port], or a list", "none", "fallback servers for streams of peers that do not authenticate; the port is 80 unless given"),
         key(Inbound, "plugin", SHADOWSOCKS, "program", "none", "SIP003 plugin that listens in the place of adit"),
         key(Inbound, "plugin-options", SHADOWSOCKS, "text", "none", "options of the plugin, as `key=value;flag`"),
         key(Inbound, "plugin-arguments", SHADOWSOCKS, "text, or a list", "none", "arguments of the plugin"),

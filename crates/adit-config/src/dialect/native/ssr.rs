@@ -10,7 +10,7 @@ use super::obfs::{fallback, write_fallback};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write::{self, Writer};
 use crate::dialect::value::{self, Problem, quote, secret, text_of};
-use crate::model::{Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
+use crate::model::{Redirect, Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
@@ -18,6 +18,8 @@ const MAX_PASSWORD: usize = 4096;
 const MAX_PARAMETER: usize = 4096;
 /// Most clients of a user.
 const MAX_CLIENTS: usize = 1 << 20;
+/// Most fallback servers.
+const MAX_REDIRECTS: usize = 256;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrServer> {
     let method = method(fields, report);
@@ -31,7 +33,10 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let max_clients = fields.integer(report, "max-clients", 1..=MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
-    let fallback = fallback(fields, report);
+    let redirect = fields.list(report, "redirect", MAX_REDIRECTS, |text| {
+        text.parse::<Redirect>().map_err(|error| Problem::new(error.to_string()))
+    });
+    let redirect = redirect.unwrap_or_default().into_iter().map(|redirect| redirect.value).collect();
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -42,7 +47,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         max_clients: max_clients.unwrap_or(server.max_clients),
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
-        fallback,
+        redirect,
         ..server
     };
     checked(server, SsrServer::check, "ssr-protocol", fields, report)
@@ -178,7 +183,9 @@ pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
     out.raw("max-clients", server.max_clients);
     interval(out, server.key_interval_s);
     out.choice("network", write::TRANSPORTS, &server.transports);
-    write_fallback(out, server.fallback.as_ref());
+    if !server.redirect.is_empty() {
+        out.texts("redirect", server.redirect.iter().map(ToString::to_string));
+    }
 }
 
 pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
@@ -214,7 +221,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
-        fallback = "web.example:80"
+        redirect = ["*:8388#www.example:443", "www.example"]
         mode = "tcp-and-udp"
         outbound = "far"
 
@@ -241,6 +248,8 @@ mod tests {
         let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
         assert_eq!((server.users.ids(), server.max_clients), (&[1001][..], 3));
         assert!(server.obfs_compatible && !server.protocol_compatible);
+        let redirect: Vec<String> = server.redirect.iter().map(ToString::to_string).collect();
+        assert_eq!(redirect, ["*:8388#www.example:443", "www.example:80"]);
         let OutboundProtocol::Ssr(client) = &config.outbounds[0].protocol else { panic!("a client") };
         assert_eq!(client.key_interval_s, 3600);
         assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1001, "wonder")));
@@ -258,6 +267,7 @@ mod tests {
             ("http_simple_compatible", "go_quiet_compatible", "unknown obfs"),
             ("id = 1001, password", "password", "missing"),
             ("user-key = \"wonder\"", "", "belong together"),
+            ("*:8388#www", "(#www", "bad regular expression"),
             ("key-interval = \"1h\"", "key-interval = \"1ms\"", "at least one second"),
             ("auth_aes128_md5", "origin", "has no users"),
         ] {

@@ -140,7 +140,7 @@ impl Writer {
     }
 
     /// One text, or a list where there is another number of them.
-    fn texts(&mut self, key: &str, values: impl Iterator<Item = String>) {
+    pub(super) fn texts(&mut self, key: &str, values: impl Iterator<Item = String>) {
         let values: Vec<String> = values.map(|value| quote(&value)).collect();
         match &*values {
             [one] => self.raw(key, one),
