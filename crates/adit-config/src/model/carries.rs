@@ -1,9 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
-use adit_proto::wire::Target;
-
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
+    Transports,
 };
 
 impl Inbound {
@@ -45,15 +44,15 @@ impl Inbound {
         Some(Plugin { transports, ..plugin.clone() })
     }
 
-    /// The server that gets the connections of unauthenticated clients.
-    pub fn fallback(&self) -> Option<&Target> {
+    /// The servers that get the connections of unauthenticated clients.
+    pub fn fallback(&self) -> &[Redirect] {
         match &self.protocol {
-            InboundProtocol::Ssr(server) => server.fallback.as_ref(),
-            InboundProtocol::Obfs(server) => server.fallback.as_ref(),
+            InboundProtocol::Ssr(server) => &server.redirect,
+            InboundProtocol::Obfs(server) => &server.redirect,
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
-            | InboundProtocol::Tunnel { .. } => None,
+            | InboundProtocol::Tunnel { .. } => &[],
         }
     }
 

@@ -6,7 +6,7 @@ use adit_proto::ssr::{Key, Method, Obfs};
 use adit_proto::wire::{Rng, Target};
 use thiserror::Error;
 
-use super::{ObfsClient, ObfsServer, Secret};
+use super::{ObfsClient, ObfsServer, Redirect, Secret};
 
 /// A server side: takes the obfs off each stream and passes the stream to one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct ObfsInbound {
     pub target: Target,
     /// The obfs that clients use.
     pub layer: ObfsServerLayer,
-    /// The server that gets the connections of all other clients, with every byte that they sent.
-    pub fallback: Option<Target>,
+    /// Fallback servers: one of them gets the connection of each other client, with every byte that it sent. Empty for none.
+    pub redirect: Vec<Redirect>,
 }
 
 /// The obfs of a server side.

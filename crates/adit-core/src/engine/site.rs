@@ -231,7 +231,7 @@ impl Site {
     /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name.
     fn put_direct(&self, config: &Config) {
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        let has_fallback = config.inbounds.iter().any(|inbound| inbound.fallback().is_some());
+        let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
         if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
             return;
         }

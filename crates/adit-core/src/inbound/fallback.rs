@@ -9,13 +9,16 @@
 //! moved for the inbound's deadline. It goes nowhere once it has been answered: the fallback server could not go on there.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use adit_config::model::ObfsServer;
+use adit_config::model::{ObfsServer, Redirect, RedirectWhen};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::wire::Target;
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::Inbound;
 use super::stranger::{Refusal, count, evicted, leave_alone, receive};
@@ -29,9 +32,76 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a client that are kept; one that sends more without being refused goes nowhere.
 const MAX_KEPT: usize = 128 * 1024;
 
-/// The fallback server, if there is one, and what one client has sent so far.
+/// The fallback servers of an inbound.
+#[derive(Debug)]
+pub(super) struct Servers(Box<[Server]>);
+
+#[derive(Debug)]
+struct Server {
+    when: Option<When>,
+    target: Target,
+}
+
+/// What a client must have in common with a server.
+#[derive(Debug)]
+struct When {
+    /// For the client's first bytes.
+    pattern: Option<Regex>,
+    /// Of the listener.
+    port: Option<u16>,
+}
+
+impl Servers {
+    /// The servers of a list.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a pattern that is too large.
+    pub(super) fn new(list: &[Redirect]) -> io::Result<Self> {
+        let servers = list.iter().map(|Redirect { when, target }| {
+            let when = when.as_ref().map(When::new).transpose()?;
+            Ok(Server { when, target: target.clone() })
+        });
+        servers.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The server for a client that came to `port` and began with `first`, by the rules of [`Redirect`].
+    fn choose(&self, first: &[u8], peer: SocketAddr, port: u16) -> Option<&Target> {
+        let chosen = if self.0.first()?.when.is_some() {
+            let holds = |server: &&Server| server.when.as_ref().is_some_and(|when| when.holds(first, port));
+            self.0.iter().find(holds)
+        } else {
+            let all = || self.0.iter().filter(|server| server.when.is_none());
+            let same_port: Vec<&Server> = all().filter(|server| server.target.port == port).collect();
+            let candidates = if same_port.is_empty() { all().collect() } else { same_port };
+            let mut hasher = DefaultHasher::new();
+            (first, peer.ip()).hash(&mut hasher);
+            let count = u64::try_from(candidates.len()).unwrap_or(u64::MAX);
+            let at = usize::try_from(hasher.finish() % count).unwrap_or_default();
+            candidates.get(at).copied()
+        };
+        // Port 0 says that there is none.
+        chosen.map(|server| &server.target).filter(|target| target.port != 0)
+    }
+}
+
+impl When {
+    fn new(when: &RedirectWhen) -> io::Result<Self> {
+        let compile = |pattern: &str| {
+            let regex = RegexBuilder::new(&format!("^(?:{pattern})")).unicode(false).build();
+            regex.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+        };
+        Ok(Self { pattern: when.pattern.as_deref().map(compile).transpose()?, port: when.port })
+    }
+
+    fn holds(&self, first: &[u8], port: u16) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(first))
+            && self.port.is_none_or(|wanted| wanted == port)
+    }
+}
+
+/// The fallback servers, and what one client has sent so far.
 pub(super) struct Fallback<'a> {
-    server: Option<&'a Target>,
+    servers: &'a Servers,
     received: RefCell<Vec<u8>>,
     /// When the first byte came.
     since: Cell<Option<Instant>>,
@@ -49,8 +119,8 @@ pub(super) struct Refused {
 
 impl<'a> Fallback<'a> {
     /// For a client that has sent nothing.
-    pub(super) fn new(server: Option<&'a Target>) -> Self {
-        Self { server, received: RefCell::default(), since: Cell::new(None), is_closed: Cell::new(false) }
+    pub(super) fn new(servers: &'a Servers) -> Self {
+        Self { servers, received: RefCell::default(), since: Cell::new(None), is_closed: Cell::new(false) }
     }
 
     /// As [`receive`]. The bytes are kept if there is a fallback server.
@@ -60,7 +130,7 @@ impl<'a> Fallback<'a> {
         wire: &mut RecvBuf,
         longest: usize,
     ) -> Result<usize, Refusal> {
-        if self.server.is_none() || self.is_closed.get() {
+        if self.servers.0.is_empty() || self.is_closed.get() {
             return receive(stream, wire, longest).await;
         }
         let received = match self.since.get() {
@@ -97,7 +167,7 @@ impl<'a> Fallback<'a> {
             Refusal::Wire(_) | Refusal::Obfs(_) | Refusal::Throttled | Refusal::Gone | Refusal::Late => true,
             Refusal::Evicted => false,
         };
-        may_go && has_begun && !self.is_closed.get() && self.server.is_some()
+        may_go && has_begun && !self.is_closed.get()
     }
 
     /// Deals with a client that is refused: relays it to the fallback server, or does as every server.
@@ -109,7 +179,9 @@ impl<'a> Fallback<'a> {
         obfs: ObfsServer,
     ) {
         let Refused { ticket, refusal, until, deadline } = refused;
-        let Some(server) = self.server.filter(|_| self.takes(&refusal)) else {
+        let port = stream.local_addr().map_or(0, |addr| addr.port());
+        let chosen = self.servers.choose(&self.received.borrow(), peer, port);
+        let Some(server) = chosen.filter(|_| self.takes(&refusal)) else {
             leave_alone(inbound, &stream, &ticket, &refusal, obfs, until).await;
             return;
         };
@@ -162,6 +234,35 @@ mod tests {
     use super::*;
     use crate::conns::Conns;
 
+    fn servers(list: &[&str]) -> Servers {
+        let list: Vec<Redirect> = list.iter().map(|text| text.parse().expect("an entry")).collect();
+        Servers::new(&list).expect("the patterns are small")
+    }
+
+    #[test]
+    fn a_server_is_chosen_by_conditions_or_by_lot() {
+        let peer = |n: u8| SocketAddr::from(([192, 0, 2, n], 5));
+        let choose = |list: &[&str], first: &[u8], n: u8, port: u16| {
+            servers(list).choose(first, peer(n), port).map(ToString::to_string)
+        };
+        assert_eq!(choose(&[], b"x", 1, 443), None);
+        assert_eq!(choose(&["*#0.0.0.0:0"], b"x", 1, 443), None);
+        let lists = ["GET /a[0-9]+#a.example", "*:8443#b.example:1", "*#c.example:2", "d.example"];
+        for (first, port, want) in [
+            (&b"GET /a1 HTTP"[..], 443, "a.example:80"),
+            (b"xGET /a1", 443, "c.example:2"),
+            (b"get /a1", 8443, "b.example:1"),
+            (b"\x16\x03\xff", 1, "c.example:2"),
+        ] {
+            assert_eq!(choose(&lists, first, 1, port).as_deref(), Some(want));
+        }
+        let lot = ["a.example", "b.example:443", "*#c.example"];
+        assert_eq!(choose(&lot, b"x", 1, 443).as_deref(), Some("b.example:443"), "the port of the listener");
+        let drawn: std::collections::BTreeSet<_> = (0..50).map(|n| choose(&lot, b"x", n, 1)).collect();
+        assert_eq!(drawn.len(), 2, "both without a condition: {drawn:?}");
+        assert_eq!(choose(&lot, b"x", 7, 1), choose(&lot, b"x", 7, 1));
+    }
+
     fn ends_at_once(silence: Duration, touch: bool) -> bool {
         let ends = async {
             let conns = Rc::new(Conns::default());
@@ -184,16 +285,15 @@ mod tests {
 
     #[test]
     fn clients_that_were_answered_go_nowhere() {
-        let server = Target::new(b"web.example", 80).expect("a target");
-        let begun = |server| {
-            let fallback = Fallback::new(server);
+        let servers = servers(&["web.example"]);
+        let begun = || {
+            let fallback = Fallback::new(&servers);
             fallback.received.borrow_mut().push(1);
             fallback
         };
-        assert!(begun(Some(&server)).takes(&Refusal::Late) && !begun(None).takes(&Refusal::Late));
-        assert!(!begun(Some(&server)).takes(&Refusal::Evicted));
-        assert!(!Fallback::new(Some(&server)).takes(&Refusal::Late), "a client without a byte");
-        let answered = begun(Some(&server));
+        assert!(begun().takes(&Refusal::Late) && !begun().takes(&Refusal::Evicted));
+        assert!(!Fallback::new(&servers).takes(&Refusal::Late), "a client without a byte");
+        let answered = begun();
         answered.close();
         assert!(!answered.takes(&Refusal::Gone));
     }

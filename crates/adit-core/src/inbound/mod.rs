@@ -124,7 +124,9 @@ impl Shared {
             model::InboundProtocol::Ssr(server) => {
                 Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
             }
-            model::InboundProtocol::Obfs(server) => Arc::new(Arc::new(obfs::ObfsServerShared::start(server))),
+            model::InboundProtocol::Obfs(server) => {
+                Arc::new(Arc::new(obfs::ObfsServerShared::start(server)?))
+            }
         }))
     }
 

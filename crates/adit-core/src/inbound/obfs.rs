@@ -5,6 +5,7 @@
 //! [`super::stranger`] does.
 
 use std::cell::Cell;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::wire::{Layer, Target, WireError};
 
-use super::fallback::{Fallback, Refused};
+use super::fallback::{Fallback, Refused, Servers};
 use super::ssr::refusals::{Cause, Refusals};
 use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
 use super::{Factory, Inbound, Serve};
@@ -33,7 +34,7 @@ const LONGEST: usize = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct ObfsServerShared {
     target: Target,
-    fallback: Option<Target>,
+    fallback: Servers,
     shape: Shape,
     deadline: Duration,
     refusals: Refusals,
@@ -46,20 +47,20 @@ enum Shape {
 }
 
 impl ObfsServerShared {
-    pub(super) fn start(config: &model::ObfsInbound) -> Self {
+    pub(super) fn start(config: &model::ObfsInbound) -> io::Result<Self> {
         let shape = match &config.layer {
             ObfsServerLayer::Simple(obfs) => Shape::Simple(*obfs),
             ObfsServerLayer::GoQuiet(key) => {
                 Shape::Quiet(goquiet::ServerConfig::new(goquiet::Key::new(key.expose().as_bytes())))
             }
         };
-        Self {
+        Ok(Self {
             target: config.target.clone(),
-            fallback: config.fallback.clone(),
+            fallback: Servers::new(&config.redirect)?,
             shape,
             deadline: draw_deadline(),
             refusals: Refusals::default(),
-        }
+        })
     }
 
     /// The obfs whose words an answer to an unauthenticated client is in.
@@ -177,7 +178,7 @@ async fn prepare(
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
     let (until, deadline) = (now + shared.deadline, shared.deadline);
-    let (fallback, cause) = (Fallback::new(shared.fallback.as_ref()), Cell::new(None));
+    let (fallback, cause) = (Fallback::new(&shared.fallback), Cell::new(None));
     let admission = Box::pin(shared.admit(&stream, &fallback, &cause));
     let Admitted { stack, tail, early } = match in_time(&ticket, until, admission).await {
         Ok(admitted) => admitted,

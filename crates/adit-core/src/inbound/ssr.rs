@@ -29,7 +29,7 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
-use super::fallback::{Fallback, Refused};
+use super::fallback::{Fallback, Refused, Servers};
 use super::stranger::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
@@ -58,7 +58,7 @@ pub(crate) struct SsrServerShared {
     deadline: Duration,
     refusals: Refusals,
     /// Gets the connections of unauthenticated clients.
-    fallback: Option<Target>,
+    fallback: Servers,
 }
 
 impl SsrServerShared {
@@ -107,7 +107,7 @@ impl SsrServerShared {
             accounts,
             deadline: draw_deadline(),
             refusals: Refusals::default(),
-            fallback: config.fallback.clone(),
+            fallback: Servers::new(&config.redirect)?,
         })
     }
 
@@ -166,7 +166,7 @@ async fn prepare(
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Client> {
-    let fallback = Fallback::new(shared.fallback.as_ref());
+    let fallback = Fallback::new(&shared.fallback);
     let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
         Ok(admitted) => admitted,
         Err((refused, cause)) => {

@@ -8,13 +8,15 @@ use super::write::Writer;
 use crate::dialect::value::{self, Problem, duration_text, quote, secret, text_of};
 use crate::model::{
     GoQuietClient, ObfsClient, ObfsClientLayer, ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer,
-    Secret,
+    Redirect, Secret,
 };
 
 /// Longest key in bytes.
 const MAX_KEY: usize = 4096;
 /// Longest parameter in bytes.
 const MAX_PARAMETER: usize = 4096;
+/// Most fallback servers of one inbound.
+const MAX_FALLBACKS: usize = 256;
 /// Most servers of one outbound.
 const MAX_SERVERS: usize = 64;
 
@@ -44,23 +46,26 @@ const CLIENT_KINDS: &[(&str, Kind)] = &[
 
 const BROWSERS: &[(&str, Browser)] = &[("chrome", Browser::Chrome), ("firefox", Browser::Firefox)];
 
-/// The fallback server of an inbound.
-pub(super) fn fallback(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<adit_proto::wire::Target> {
-    fields.parsed(report, "fallback", value::target).map(|target| target.value)
+/// The fallback servers of an inbound.
+pub(super) fn fallback(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Redirect> {
+    let servers = fields.list(report, "fallback", MAX_FALLBACKS, |text| {
+        text.parse::<Redirect>().map_err(|error| Problem::new(error.to_string()))
+    });
+    servers.unwrap_or_default().into_iter().map(|server| server.value).collect()
 }
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ObfsInbound> {
     let target = fields.require(report, "target").and_then(|field| field.parsed(report, value::target));
     let kind = kind(fields, report, SERVER_KINDS);
     let key = key(fields, report, kind == Some(Kind::GoQuiet));
-    let fallback = fallback(fields, report);
+    let redirect = fallback(fields, report);
     let layer = match kind? {
         Kind::Http => ObfsServerLayer::Simple(ObfsServer::Http),
         Kind::Tls => ObfsServerLayer::Simple(ObfsServer::Tls),
         Kind::GoQuiet => ObfsServerLayer::GoQuiet(key?),
         Kind::Ssr(_) => return None,
     };
-    Some(ObfsInbound { target: target?.value, layer, fallback })
+    Some(ObfsInbound { target: target?.value, layer, redirect })
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ObfsOutbound> {
@@ -129,12 +134,12 @@ pub(super) fn write_server(out: &mut Writer, server: &ObfsInbound) {
             out.text("password", key.expose());
         }
     }
-    write_fallback(out, server.fallback.as_ref());
+    write_fallback(out, &server.redirect);
 }
 
-pub(super) fn write_fallback(out: &mut Writer, fallback: Option<&adit_proto::wire::Target>) {
-    if let Some(fallback) = fallback {
-        out.text("fallback", &fallback.to_string());
+pub(super) fn write_fallback(out: &mut Writer, servers: &[Redirect]) {
+    if !servers.is_empty() {
+        out.texts("fallback", servers.iter().map(ToString::to_string));
     }
 }
 
@@ -211,7 +216,7 @@ mod tests {
         }
         let config = load(FILE).unwrap();
         let InboundProtocol::Obfs(server) = &config.inbounds[0].protocol else { panic!("a server") };
-        assert_eq!(server.fallback.as_ref().map(ToString::to_string).as_deref(), Some("127.0.0.1:8080"));
+        assert_eq!(server.redirect.iter().map(ToString::to_string).collect::<Vec<_>>(), ["127.0.0.1:8080"]);
         let OutboundProtocol::Obfs(client) = &config.outbounds[0].protocol else { panic!("a client") };
         assert_eq!(client.servers().len(), 2);
     }
@@ -225,7 +230,7 @@ mod tests {
             ("[\"server.example:443\", \"other.example:443\"]", "[]", "missing"),
             ("www.example.com", long.as_str(), "does not fit"),
             ("\"2h\"", "\"10ms\"", "at least one second"),
-            ("fallback = \"127.0.0.1:8080\"", "fallback = \"127.0.0.1\"", "port"),
+            ("fallback = \"127.0.0.1:8080\"", "fallback = \"127.0.0.1:x\"", "port"),
         ] {
             let found = load(&FILE.replace(right, wrong)).expect_err(wrong);
             assert!(found.contains(problem), "{wrong}: {found}");

@@ -10,7 +10,7 @@ use super::obfs::{fallback, write_fallback};
 use super::users::{MAX_CREDENTIAL, RawUser, read_users};
 use super::write::{self, Writer};
 use crate::dialect::value::{self, Problem, quote, secret, text_of};
-use crate::model::{Redirect, Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
+use crate::model::{Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
@@ -18,8 +18,6 @@ const MAX_PASSWORD: usize = 4096;
 const MAX_PARAMETER: usize = 4096;
 /// Most clients of a user.
 const MAX_CLIENTS: usize = 1 << 20;
-/// Most fallback servers.
-const MAX_REDIRECTS: usize = 256;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrServer> {
     let method = method(fields, report);
@@ -33,10 +31,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let max_clients = fields.integer(report, "max-clients", 1..=MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
-    let redirect = fields.list(report, "redirect", MAX_REDIRECTS, |text| {
-        text.parse::<Redirect>().map_err(|error| Problem::new(error.to_string()))
-    });
-    let redirect = redirect.unwrap_or_default().into_iter().map(|redirect| redirect.value).collect();
+    let redirect = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -183,9 +178,7 @@ pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
     out.raw("max-clients", server.max_clients);
     interval(out, server.key_interval_s);
     out.choice("network", write::TRANSPORTS, &server.transports);
-    if !server.redirect.is_empty() {
-        out.texts("redirect", server.redirect.iter().map(ToString::to_string));
-    }
+    write_fallback(out, &server.redirect);
 }
 
 pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
@@ -221,7 +214,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
-        redirect = ["*:8388#www.example:443", "www.example"]
+        fallback = ["*:8388#www.example:443", "www.example"]
         mode = "tcp-and-udp"
         outbound = "far"
 

@@ -83,7 +83,7 @@ fn servers() {
         let loaded = started(program, options).unwrap();
         let InboundProtocol::Obfs(server) = &loaded.config.inbounds[0].protocol else { panic!("a server") };
         assert_eq!(server.target.to_string(), "127.0.0.1:8388");
-        assert_eq!(server.fallback.as_ref().map(ToString::to_string).as_deref(), want);
+        assert_eq!(server.redirect.first().map(ToString::to_string).as_deref(), want);
         assert_eq!(matches!(server.layer, ObfsServerLayer::GoQuiet(_)), program == Program::GqServer);
         let listen = ["[::]:443", "192.0.2.1:443"].map(|addr| addr.parse().unwrap());
         assert_eq!(loaded.config.inbounds[0].listen, listen);

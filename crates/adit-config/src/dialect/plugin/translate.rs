@@ -14,7 +14,7 @@ use crate::dialect::Loaded;
 use crate::dialect::value::{self, disguise_host, excerpt, secret, text_of};
 use crate::model::{
     Config, Dial, GoQuietClient, Inbound, InboundProtocol, Level, Limits, Log, ObfsClient, ObfsClientLayer,
-    ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer, Outbound, OutboundProtocol, Secret,
+    ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer, Outbound, OutboundProtocol, Redirect, Secret,
     SocketOptions, TcpOptions, Transports,
 };
 
@@ -154,22 +154,22 @@ impl Reader<'_> {
         } else {
             (ObfsServerLayer::Simple(self.simple()?), "failover")
         };
-        let fallback = match self.options.text(fallback).filter(|text| !text.is_empty()) {
+        let redirect = match self.options.text(fallback).filter(|text| !text.is_empty()) {
             Some(text) => match value::target(text) {
-                Ok(target) => Some(target),
+                Ok(target) => vec![Redirect { when: None, target }],
                 Err(problem) => {
                     self.error(fallback, problem.text, "write host:port, for instance 127.0.0.1:80");
                     return None;
                 }
             },
-            None => None,
+            None => Vec::new(),
         };
-        if fallback.is_none() && program == Program::GqServer {
+        if redirect.is_empty() && program == Program::GqServer {
             let text = "missing: other clients get no answer, which no web server does";
             self.found
                 .push(self.options.warning("WebServerAddr", text).hint("name a web server as host:port"));
         }
-        let server = ObfsInbound { target: targets.first()?.clone(), layer, fallback };
+        let server = ObfsInbound { target: targets.first()?.clone(), layer, redirect };
         let socket = SocketOptions {
             fast_open: self.options.is_on("fast-open"),
             tcp: self.tcp(),
