@@ -441,15 +441,13 @@ fn programs_run_by_themselves() {
     assert!(status == 1 && out.is_empty() && log.contains("SS_REMOTE_HOST"), "{log}");
 }
 
-/// Whether all of these programs are installed.
-fn has(programs: &[&str]) -> bool {
-    programs.iter().all(|program| {
-        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
-        if !found.status.success() {
-            println!("skipped: {program} is not installed");
-        }
-        found.status.success()
-    })
+/// The first of these programs that is not installed.
+fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
+    let is_missing = |program: &&&str| {
+        let command = format!("command -v {program}");
+        !Command::new("sh").args(["-c", &command]).output().unwrap().status.success()
+    };
+    programs.iter().find(is_missing).copied()
 }
 
 /// A Shadowsocks server and client, each with a plugin, and bytes that pass through all of them.
@@ -473,7 +471,6 @@ fn pass_through(dir: &Dir, server: (&str, &str, &str), client: (&str, &str, &str
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Running::start(dir.command(program, &args))
     };
-    println!("{server:?} {client:?}");
     let target = echo();
     let (servers, clients) = (start(server), start(client));
     connect(remote);
@@ -481,7 +478,7 @@ fn pass_through(dir: &Dir, server: (&str, &str, &str), client: (&str, &str, &str
     // A plugin may come after the program that started it.
     let deadline = Instant::now() + PATIENCE;
     while !answers(local, target) {
-        assert!(Instant::now() < deadline, "{}\n{}", clients.log(), servers.log());
+        assert!(Instant::now() < deadline, "{server:?} {client:?}\n{}\n{}", clients.log(), servers.log());
         thread::sleep(Duration::from_millis(50));
     }
     for len in [1, 3000, 1_000_000] {
@@ -529,23 +526,26 @@ fn under(dir: &Dir, server: &str, client: &str) {
 #[test]
 #[ignore = "needs ss-local, ss-server, obfs-local and obfs-server"]
 fn under_shadowsocks_libev() {
-    if has(&["ss-local", "ss-server", "obfs-local", "obfs-server"]) {
-        under(&Dir::new(), "ss-server", "ss-local");
+    match missing(&["ss-local", "ss-server", "obfs-local", "obfs-server"]) {
+        Some(program) => println!("skipped: {program} is not installed"),
+        None => under(&Dir::new(), "ss-server", "ss-local"),
     }
 }
 
 #[test]
 #[ignore = "needs sslocal, ssserver, obfs-local and obfs-server"]
 fn under_shadowsocks_rust() {
-    if has(&["sslocal", "ssserver", "obfs-local", "obfs-server"]) {
-        under(&Dir::new(), "ssserver", "sslocal");
+    match missing(&["sslocal", "ssserver", "obfs-local", "obfs-server"]) {
+        Some(program) => println!("skipped: {program} is not installed"),
+        None => under(&Dir::new(), "ssserver", "sslocal"),
     }
 }
 
 #[test]
 #[ignore = "needs ss-local, ss-server and GoQuiet's gq-client and gq-server"]
 fn with_goquiet() {
-    if !has(&["ss-local", "ss-server", "gq-client", "gq-server"]) {
+    if let Some(program) = missing(&["ss-local", "ss-server", "gq-client", "gq-server"]) {
+        println!("skipped: {program} is not installed");
         return;
     }
     let dir = Dir::new();
@@ -561,7 +561,8 @@ fn with_goquiet() {
 #[test]
 #[ignore = "needs ss-local and ss-server"]
 fn a_shadowsocks_program_that_is_killed_takes_its_plugin_along() {
-    if !has(&["ss-local"]) {
+    if let Some(program) = missing(&["ss-local"]) {
+        println!("skipped: {program} is not installed");
         return;
     }
     let dir = Dir::new();
