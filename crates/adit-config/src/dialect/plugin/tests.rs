@@ -104,6 +104,7 @@ fn slips_are_named_and_keys_are_not() {
         (Program::SsrLocal, "obfs=no_such;key=secret", "obfs"),
         (Program::ObfsLocal, "obfs-host=a.example", "obfs: missing"),
         (Program::ObfsLocal, "obfs=http;obfs-host=a b", "obfs-host"),
+        (Program::ObfsLocal, "obfs=http;obfs-host=a\u{fffd}b", "obfs-host"),
         (Program::ObfsServer, "obfs=http;failover=nowhere", "failover"),
     ] {
         let found = started(program, options).expect_err(options);

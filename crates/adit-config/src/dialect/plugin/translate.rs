@@ -220,7 +220,8 @@ impl Reader<'_> {
                 self.found.push(self.options.warning(key, text));
             }
         }
-        let host = match disguise_host(self.options.text("obfs-host").unwrap_or(USUAL_HOST)) {
+        let host = self.options.text("obfs-host").unwrap_or(USUAL_HOST);
+        let host = match text_of(host, MAX_TEXT).and_then(|host| disguise_host(&host)) {
             Ok(host) => host,
             Err(problem) => {
                 self.error("obfs-host", problem.text, "write a host name, for instance www.example.com");
