@@ -18,6 +18,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("config_import", adit_config::dialect::import::fuzz_import),
     ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
     ("config_native", adit_config::dialect::native::fuzz_native),
+    ("config_plugin", adit_config::dialect::plugin::fuzz_plugin),
     ("config_share", adit_config::dialect::share::fuzz_share),
     ("dns_reply", adit_core::fuzz_dns_reply),
     ("goquiet", adit_proto::goquiet::fuzz_goquiet),

@@ -32,7 +32,7 @@ mod holder;
 mod testing;
 
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::run_behind;
+pub use adit_sys::process::{run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].

@@ -32,6 +32,8 @@ In place of other programs:
                                      ShadowsocksR's: the C client, and server.py with mudb.json
   adit kcptun-client | kcptun-server ...
                                      kcptun's
+  adit gq-client | gq-server | obfs-local | obfs-server ...
+                                     GoQuiet's and simple-obfs', as SIP003 plugins too
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 

@@ -2,8 +2,8 @@
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion,
-    SnellVersions, Transports,
+    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
+    SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 
@@ -147,6 +147,10 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(server) => spoken_snell(server.versions),
         InboundProtocol::Shadowsocks(_) => "Shadowsocks",
         InboundProtocol::Ssr(_) => "ShadowsocksR",
+        InboundProtocol::Obfs(server) => match server.layer {
+            ObfsServerLayer::Simple(_) => "simple-obfs",
+            ObfsServerLayer::GoQuiet(_) => "GoQuiet",
+        },
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",

@@ -1,8 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, SsrServer,
-    SsrUsers, Tag, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
+    SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -10,7 +10,9 @@ impl Inbound {
     pub fn transports(&self) -> Transports {
         match &self.protocol {
             // Associations of SOCKS have ports of their own.
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) => Transports::Tcp,
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
+                Transports::Tcp
+            }
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
@@ -23,6 +25,7 @@ impl Inbound {
             InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
             InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
@@ -41,7 +44,10 @@ impl Inbound {
                 (plugin, server.transports)
             }
             InboundProtocol::Ssr(server) => (server.plugin.as_ref()?, server.transports),
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Tunnel { .. } => {
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Tunnel { .. } => {
                 return None;
             }
         };
@@ -56,7 +62,20 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Obfs(_)
             | InboundProtocol::Tunnel { .. } => &self.name,
+        }
+    }
+
+    /// The servers that get the connections of unauthenticated clients.
+    pub fn fallback(&self) -> &[Redirect] {
+        match &self.protocol {
+            InboundProtocol::Ssr(server) => &server.redirect,
+            InboundProtocol::Obfs(server) => &server.redirect,
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Tunnel { .. } => &[],
         }
     }
 
@@ -99,7 +118,7 @@ impl Outbound {
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {
         match &self.protocol {
-            OutboundProtocol::Direct | OutboundProtocol::Snell(_) => true,
+            OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
             OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
@@ -115,7 +134,10 @@ impl Outbound {
             OutboundProtocol::Direct => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
             OutboundProtocol::Ssr(client) => client.transports.udp(),
-            OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Group(_) => false,
         }
     }
 }
@@ -137,6 +159,7 @@ impl Config {
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Obfs(_)
             | OutboundProtocol::Ssr(_) => outbound.sends_datagrams(),
         }
     }

@@ -7,6 +7,7 @@ mod date;
 mod dns;
 mod group;
 mod kcp;
+mod obfs;
 mod pace;
 mod redirect;
 pub mod rule;
@@ -32,6 +33,9 @@ pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
+pub use self::obfs::{
+    GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
+};
 pub use self::pace::Pace;
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
@@ -284,6 +288,8 @@ pub enum InboundProtocol {
     Shadowsocks(ShadowsocksServer),
     /// A ShadowsocksR server.
     Ssr(SsrServer),
+    /// An obfs alone, in front of one fixed target.
+    Obfs(ObfsInbound),
     /// Everything goes to one fixed target.
     Tunnel {
         /// The target.
@@ -301,7 +307,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Tunnel { .. } => &[],
+            Self::Obfs(_) | Self::Tunnel { .. } => &[],
         }
     }
 }
@@ -390,6 +396,8 @@ pub enum OutboundProtocol {
     Shadowsocks(ShadowsocksClient),
     /// Through a ShadowsocksR server.
     Ssr(SsrClient),
+    /// To one fixed server, in an obfs alone.
+    Obfs(ObfsOutbound),
     /// Through one of several others.
     Group(Group),
 }

@@ -133,6 +133,12 @@ impl Request {
         }
     }
 
+    /// Straight to the target, whatever the rules say: for targets of the configuration.
+    pub(crate) fn direct(self) -> Routed {
+        let outbound = self.source.origin.live.resolver().outbound;
+        Routed { request: self, outbound, addresses: None, refusal: None }
+    }
+
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
         let query = Query {
             inbound: &self.source.origin.inbound,

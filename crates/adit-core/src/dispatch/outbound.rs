@@ -37,6 +37,11 @@ pub(crate) trait Outbound {
     /// Whether the target's answer to a connection is known only after the relay has begun.
     fn is_tunnel(&self) -> bool;
 
+    /// Whether a connection is of no use before the client has sent something.
+    fn wants_first_bytes(&self) -> bool {
+        false
+    }
+
     /// A connection that leads to `to`; with `fresh` never one that was kept.
     fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>>;
 

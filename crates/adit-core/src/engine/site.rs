@@ -233,11 +233,12 @@ impl Site {
     }
 
     /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. It is made unless the configuration has one of that name, and kept while its options are the same.
+    /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name, and kept while its options are the same.
     fn put_direct(&self) {
         let config = self.config.borrow().clone();
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        if !has_lists || config.outbound(route::DIRECT).is_some() {
+        let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+        if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
             self.direct.take();
             return;
         }

@@ -1,6 +1,8 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod fallback;
 mod local;
+mod obfs;
 mod shadowsocks;
 mod snell;
 mod ssr;
@@ -121,6 +123,9 @@ impl Shared {
             }
             model::InboundProtocol::Ssr(server) => {
                 Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
+            }
+            model::InboundProtocol::Obfs(server) => {
+                Arc::new(Arc::new(obfs::ObfsServerShared::start(server)?))
             }
         }))
     }

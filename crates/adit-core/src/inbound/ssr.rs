@@ -5,7 +5,7 @@
 
 mod front;
 mod packets;
-mod refusals;
+pub(super) mod refusals;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -29,7 +29,8 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::fallback::{Fallback, Refused, Servers};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
@@ -63,6 +64,8 @@ pub(crate) struct SsrServerShared {
     accounts: Accounts,
     deadline: Duration,
     refusals: Refusals,
+    /// Gets the connections of unauthenticated clients.
+    fallback: Servers,
 }
 
 impl SsrServerShared {
@@ -116,6 +119,7 @@ impl SsrServerShared {
             accounts,
             deadline: draw_deadline(),
             refusals: Refusals::default(),
+            fallback: Servers::new(&config.redirect)?,
         })
     }
 
@@ -183,7 +187,18 @@ async fn prepare(
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Client> {
-    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let fallback = Fallback::new(&shared.fallback);
+    let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
+        Ok(admitted) => admitted,
+        Err((refused, cause)) => {
+            if let Some(cause) = cause {
+                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+            }
+            Box::pin(fallback.refuse(inbound, (stream, peer), refused, ObfsServer::Off)).await;
+            return None;
+        }
+    };
+    let Admitted { stack, tail, target, user, early } = admitted;
     let lease = match user {
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
@@ -214,30 +229,24 @@ fn lease(
         .ok()
 }
 
-/// Everything up to the request; unauthenticated clients are dealt with here.
+/// Everything up to the request, or why the client is refused.
 async fn handshake(
     inbound: &Inbound,
     shared: &SsrServerShared,
-    stream: &Stream,
-    peer: SocketAddr,
-) -> Option<Admitted> {
+    (stream, peer): (&Stream, SocketAddr),
+    fallback: &Fallback<'_>,
+) -> Result<Admitted, (Refused, Option<Cause>)> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
-    let until = now + shared.deadline;
+    let (until, deadline) = (now + shared.deadline, shared.deadline);
     let cause = Cell::new(None);
-    let admission = Box::pin(admit(shared, stream, &cause));
+    let admission = Box::pin(admit(shared, stream, fallback, &cause));
     match in_time(&ticket, until, admission).await {
         Ok((admitted, is_authenticated)) => {
             settle(ticket, is_authenticated);
-            Some(admitted)
+            Ok(admitted)
         }
-        Err(refusal) => {
-            if let Some(cause) = cause.take() {
-                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
-            }
-            leave_alone(inbound, stream, &ticket, &refusal, ObfsServer::Off, until).await;
-            None
-        }
+        Err(refusal) => Err((Refused { ticket, refusal, until, deadline }, cause.take())),
     }
 }
 
@@ -261,6 +270,7 @@ struct Admitted {
 async fn admit(
     shared: &SsrServerShared,
     stream: &Stream,
+    fallback: &Fallback<'_>,
     cause: &Cell<Option<Cause>>,
 ) -> Result<(Admitted, bool), Refusal> {
     let refused = |why: Cause| {
@@ -269,7 +279,7 @@ async fn admit(
         Refusal::Wire(error)
     };
     let mut wire = RecvBuf::with_len(FIRST_READ);
-    let mut reader = open_obfs(shared, stream, &mut wire, &refused).await?;
+    let mut reader = open_obfs(shared, stream, fallback, &mut wire, &refused).await?;
     let mut text = Vec::new();
     let mut received = wire.unread().len();
     let (target, len) = loop {
@@ -286,6 +296,9 @@ async fn admit(
             Err(error) => {
                 // Without authentication a wrong password shows as an address that is none.
                 let is_known = matches!(reader.state(), State::Authenticated { .. });
+                if is_known {
+                    fallback.close();
+                }
                 return Err(refused(if is_known {
                     Cause::Wire(error)
                 } else {
@@ -293,7 +306,10 @@ async fn admit(
                 }));
             }
         }
-        received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
+        if matches!(reader.state(), State::Authenticated { .. }) {
+            fallback.close();
+        }
+        received = fallback.receive(stream, &mut wire, LONGEST_REQUEST).await?;
     };
     let (user, is_authenticated) = match reader.state() {
         State::Authenticated { user } => (shared.user(user), true),
@@ -312,15 +328,17 @@ async fn admit(
 async fn open_obfs(
     shared: &SsrServerShared,
     stream: &Stream,
+    fallback: &Fallback<'_>,
     wire: &mut RecvBuf,
     refused: &impl Fn(Cause) -> Refusal,
 ) -> Result<Reader, Refusal> {
     let mut front = shared.obfs.accept(rt::unix_time());
     loop {
-        receive(stream, wire, LONGEST_REQUEST).await?;
+        fallback.receive(stream, wire, LONGEST_REQUEST).await?;
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(refused)?;
         if !out.is_empty() {
+            fallback.close();
             // In a write of its own: clients want nothing behind it.
             stream.send_all(&out).await.map_err(|_| Refusal::Gone)?;
         }

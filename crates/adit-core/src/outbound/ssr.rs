@@ -54,19 +54,19 @@ pub(crate) struct SsrShared {
 
 /// State of the obfs that all connections share.
 #[derive(Debug)]
-enum FrontConfig {
+pub(super) enum FrontConfig {
     Obfs(obfs::ClientConfig),
     Quiet(goquiet::ClientConfig),
 }
 
 /// The obfs of one connection.
-enum Front {
+pub(super) enum Front {
     Obfs(obfs::Client),
     Quiet(goquiet::Client),
 }
 
 impl FrontConfig {
-    fn begin(&self, head_len: usize) -> Front {
+    pub(super) fn begin(&self, head_len: usize) -> Front {
         let unix_s = rt::unix_time();
         match self {
             Self::Obfs(config) => Front::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
@@ -84,7 +84,7 @@ impl Front {
         })
     }
 
-    fn into_layer(self) -> Box<dyn Layer> {
+    pub(super) fn into_layer(self) -> Box<dyn Layer> {
         match self {
             Self::Obfs(obfs) => Box::new(obfs),
             Self::Quiet(quiet) => Box::new(quiet),
@@ -244,7 +244,7 @@ impl SsrShared {
 }
 
 /// The exchange in front of the stream; what comes behind it stays unread in `wire`.
-async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
+pub(super) async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
     loop {
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(io::Error::other)?;

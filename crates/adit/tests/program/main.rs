@@ -14,6 +14,7 @@ mod explain;
 mod interop_rawtcp;
 mod kcptun;
 mod manager;
+mod plugin;
 mod run;
 mod secrets;
 mod shadowsocks;

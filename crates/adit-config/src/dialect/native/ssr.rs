@@ -7,6 +7,7 @@ use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
 use super::fields::{Fields, Report};
 use super::keys::Head;
+use super::obfs::{fallback, write_fallback};
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
@@ -27,8 +28,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let max_clients = fields.read(report, &rows::MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
-    let redirect = fields.read(report, &rows::FALLBACK).unwrap_or_default();
-    let redirect = redirect.into_iter().map(|redirect| redirect.value).collect();
+    let redirect = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -119,7 +119,11 @@ fn users(
     if let [RawUser { id: None, password: own, .. }] = &*raw {
         if password.is_some_and(|password| password != own) {
             let problem = Problem::new("a user without id has the password of the port");
-            report.error(&at, fields.path(&rows::USERS), problem.hint("write that one, or give the user an id"));
+            report.error(
+                &at,
+                fields.path(&rows::USERS),
+                problem.hint("write that one, or give the user an id"),
+            );
         }
         return raw.into_iter().next().map(|user| SsrUsers::common(user.into_user()));
     }
@@ -167,9 +171,7 @@ pub(super) fn write_server(out: &mut Entries, server: &SsrServer) {
     out.put(&rows::MAX_CLIENTS, &server.max_clients);
     write_interval(out, server.key_interval_s);
     out.put(&rows::SERVED, &server.transports);
-    if !server.redirect.is_empty() {
-        out.put(&rows::FALLBACK, &*server.redirect);
-    }
+    write_fallback(out, &server.redirect);
     if let Some(plugin) = &server.plugin {
         super::shadowsocks::write_plugin(out, plugin);
     }
