@@ -11,7 +11,7 @@ pub(crate) fn pair(dir: &Dir, head: &str, flags: &[&str]) -> (Running, Running) 
         format!("[[inbound]]\nname = \"in\"\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n")
     };
     let admin = |name: &str| format!("[admin]\nsocket = \"{name}.sock\"\n");
-    let text = format!("{head}{}{}psk = \"{PSK}\"\n", admin("server"), inbound("snell"));
+    let text = format!("{head}{}{}psk = \"{PSK}\"\n", admin("server"), inbound("snell") + "allow-private = true\n");
     dir.file("server.toml", &text);
     let run = |file| Running::start(dir.adit(&[&["run", "-c", file], flags].concat()));
     let server = run("server.toml");
