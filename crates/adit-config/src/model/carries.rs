@@ -80,6 +80,17 @@ impl Inbound {
     }
 }
 
+impl InboundProtocol {
+    /// Whether its clients are other machines that name their targets themselves.
+    pub fn is_server(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Ssr(_) => true,
+            Self::Shadowsocks(server) => server.key.hops().is_empty(),
+            Self::Local(_) | Self::Tunnel { .. } => false,
+        }
+    }
+}
+
 impl Outbound {
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {

@@ -238,7 +238,7 @@ pub const KEYS: &[Key] = {
         key(Inbound, "reuse-port", ALL, "true or false", "false", "lets other processes of the same user listen there as well"),
         key(Inbound, "users", USERS, "list of { name, password }", "none", "who may use it; the keys of an entry are below"),
         key(Inbound, "allow-lan", OPEN, "true or false", "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"),
-        key(Inbound, "allow-private", SERVERS, "true or false", "false", "lets clients reach loopback, link-local and private addresses, and this machine; not enforced yet, takes effect with a coming release"),
+        key(Inbound, "allow-private", SERVERS, "true or false", "false", "lets clients reach loopback, link-local and private addresses, and this machine; without it only a rule that matches does"),
         key(Inbound, "reply", LOCAL, "early or connected", "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         key(Inbound, "psk", SNELL, "text", "required without users", "the pre-shared key; with users either this and their passwords are client ids, or left out and their passwords are pre-shared keys"),
         key(Inbound, "version", SNELL, "1 to 6, or auto", "5", "version of the clients; 4 and 5 are alike; auto takes 4, 5 and 6"),
