@@ -83,8 +83,12 @@ impl Place {
     }
 
     fn keys(at: usize) -> &'static str {
-        ["psk = \"a key of the tests\"\n", AEAD, SIP022, "method = \"aes-128-ctr\"\npassword = \"p\"\nnetwork = \"tcp-and-udp\"\n"]
-            [at]
+        [
+            "psk = \"a key of the tests\"\n",
+            AEAD,
+            SIP022,
+            "method = \"aes-128-ctr\"\npassword = \"p\"\nnetwork = \"tcp-and-udp\"\n",
+        ][at]
     }
 
     fn clients(&self) -> Config {
@@ -252,7 +256,9 @@ fn apply_toggles_it_for_what_begins_and_cuts_nothing() {
         let before = (refused(&server, 0).1, refused(&server, 1).1);
         send(&socket, "127.0.0.1", port);
         send(&stream_socket, "127.0.0.1", port);
-        wait_for("refused", || (refused(&server, 0).1, refused(&server, 1).1) == (before.0 + 1, before.1 + 1));
+        wait_for("refused", || {
+            (refused(&server, 0).1, refused(&server, 1).1) == (before.0 + 1, before.1 + 1)
+        });
         let changes = server.apply(&allows).unwrap();
         assert_eq!((changes.updated.len(), changes.opened.len()), (4, 0), "no port is bound anew");
         let mut held = connect(place.locals[0], "127.0.0.1", port).unwrap();

@@ -35,8 +35,11 @@ impl Routes {
     /// # Errors
     /// As socket(2) for a netlink socket.
     pub fn new() -> io::Result<Self> {
-        let socket =
-            Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(Protocol::from(libc::NETLINK_ROUTE)))?;
+        let socket = Socket::new(
+            Domain::from(libc::AF_NETLINK),
+            Type::RAW,
+            Some(Protocol::from(libc::NETLINK_ROUTE)),
+        )?;
         socket.set_nonblocking(true)?;
         Ok(Self { socket, sequence: 0 })
     }

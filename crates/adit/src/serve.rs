@@ -129,7 +129,10 @@ impl Start {
         }
         if !self.lead_anywhere.is_empty() {
             let inbounds = self.lead_anywhere.join(", ");
-            tracing::info!(inbounds, "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}");
+            tracing::info!(
+                inbounds,
+                "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}"
+            );
         }
         for (outbound, servers) in &self.dns {
             tracing::info!(outbound, servers, "effective DNS");

@@ -46,7 +46,9 @@ pub(super) fn read(
 ) -> Result<BTreeMap<Country, Entries>, maxminddb::MaxMindDbError> {
     let reader = Reader::from_source(&bytes)?;
     if !is_tree(&bytes, reader.metadata().node_count as usize, reader.metadata().record_size.into()) {
-        return Err(maxminddb::MaxMindDbError::invalid_database("its search tree leads many ways to one place"));
+        return Err(maxminddb::MaxMindDbError::invalid_database(
+            "its search tree leads many ways to one place",
+        ));
     }
     let mut countries: BTreeMap<Country, Entries> = BTreeMap::new();
     // Millions of networks share some hundred records.
@@ -125,7 +127,8 @@ fn of_database(ip: IpAddr, prefix: u8) -> Option<Cidr> {
 /// Fuzz target: any bytes are read in bounded time, and give countries that were asked for alone.
 #[doc(hidden)]
 pub fn fuzz_geo(data: &[u8]) {
-    let wanted: BTreeSet<Country> = ["cn", "us", "de"].iter().filter_map(|code| Country::parse(code)).collect();
+    let wanted: BTreeSet<Country> =
+        ["cn", "us", "de"].iter().filter_map(|code| Country::parse(code)).collect();
     if let Ok(found) = read(data.to_vec(), &wanted) {
         for (code, entries) in &found {
             assert!(wanted.contains(code));

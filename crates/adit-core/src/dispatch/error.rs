@@ -57,7 +57,13 @@ impl OpenError {
         match self {
             Self::Dial(DialError::Private { kind, .. }) => Some(*kind),
             Self::Member { source, .. } => source.private(),
-            _ => None,
+            Self::Rejected
+            | Self::Blocked(_)
+            | Self::Dial(_)
+            | Self::Through { .. }
+            | Self::Handshake(_)
+            | Self::NoMember
+            | Self::Slow { .. } => None,
         }
     }
 

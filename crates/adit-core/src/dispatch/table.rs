@@ -161,7 +161,8 @@ impl Live {
             return known.via;
         }
         // Outbounds that nobody else holds are gone.
-        let here = |of: &Passage| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
+        let here =
+            |of: &Passage| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
         let gone = vias.iter().filter(|known| Rc::strong_count(&known.outbound) == here(known));
         let gone: Vec<Via> = gone.map(|known| known.via).collect();
         vias.retain(|known| !gone.contains(&known.via));

@@ -77,8 +77,7 @@ impl Connector {
         let is_fixed = self.carrier.is_some() || self.unix.is_some();
         match to.addresses.filter(|_| self.through.is_none()) {
             Some(addresses) => {
-                let addrs: Vec<_> =
-                    addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
+                let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
                 self.pace(Box::pin(self.dialer.dial_addrs_within(&addrs, to.reach)).await)
             }
             // Those lead where the configuration says, or have the target dialled elsewhere.

@@ -97,7 +97,11 @@ impl Pair {
         if let Some(id) = self.table.find(&key) {
             let flow = self.model.get_mut(&key).ok_or_else(|| TestCaseError::fail("a flow too many"))?;
             // As the engine: any other class goes back to the first.
-            if flow.class == NORMAL { self.table.touch(id, now) } else { self.table.set_class(id, NORMAL, now) }
+            if flow.class == NORMAL {
+                self.table.touch(id, now)
+            } else {
+                self.table.set_class(id, NORMAL, now)
+            }
             (flow.class, flow.last) = (NORMAL, now);
             return Ok(());
         }

@@ -249,7 +249,8 @@ pub(super) mod tests {
     #[test]
     fn records_that_share_their_bytes_are_damage() {
         let mut bytes = SMALL.to_vec();
-        let at = (0..bytes.len() / 4096).find(|at| u16_at(&bytes, at * 4096 + 10) == Some(LEAF)).unwrap() * 4096;
+        let at =
+            (0..bytes.len() / 4096).find(|at| u16_at(&bytes, at * 4096 + 10) == Some(LEAF)).unwrap() * 4096;
         let node = [&2000_u16.to_le_bytes()[..], &[0; 6], &[7; 2000]].concat();
         bytes[at + 16..at + 4096].fill(0);
         bytes[at + 2080..at + 2080 + node.len()].copy_from_slice(&node);

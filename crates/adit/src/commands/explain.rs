@@ -181,7 +181,10 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
             let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
             members.any(|member| dials_targets(config, member))
         }
-        _ => false,
+        OutboundProtocol::Reject
+        | OutboundProtocol::Snell(_)
+        | OutboundProtocol::Shadowsocks(_)
+        | OutboundProtocol::Ssr(_) => false,
     }
 }
 

@@ -725,7 +725,8 @@ pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
         static SHARED: RefCell<BTreeMap<u8, Arc<Shared>>> = RefCell::default();
     }
     let Some((&flags, mut rest)) = data.split_first() else { return };
-    let shared = SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
+    let shared =
+        SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
     let (is_stream, is_short) = (flags & 0x10 != 0, flags & 0x20 != 0);
     let mut session = Session::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
     let (mut now, mut number, mut outbox) = (epoch, 0, Outbox::default());
