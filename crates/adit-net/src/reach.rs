@@ -21,8 +21,8 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Whether `ip` may be used. Costs a table of bits, and for public addresses about 2 us where the address has not
-    /// been asked for within the last two seconds.
+    /// Whether `ip` may be used. The bits of the address decide at once; a public one is asked for in the kernel besides, by
+    /// two system calls, unless the same one was asked for within the last two seconds on this event loop.
     ///
     /// # Errors
     /// Why it may not.

@@ -22,7 +22,7 @@ const RTN_UNICAST: u8 = 1;
 /// Old answers that are read past at most.
 const MAX_STALE: usize = 8;
 
-/// Asks the kernel how it would route a packet. One question is two system calls, about 2 us, and never waits.
+/// Asks the kernel how it would route a packet. One question is two system calls, and never waits.
 #[derive(Debug)]
 pub struct Routes {
     socket: Socket,
