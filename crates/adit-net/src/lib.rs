@@ -18,6 +18,7 @@ pub mod pace;
 pub mod plugin;
 pub mod query;
 pub mod race;
+pub mod reach;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;

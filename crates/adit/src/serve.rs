@@ -69,12 +69,17 @@ pub(crate) fn log_findings(found: &Diagnostics) {
     }
 }
 
+/// Why servers lead anywhere.
+pub(crate) const LEADS_ANYWHERE: &str = "as the replaced programs do, or by allow-private";
+
 /// The facts about a start that are logged.
 struct Start {
     listening: Vec<(String, &'static str, String)>,
     dns: Vec<(String, String)>,
     egress: Vec<(String, String)>,
     warnings: Vec<String>,
+    /// Servers whose clients may be led to private addresses.
+    lead_anywhere: Vec<String>,
 }
 
 impl Start {
@@ -109,12 +114,25 @@ impl Start {
                 })
                 .collect(),
             warnings: running.warnings().to_vec(),
+            lead_anywhere: config
+                .inbounds
+                .iter()
+                .filter(|inbound| inbound.allow_private && inbound.protocol.is_server())
+                .map(|inbound| inbound.name.to_string())
+                .collect(),
         }
     }
 
     fn write(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
+        }
+        if !self.lead_anywhere.is_empty() {
+            let inbounds = self.lead_anywhere.join(", ");
+            tracing::info!(
+                inbounds,
+                "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}"
+            );
         }
         for (outbound, servers) in &self.dns {
             tracing::info!(outbound, servers, "effective DNS");

@@ -79,7 +79,17 @@ impl Inbound {
         }
     }
 
-    /// Whether `other` differs in nothing but users, their keys and limits, and its outbound.
+    /// Whether its clients may be led to private addresses: they are allowed to, or the configuration names the targets.
+    pub fn leads_anywhere(&self) -> bool {
+        let is_fixed = match &self.protocol {
+            InboundProtocol::Tunnel { .. } | InboundProtocol::Obfs(_) => true,
+            InboundProtocol::Shadowsocks(server) => !server.key.hops().is_empty(),
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Ssr(_) => false,
+        };
+        self.allow_private || is_fixed
+    }
+
+    /// Whether `other` differs in nothing but users, their keys and limits, its outbound, and where it may lead.
     pub fn differs_in_users_alone(&self, other: &Self) -> bool {
         let rest = |inbound: &Self| (inbound.name.clone(), inbound.listen.clone(), inbound.socket.clone());
         if rest(self) != rest(other) {
@@ -110,6 +120,17 @@ impl Inbound {
                 a.users.ids().is_empty() == b.users.ids().is_empty() && rest(a) == rest(b)
             }
             (a, b) => a == b,
+        }
+    }
+}
+
+impl InboundProtocol {
+    /// Whether its clients are other machines that name their targets themselves.
+    pub fn is_server(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Ssr(_) => true,
+            Self::Shadowsocks(server) => server.key.hops().is_empty(),
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
         }
     }
 }

@@ -271,7 +271,8 @@ pub struct Inbound {
     pub outbound: Tag,
     /// Its clients may reach private targets: loopback, link-local, RFC 1918 and the like, and this machine. False
     /// for servers of `adit.toml` that do not say so; true for local ports, and under the names of other programs,
-    /// which ask nobody. Nothing enforces it yet.
+    /// which ask nobody. It concerns requests that this machine dials itself and that no rule has decided; see
+    /// [`Inbound::leads_anywhere`].
     pub allow_private: bool,
     /// Its protocol.
     pub protocol: InboundProtocol,

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use adit_config::model::Tag;
+use adit_net::reach::Reach;
 use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
 
@@ -21,11 +22,13 @@ pub(crate) struct Destination<'a> {
     pub(crate) target: &'a Target,
     /// The only addresses that may be dialled, where the target's address is looked up on this machine.
     pub(crate) addresses: Option<&'a [IpAddr]>,
+    /// What may be dialled where this machine dials the target itself.
+    pub(crate) reach: Reach,
 }
 
 impl<'a> From<&'a Target> for Destination<'a> {
     fn from(target: &'a Target) -> Self {
-        Self { target, addresses: None }
+        Self { target, addresses: None, reach: Reach::Anywhere }
     }
 }
 

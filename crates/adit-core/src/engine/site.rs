@@ -9,6 +9,7 @@ use std::time::Duration;
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
+use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::order::{Opening, Order, Put, Update};
@@ -211,6 +212,7 @@ impl Site {
             model.outbound.clone(),
             self.router.borrow().clone(),
         ));
+        live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
@@ -318,6 +320,7 @@ impl Site {
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
         inbound.slot.replace(Rc::new(Inbound::new(&model, &shared, around)));
         inbound.live.set_outbound(&model.outbound);
+        inbound.live.set_reach(reach_of(&model));
         inbound.model = model;
         Some(id)
     }
@@ -350,6 +353,11 @@ impl Site {
     fn each_table(&self, mut action: impl FnMut(&Conns)) {
         self.inbounds.borrow().values().for_each(|inbound| action(&inbound.core.conns));
     }
+}
+
+/// Where the clients of an inbound may be led.
+fn reach_of(inbound: &model::Inbound) -> Reach {
+    if inbound.leads_anywhere() { Reach::Anywhere } else { Reach::Public }
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.

@@ -74,11 +74,16 @@ impl Connector {
 
     /// A stream to a direct target, to these addresses of it alone where they are given.
     pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
-        let Some(addresses) = to.addresses.filter(|_| self.through.is_none()) else {
-            return self.dial(to.target).await;
-        };
-        let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
-        self.pace(Box::pin(self.dialer.dial_addrs(&addrs)).await)
+        let is_fixed = self.carrier.is_some() || self.unix.is_some();
+        match to.addresses.filter(|_| self.through.is_none()) {
+            Some(addresses) => {
+                let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
+                self.pace(Box::pin(self.dialer.dial_addrs_within(&addrs, to.reach)).await)
+            }
+            // Those lead where the configuration says, or have the target dialled elsewhere.
+            None if is_fixed || self.through.is_some() => self.dial(to.target).await,
+            None => self.pace(Box::pin(self.dialer.dial_within(to.target, to.reach)).await),
+        }
     }
 
     async fn dial_through(&self, through: &Tag, dns: &Dns, target: &Target) -> Result<Stream, OpenError> {

@@ -39,6 +39,8 @@ pub(super) struct Handle {
     desk: Rc<Desk>,
     me: RefCell<std::rc::Weak<Self>>,
     is_listed: Cell<bool>,
+    /// The driver has forgotten it; streams may still hold it.
+    has_ended: Cell<bool>,
     /// When its timer is set to.
     due_at: Cell<Option<Instant>>,
     /// It counts among the connections that a drain waits for.
@@ -174,6 +176,7 @@ impl Driver {
             desk: self.desk.clone(),
             me: RefCell::new(me.clone()),
             is_listed: Cell::new(false),
+            has_ended: Cell::new(false),
             due_at: Cell::new(None),
             is_unflushed: Cell::new(false),
             charged: Cell::new(0),
@@ -346,6 +349,10 @@ impl Driver {
     }
 
     fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant) {
+        // Its streams, or a datagram of the same turn, may have listed it after another session took its place.
+        if handle.has_ended.get() {
+            return;
+        }
         let mut session = handle.session.borrow_mut();
         let is_short = handle.is_short();
         session.step(now, is_short);
@@ -425,6 +432,7 @@ impl Driver {
     }
 
     fn forget(&mut self, handle: &Rc<Handle>) {
+        handle.has_ended.set(true);
         let number = handle.session.borrow().number;
         if let Some(old) = handle.due_at.take() {
             self.timers.remove(&(old, number));
@@ -519,3 +527,6 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! One conversation: the state machines put together, without a socket.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -713,4 +714,58 @@ pub(super) fn conversation(payload: &[u8]) -> Option<(u32, u32)> {
     };
     payload.get(start..start + adit_proto::kcp::arq::SEGMENT_HEADER_LEN)?;
     Some((at(start)?, at(start + 12)?))
+}
+
+/// Fuzz target. First byte: the settings; the rest: pieces of a length byte and that many bytes each, that are datagrams,
+/// or bytes of the stream inside of them. Whatever they are, what a session holds stays bounded, and a failed one stays
+/// failed.
+#[doc(hidden)]
+pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
+    thread_local! {
+        static SHARED: RefCell<BTreeMap<u8, Arc<Shared>>> = RefCell::default();
+    }
+    let Some((&flags, mut rest)) = data.split_first() else { return };
+    let shared =
+        SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
+    let (is_stream, is_short) = (flags & 0x10 != 0, flags & 0x20 != 0);
+    let mut session = Session::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
+    let (mut now, mut number, mut outbox) = (epoch, 0, Outbox::default());
+    while let Some((&len, more)) = rest.split_first() {
+        let (piece, after) = more.split_at(more.len().min(len.into()));
+        rest = after;
+        let payload = if is_stream { fuzz_segment(&mut number, piece) } else { piece.to_vec() };
+        let was_over = session.is_over();
+        session.handle_datagram(&payload, now, is_short);
+        session.step(now, is_short);
+        session.transmit(now, 8, &mut outbox);
+        outbox.clear();
+        session.opened.clear();
+        assert!(session.is_over() || !was_over);
+        assert!(session.charge() <= RESERVED.max(64 * data.len() + (1 << 20)), "{}", session.charge());
+        now += Duration::from_millis(len.into());
+    }
+}
+
+fn fuzz_shared(flags: u8) -> Arc<Shared> {
+    use adit_config::model::{Kcp, KcpParity, Secret};
+    let mut config = Kcp::new(Secret::new("fuzz"), adit_proto::kcp::crypt::Method::Null);
+    config.compression = flags & 1 != 0;
+    config.version = [None, Some(Version::V1), Some(Version::V2), None][usize::from(flags >> 1 & 3)];
+    if flags & 8 == 0 {
+        config.parity = KcpParity::Off;
+    }
+    Arc::new(Shared::new(&"fuzz".into(), &config))
+}
+
+/// The next segment of the stream.
+fn fuzz_segment(number: &mut u32, piece: &[u8]) -> Vec<u8> {
+    let mut out = Vec::from(1_u32.to_le_bytes());
+    // PUSH, no fragment, a window of 128.
+    out.extend([81, 0, 128, 0, 0, 0, 0, 0]);
+    out.extend(number.to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(u32::try_from(piece.len()).unwrap_or(0).to_le_bytes());
+    out.extend(piece);
+    *number = number.wrapping_add(1);
+    out
 }

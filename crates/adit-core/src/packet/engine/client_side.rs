@@ -388,6 +388,7 @@ impl Flow {
             }
             Known::Pending => Ok(None),
             Known::Nothing => Err(DropReason::Unresolved),
+            Known::Private(kind) => Err(DropReason::Private(kind)),
         }
     }
 

@@ -346,6 +346,9 @@ impl Engine {
 
     fn count(&self, reason: &DropReason) {
         reason.count(&self.name, &self.metrics.datagrams.dropped);
+        if let DropReason::Private(kind) = reason {
+            self.routes.note_private(*kind);
+        }
     }
 }
 

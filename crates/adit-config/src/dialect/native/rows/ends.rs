@@ -95,7 +95,7 @@ rows! { ENDS;
     ALLOW_LAN: Row<bool> = flag(key("allow-lan", "true or false", "true")
         .at(Table::Inbound, OPEN, "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"));
     ALLOW_PRIVATE: Row<bool> = flag(key("allow-private", "true or false", "true")
-        .at(Table::Inbound, SERVERS, "false", "lets clients reach loopback, link-local and private addresses, and this machine; not enforced yet, takes effect with a coming release"));
+        .at(Table::Inbound, SERVERS, "false", "lets clients reach loopback, link-local and private addresses, and this machine; without it only a rule that matches does"));
     REPLY: Row<Reply> = row(key("reply", "early or connected", "\"connected\"")
         .at(Table::Inbound, LOCAL, "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         |field, report| field.choice(report, REPLIES), |reply| chosen(REPLIES, reply));
