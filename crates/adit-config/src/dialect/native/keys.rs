@@ -189,7 +189,7 @@ pub const KEYS: &[Key] = {
     };
     &[
         key(Root, "cores", ALL, "1 to 1024", "one per processor, at most 8", "number of event loops"),
-        key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
+        key(Root, "state", ALL, "path of a file, or off", "a file for this configuration in the state directory", "keeps the counters of users across restarts; servers keep a replay file beside it, which refuses recorded connections"),
         key(Root, "log", ALL, "table", "", "what is logged, and how"),
         key(Root, "admin", ALL, "table", "", "the control interface"),
         key(Root, "limits", ALL, "table", "", "limits of the whole process"),
