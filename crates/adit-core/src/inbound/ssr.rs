@@ -36,7 +36,7 @@ use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes, head of an HTTP obfs included.
@@ -48,8 +48,8 @@ pub(crate) struct SsrServerShared {
     key: Key,
     protocol: protocol::ServerConfig,
     obfs: FrontConfig,
-    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
-    ivs: SaltFilter,
+    /// Of the whole process, with the IVs of clients among them; without IVs there is nothing to remember.
+    salts: Arc<Salts>,
     /// Ids of the users, in the order of the accounts.
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
@@ -63,7 +63,11 @@ impl SsrServerShared {
     ///
     /// # Errors
     /// When the configuration asks for something that cannot be served.
-    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
+    pub(super) fn start(
+        config: &model::SsrServer,
+        accounts: Accounts,
+        salts: Arc<Salts>,
+    ) -> io::Result<Self> {
         config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
@@ -98,7 +102,7 @@ impl SsrServerShared {
             key,
             protocol,
             obfs,
-            ivs: SaltFilter::default(),
+            salts,
             index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             ids,
             accounts,
@@ -348,14 +352,9 @@ impl Reader {
         }
     }
 
-    /// Whether the connection comes for the first time, where its protocol does not know.
-    fn is_fresh(&mut self, shared: &SsrServerShared) -> bool {
-        use adit_proto::ssr::Protocol::VerifySha1;
-
-        let remembers = matches!(self.state(), State::Authenticated { .. });
-        if remembers && shared.protocol.protocol() != VerifySha1 {
-            return true;
-        }
-        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.ivs.insert(iv))
+    /// Whether the connection comes for the first time. Some protocols remember connections too, but not beyond a
+    /// restart.
+    fn is_fresh(&self, shared: &SsrServerShared) -> bool {
+        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.salts.insert(iv))
     }
 }
