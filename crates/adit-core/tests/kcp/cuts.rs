@@ -16,10 +16,13 @@ use crate::support::{
     service, tunnel,
 };
 
+/// What a client has sent first.
+type First = Arc<Mutex<Option<Vec<u8>>>>;
+
 /// A path to a server that keeps what the client sends first, and can be cut.
 struct Path {
     addr: SocketAddr,
-    first: Arc<Mutex<Option<Vec<u8>>>>,
+    first: First,
     is_cut: Arc<AtomicBool>,
 }
 
@@ -28,7 +31,7 @@ impl Path {
         let near = UdpSocket::bind("127.0.0.1:0").unwrap();
         let far = UdpSocket::bind("127.0.0.1:0").unwrap();
         far.connect(server).unwrap();
-        let (first, is_cut): (Arc<Mutex<Option<Vec<u8>>>>, Arc<AtomicBool>) = Default::default();
+        let (first, is_cut): (First, Arc<AtomicBool>) = Default::default();
         let addr = near.local_addr().unwrap();
         let client: Arc<Mutex<Option<SocketAddr>>> = Arc::default();
         let (back, to, cut) =
