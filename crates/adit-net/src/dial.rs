@@ -206,6 +206,11 @@ impl Dialer {
         egress::warnings(&self.egress).into_iter().chain(fast_open).chain(multipath).collect()
     }
 
+    /// [`Dial::timeout`].
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Connects to `target`, within [`Dial::timeout`] for everything. The connection is tuned ([`tune`]).
     ///
     /// With Fast Open, connecting to an address of which the system has a cookie succeeds at once, and the first

@@ -47,9 +47,9 @@ pub(crate) fn run_holding<T>(
     Ok(())
 }
 
-/// Whether an inbound has users with accounts.
-pub(crate) fn counts_users(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty()
+/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
+pub(crate) fn has_state(inbound: &Inbound) -> bool {
+    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -200,6 +200,11 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for a graceful end after the first signal.
     pub drain: Duration,
+    /// Where a server would drop its answer at the end of a client's data, that end is passed on after this long without a
+    /// byte, once there was an answer. At least a second.
+    pub half_close: Duration,
+    /// The same before there was any answer.
+    pub half_close_unanswered: Duration,
     /// Connections to server inbounds that have not authenticated yet, in total.
     pub unauthenticated: usize,
     /// The same per source (IPv4 address, IPv6 /64).
@@ -219,6 +224,8 @@ impl Default for Limits {
         Self {
             idle: Some(IDLE),
             drain: Duration::from_secs(10),
+            half_close: Duration::from_secs(5),
+            half_close_unanswered: Duration::from_secs(60),
             unauthenticated: 4096,
             unauthenticated_per_source: 256,
             carrier_memory: None,
@@ -309,6 +316,14 @@ impl InboundProtocol {
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
             Self::Obfs(_) | Self::Tunnel { .. } => &[],
+        }
+    }
+
+    /// Whether it remembers the salts of its clients, so that no connection is served twice.
+    pub fn remembers_salts(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
         }
     }
 }

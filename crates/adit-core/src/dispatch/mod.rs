@@ -138,10 +138,10 @@ impl Request {
         }
     }
 
-    /// Straight to the target, whatever the rules say: for targets of the configuration.
+    /// Directly to the target, without the rules: for targets of the configuration.
     pub(crate) fn direct(self) -> Routed {
         let outbound = self.source.origin.live.resolver().outbound;
-        Routed { request: self, outbound, addresses: None, refusal: None }
+        Routed { request: self, outbound, addresses: None, reach: Reach::Anywhere, refusal: None }
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {

@@ -15,7 +15,7 @@ use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
 use crate::carrier;
-use crate::conns::{Conns, TICK};
+use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::guard::Guard;
@@ -395,9 +395,13 @@ async fn finished(active: &Cell<usize>) {
 async fn keep_house(site: Rc<Site>) {
     loop {
         rt::sleep(TICK).await;
-        let idle = site.config.borrow().limits.idle;
+        let (idle, patience) = {
+            let limits = &site.config.borrow().limits;
+            (limits.idle, Patience::new(limits))
+        };
         let mut is_worth_trimming = false;
         site.each_table(|conns| {
+            conns.set_patience(patience);
             conns.sweep(idle);
             is_worth_trimming |= conns.take_worth_trimming();
         });

@@ -37,19 +37,11 @@ use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
-
-/// Connections that are refused when they come again.
-#[derive(Debug, Clone)]
-struct Memory {
-    clients: Arc<Clients>,
-    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
-    ivs: Arc<SaltFilter>,
-}
 
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
@@ -57,7 +49,10 @@ pub(crate) struct SsrServerShared {
     key: Key,
     protocol: protocol::ServerConfig,
     obfs: FrontConfig,
-    memory: Memory,
+    /// Connections of the users, which are refused when they come again.
+    clients: Arc<Clients>,
+    /// Of the whole process, with the IVs of clients among them; without IVs there is nothing to remember.
+    salts: Arc<Salts>,
     /// Ids of the users, in the order of the accounts.
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
@@ -73,18 +68,26 @@ impl SsrServerShared {
     ///
     /// # Errors
     /// When the configuration asks for something that cannot be served.
-    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
-        let memory = Memory { clients: Arc::new(Clients::new(config.max_clients)), ivs: Arc::default() };
-        Self::with_memory(config, accounts, memory)
+    pub(super) fn start(
+        config: &model::SsrServer,
+        accounts: Accounts,
+        salts: Arc<Salts>,
+    ) -> io::Result<Self> {
+        let clients = Arc::new(Clients::new(config.max_clients));
+        Self::with_memory(config, accounts, clients, salts)
     }
 
-    fn with_memory(config: &model::SsrServer, accounts: Accounts, memory: Memory) -> io::Result<Self> {
+    fn with_memory(
+        config: &model::SsrServer,
+        accounts: Accounts,
+        clients: Arc<Clients>,
+        salts: Arc<Salts>,
+    ) -> io::Result<Self> {
         config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
-        let clients = memory.clients.clone();
         let mut protocol =
-            protocol::ServerConfig::new(config.protocol, &key, clients, config.obfs.overhead())
+            protocol::ServerConfig::new(config.protocol, &key, clients.clone(), config.obfs.overhead())
                 .with_compatible(config.protocol_compatible)
                 .with_interval(config.key_interval_s)
                 .with_start(now_s);
@@ -113,7 +116,8 @@ impl SsrServerShared {
             key,
             protocol,
             obfs,
-            memory,
+            clients,
+            salts,
             index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             ids,
             accounts,
@@ -143,7 +147,8 @@ impl Factory for Arc<SsrServerShared> {
 
     fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
         let model::InboundProtocol::Ssr(server) = &inbound.protocol else { return Ok(None) };
-        let renewed = SsrServerShared::with_memory(server, accounts.clone(), self.memory.clone())?;
+        let renewed =
+            SsrServerShared::with_memory(server, accounts.clone(), self.clients.clone(), self.salts.clone())?;
         Ok(Some(Arc::new(Self::new(renewed))))
     }
 }
@@ -387,14 +392,9 @@ impl Reader {
         }
     }
 
-    /// Whether the connection comes for the first time, where its protocol does not know.
-    fn is_fresh(&mut self, shared: &SsrServerShared) -> bool {
-        use adit_proto::ssr::Protocol::VerifySha1;
-
-        let remembers = matches!(self.state(), State::Authenticated { .. });
-        if remembers && shared.protocol.protocol() != VerifySha1 {
-            return true;
-        }
-        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.memory.ivs.insert(iv))
+    /// Whether the connection comes for the first time. Some protocols remember connections too, but not beyond a
+    /// restart.
+    fn is_fresh(&self, shared: &SsrServerShared) -> bool {
+        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.salts.insert(iv))
     }
 }

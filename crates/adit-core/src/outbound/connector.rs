@@ -16,7 +16,7 @@ use crate::dispatch::{Destination, OpenError, Opened};
 use crate::dns::Dns;
 use crate::metrics::OutboundMetrics;
 use crate::record::EndReason;
-use crate::relay::{HalfClose, Outcome};
+use crate::relay::Outcome;
 
 /// The name of an outbound and the way it makes its streams, on one core.
 pub(crate) struct Connector {
@@ -105,7 +105,7 @@ impl Connector {
     /// `opened` as the carrier beneath it needs it treated.
     pub(crate) fn settle(&self, mut opened: Opened) -> Opened {
         if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
-            opened.policy.half_close = HalfClose::Late;
+            opened.policy.carrier_drops = true;
         }
         opened
     }

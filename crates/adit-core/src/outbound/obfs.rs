@@ -76,7 +76,7 @@ impl ObfsShared {
 
     /// Begins the obfs on a connection that is made.
     async fn start_stream(&self, stream: Stream, shape: &Shape) -> Result<Opened, OpenError> {
-        let policy = Policy { half_close: self.half_close, keep_for_replay: false };
+        let policy = Policy { half_close: self.half_close, keep_for_replay: false, carrier_drops: false };
         let config = match shape {
             Shape::Front(config) => config,
             Shape::Simple(obfs) => {

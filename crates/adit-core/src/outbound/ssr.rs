@@ -27,7 +27,7 @@ use crate::metrics::OutboundMetrics;
 use crate::notice::Notice;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
+use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
 use crate::rng::OsRng;
 
 /// First size of the buffer for a server's handshake in bytes.
@@ -174,7 +174,7 @@ impl SsrShared {
         let tail = wire.unread().to_vec();
         stack.defer_received(tail.len());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-        Ok(Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false }))
+        Ok(Opened::new(far, Policy::default()))
     }
 
     /// Whether a server says at once that it accepts a client.

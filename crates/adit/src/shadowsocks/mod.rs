@@ -29,7 +29,7 @@ use self::beside::Beside;
 pub(crate) use self::fit::fit;
 use self::online::Place;
 use crate::logging::{self, Shape};
-use crate::{print, serve};
+use crate::{print, serve, state};
 
 /// Behaviour of a program's family, and the statuses that it exits with.
 struct Statuses {
@@ -69,6 +69,10 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
+    if config.inbounds.iter().any(serve::has_state) {
+        // Servers may come from flags alone: they are known by their ports.
+        state::settle(&mut config, &["-".into()]);
+    }
     let first = if matches!(control, Control::Manage(_)) { take(&mut config.inbounds) } else { Vec::new() };
     let hold = |running: &Running| {
         let control = match control {

@@ -13,6 +13,7 @@ mod demo;
 mod explain;
 mod interop_rawtcp;
 mod kcptun;
+mod kills;
 mod manager;
 mod plugin;
 mod run;

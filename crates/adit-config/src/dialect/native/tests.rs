@@ -386,10 +386,13 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
     let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
-    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000, memory).prop_map(
-        |(idle, drain, total, per, carrier_memory)| Limits {
+    let half_closes = (0_u64..100_000, 0_u64..1_000_000);
+    (idle, 0_u64..100_000_000, half_closes, 1_usize..10_000, 1_usize..1000, memory).prop_map(
+        |(idle, drain, (answered, unanswered), total, per, carrier_memory)| Limits {
             idle: idle.map(Duration::from_millis),
             drain: Duration::from_millis(drain),
+            half_close: Duration::from_millis(answered),
+            half_close_unanswered: Duration::from_millis(unanswered),
             unauthenticated: total,
             unauthenticated_per_source: per,
             carrier_memory,
@@ -487,7 +490,7 @@ fn carriers() {
     let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
     let parity = KcpParity::Fixed(Shards::new(4, 2).unwrap());
     assert_eq!((carrier.server.to_string(), carrier.kcp.parity), ("b:2".into(), parity));
-    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, true));
+    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, false));
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
         ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),
