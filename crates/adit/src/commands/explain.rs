@@ -184,7 +184,8 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
         OutboundProtocol::Reject
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
-        | OutboundProtocol::Ssr(_) => false,
+        | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_) => false,
     }
 }
 
