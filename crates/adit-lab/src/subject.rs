@@ -242,6 +242,11 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/kcptun-grid.toml"),
         include_str!("../../../bench/subjects/opensnell-obfs-http.toml"),
         include_str!("../../../bench/subjects/sing-box-https.toml"),
+        include_str!("../../../bench/subjects/adit-ssr.toml"),
+        include_str!("../../../bench/subjects/ssr-fork.toml"),
+        include_str!("../../../bench/subjects/ssr-python.toml"),
+        include_str!("../../../bench/subjects/ssr-libev.toml"),
+        include_str!("../../../bench/subjects/ssr-native.toml"),
     ];
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
