@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use std::array;
 use std::fmt;
 
-use fearless_simd::{Avx2, Level, SimdInto, u8x32, u32x8};
+use fearless_simd::{Avx2, Level, SimdInto, u32x8};
 use zeroize::Zeroize;
 
 use super::super::LANES;
@@ -128,7 +128,7 @@ fearless_simd::kernel!(
             words.into()
         });
         for at in 0..blocks[0].len() {
-            let w = block(avx2, &blocks.map(|blocks| &blocks[at]));
+            let w = block(blocks, at);
             vectors = compress(vectors, &w);
         }
         for (words, vector) in state.iter_mut().zip(vectors) {
@@ -138,46 +138,68 @@ fearless_simd::kernel!(
     }
 );
 
-/// The words of a block of each lane, turned so that each vector has one word of all lanes.
+/// Block `at` of each lane, turned so that each vector has one word of all lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn block(avx2: Avx2, lanes: &[&Block; LANES]) -> Vectors<16> {
-    let half = |half: usize| {
-        turned(lanes.map(|block| {
-            let bytes: u8x32<Avx2> = block.as_chunks::<32>().0[half].simd_into(avx2);
-            bytes.into()
-        }))
-    };
-    let (low, high) = (half(0), half(1));
-    array::from_fn(|word| if word < 8 { low[word] } else { high[word - 8] })
+fn block(lanes: &[&[Block]; LANES], at: usize) -> Vectors<16> {
+    let mut words = [_mm256_setzero_si256(); 16];
+    for half in 0..2 {
+        let mut rows = [_mm256_setzero_si256(); LANES];
+        for (row, blocks) in rows.iter_mut().zip(lanes) {
+            *row = load(&blocks[at], half);
+        }
+        words[8 * half..8 * half + 8].copy_from_slice(&turned(rows));
+    }
+    words
+}
+
+/// Half a block: the compiler makes one load of it.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load(block: &Block, half: usize) -> __m256i {
+    let (words, _) = block[32 * half..32 * half + 32].as_chunks();
+    _mm256_setr_epi32(
+        i32::from_le_bytes(words[0]),
+        i32::from_le_bytes(words[1]),
+        i32::from_le_bytes(words[2]),
+        i32::from_le_bytes(words[3]),
+        i32::from_le_bytes(words[4]),
+        i32::from_le_bytes(words[5]),
+        i32::from_le_bytes(words[6]),
+        i32::from_le_bytes(words[7]),
+    )
 }
 
 /// Eight rows of eight words become eight columns.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn turned(rows: Vectors<8>) -> Vectors<8> {
-    let four = |at: usize| {
-        let (a, b) =
-            (_mm256_unpacklo_epi32(rows[at], rows[at + 1]), _mm256_unpackhi_epi32(rows[at], rows[at + 1]));
-        let (c, d) = (
-            _mm256_unpacklo_epi32(rows[at + 2], rows[at + 3]),
-            _mm256_unpackhi_epi32(rows[at + 2], rows[at + 3]),
-        );
-        [
-            _mm256_unpacklo_epi64(a, c),
-            _mm256_unpackhi_epi64(a, c),
-            _mm256_unpacklo_epi64(b, d),
-            _mm256_unpackhi_epi64(b, d),
-        ]
-    };
-    let (low, high) = (four(0), four(4));
-    array::from_fn(|word| {
-        if word < 4 {
-            _mm256_permute2x128_si256::<0x20>(low[word], high[word])
-        } else {
-            _mm256_permute2x128_si256::<0x31>(low[word - 4], high[word - 4])
-        }
-    })
+    let (low, high) =
+        (turned_half(rows[0], rows[1], rows[2], rows[3]), turned_half(rows[4], rows[5], rows[6], rows[7]));
+    [
+        _mm256_permute2x128_si256::<0x20>(low[0], high[0]),
+        _mm256_permute2x128_si256::<0x20>(low[1], high[1]),
+        _mm256_permute2x128_si256::<0x20>(low[2], high[2]),
+        _mm256_permute2x128_si256::<0x20>(low[3], high[3]),
+        _mm256_permute2x128_si256::<0x31>(low[0], high[0]),
+        _mm256_permute2x128_si256::<0x31>(low[1], high[1]),
+        _mm256_permute2x128_si256::<0x31>(low[2], high[2]),
+        _mm256_permute2x128_si256::<0x31>(low[3], high[3]),
+    ]
+}
+
+/// Of four rows: words 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn turned_half(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> Vectors<4> {
+    let (front, back) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let (other_front, other_back) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    [
+        _mm256_unpacklo_epi64(front, other_front),
+        _mm256_unpackhi_epi64(front, other_front),
+        _mm256_unpacklo_epi64(back, other_back),
+        _mm256_unpackhi_epi64(back, other_back),
+    ]
 }
 
 /// Four steps (RFC 1321, section 3.4), after which the words of the state are where they were. Each has the index of its

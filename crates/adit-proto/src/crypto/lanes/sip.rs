@@ -113,28 +113,22 @@ fn round([a, b, c, d]: &mut [u64; 4]) {
 fearless_simd::kernel!(
     /// As many chunks in each lane as the first lane has.
     fn absorb(avx2: Avx2, state: &mut Words<u64, 4>, chunks: &[&[Chunk]; LANES]) {
-        let mut halves = [0, 4].map(|at| {
-            array::from_fn(|n| {
-                let word = |lane: usize| state[n][at + lane].cast_signed();
-                _mm256_setr_epi64x(word(0), word(1), word(2), word(3))
-            })
-        });
+        let [mut near, mut far] = [half(state, 0), half(state, 4)];
         for at in 0..chunks[0].len() {
-            let words = [0, 4].map(|lane| {
-                turned(array::from_fn(|n| {
-                    let bytes: u8x32<Avx2> = chunks[lane + n][at].simd_into(avx2);
-                    bytes.into()
-                }))
-            });
+            let near_words =
+                turned(load(chunks[0], at), load(chunks[1], at), load(chunks[2], at), load(chunks[3], at));
+            let far_words =
+                turned(load(chunks[4], at), load(chunks[5], at), load(chunks[6], at), load(chunks[7], at));
             for n in 0..4 {
-                for (half, words) in halves.iter_mut().zip(&words) {
-                    half[3] = _mm256_xor_si256(half[3], words[n]);
-                    *half = wide_round(*half);
-                    half[0] = _mm256_xor_si256(half[0], words[n]);
-                }
+                near[3] = _mm256_xor_si256(near[3], near_words[n]);
+                far[3] = _mm256_xor_si256(far[3], far_words[n]);
+                near = wide_round(near);
+                far = wide_round(far);
+                near[0] = _mm256_xor_si256(near[0], near_words[n]);
+                far[0] = _mm256_xor_si256(far[0], far_words[n]);
             }
         }
-        for (half, at) in halves.into_iter().zip([0, 4]) {
+        for (half, at) in [near, far].into_iter().zip([0, 4]) {
             for (n, vector) in half.into_iter().enumerate() {
                 let vector: u8x32<Avx2> = vector.simd_into(avx2);
                 let bytes: Chunk = vector.into();
@@ -144,11 +138,40 @@ fearless_simd::kernel!(
     }
 );
 
+/// The state of four lanes from lane `at` on.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn half(state: &Words<u64, 4>, at: usize) -> [__m256i; 4] {
+    let mut half = [_mm256_setzero_si256(); 4];
+    for (vector, words) in half.iter_mut().zip(state) {
+        let words = &words[at..at + 4];
+        *vector = _mm256_setr_epi64x(
+            words[0].cast_signed(),
+            words[1].cast_signed(),
+            words[2].cast_signed(),
+            words[3].cast_signed(),
+        );
+    }
+    half
+}
+
+/// Chunk `at` of a lane: the compiler makes one load of it.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load(chunks: &[Chunk], at: usize) -> __m256i {
+    let (words, _) = chunks[at].as_chunks();
+    _mm256_setr_epi64x(
+        i64::from_le_bytes(words[0]),
+        i64::from_le_bytes(words[1]),
+        i64::from_le_bytes(words[2]),
+        i64::from_le_bytes(words[3]),
+    )
+}
+
 /// Four rows of four words become four columns.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn turned(rows: [__m256i; 4]) -> [__m256i; 4] {
-    let [a, b, c, d] = rows;
+fn turned(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
     let (low, high) = (_mm256_unpacklo_epi64(a, b), _mm256_unpacklo_epi64(c, d));
     let (odd_low, odd_high) = (_mm256_unpackhi_epi64(a, b), _mm256_unpackhi_epi64(c, d));
     [
