@@ -148,11 +148,19 @@ mod tests {
     use crate::ssr::{CipherLayer, Clients, Key, Protocol};
     use crate::wire::{Layer, Opened, WallClock, WireError};
 
+    /// Seals with a codec what lies in a range of a block, from its start on; returns the end.
+    type Seal<'a> = &'a dyn Fn(&mut dyn Codec, &mut [u8], Range<usize>) -> usize;
+
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn now() -> Instant {
+        Instant::now()
+    }
+
     const UNIX_S: u64 = 1_800_000_000;
 
     /// A client and a server of `protocol` without a cipher, and `len` bytes sealed in one call.
     fn sealed(protocol: Protocol, len: usize) -> (Client, Server, Vec<u8>) {
-        let now = Instant::now();
+        let now = now();
         let key = Key::from_password("none".parse().unwrap(), b"password");
         let clock = WallClock::new(now, UNIX_S);
         let config = ClientConfig::new(protocol, &key, 0);
@@ -175,7 +183,7 @@ mod tests {
         let mut buf = RecvBuf::from_bytes(wire);
         let mut len = 0;
         loop {
-            match server.open(&mut buf, Instant::now()) {
+            match server.open(&mut buf, now()) {
                 Ok(Opened::Payload(range)) => len += range.len(),
                 Ok(Opened::NeedMore(_) | Opened::End) => return (len, None),
                 Err(error) => return (len, Some(error)),
@@ -218,7 +226,7 @@ mod tests {
                 let mut len = 0;
                 for part in [&wire[..cut], &wire[cut..]] {
                     buf.extend(part);
-                    while let Opened::Payload(range) = server.open(&mut buf, Instant::now()).unwrap() {
+                    while let Opened::Payload(range) = server.open(&mut buf, now()).unwrap() {
                         len += range.len();
                     }
                 }
@@ -232,7 +240,7 @@ mod tests {
     fn as_one_by_one() {
         for protocol in PROTOCOLS {
             for len in [1, 8100, 8101, 20_000, 64_800, 70_000] {
-                let seal = |seal: &dyn Fn(&mut dyn Codec, &mut [u8], Range<usize>) -> usize| {
+                let seal = |seal: Seal<'_>| {
                     let (mut client, ..) = sealed(protocol, 1);
                     let codec = client.codec.as_deref_mut().expect("the protocol has packets");
                     let room = super::super::reserve(codec, len);
