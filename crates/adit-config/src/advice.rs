@@ -104,6 +104,7 @@ fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
         }
         InboundProtocol::Ssr(_)
         | InboundProtocol::Shadowsocks(_)
+        | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
         | InboundProtocol::Tunnel { .. } => {}
     }
@@ -135,6 +136,7 @@ fn secret_of(outbound: &Outbound) -> Option<(&'static str, &Secret)> {
         OutboundProtocol::Snell(client) => Some(("psk", &client.psk)),
         OutboundProtocol::Shadowsocks(client) => Some(("password", client.key.text())),
         OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
         | OutboundProtocol::Group(_) => None,
@@ -150,6 +152,7 @@ pub fn server_of(outbound: &Outbound) -> Option<&Target> {
         OutboundProtocol::Snell(client) => Some(&client.server),
         OutboundProtocol::Shadowsocks(client) => Some(&client.server),
         OutboundProtocol::Ssr(client) => Some(&client.server),
+        OutboundProtocol::Obfs(client) => client.servers().first(),
         OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => None,
     }
 }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use adit_config::model::Limits;
+
 use crate::record::EndReason;
 use crate::user::{Account, Lease, Limit};
 
@@ -19,6 +21,29 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Ticks since the core started.
 pub(crate) type Tick = u32;
 
+/// How long the near side's end is held back where the far side would drop its answer, in ticks without a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// Once the far side has said something.
+    pub(crate) answered: Tick,
+    /// Before.
+    pub(crate) unanswered: Tick,
+}
+
+impl Patience {
+    /// As configured, at least one tick each.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let ticks = |time: Duration| Tick::try_from(time.as_secs().max(1)).unwrap_or(Tick::MAX);
+        Self { answered: ticks(limits.half_close), unanswered: ticks(limits.half_close_unanswered) }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new(&Limits::default())
+    }
+}
+
 /// All relayed connections of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Conns {
@@ -27,6 +52,7 @@ pub(crate) struct Conns {
     free: RefCell<Vec<usize>>,
     live: Cell<usize>,
     ended: Cell<usize>,
+    patience: Cell<Patience>,
     /// The process is to end.
     is_ending: Cell<bool>,
     /// The process ends now.
@@ -101,6 +127,11 @@ impl Conns {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// How long ends are held back from now on.
+    pub(crate) fn set_patience(&self, patience: Patience) {
+        self.patience.set(patience);
+    }
+
     /// The process is to end: ends connections that rest between two requests, now and from now on.
     pub(crate) fn end_resting(&self) {
         self.is_ending.set(true);
@@ -154,6 +185,12 @@ impl Entry {
     /// Ticks since bytes last moved.
     pub(crate) fn quiet_for(&self) -> Tick {
         self.table.tick.get().wrapping_sub(self.conn.active_at.get())
+    }
+
+    /// Ticks without a byte after which the near side's end is held back no longer.
+    pub(crate) fn patience(&self, is_answered: bool) -> Tick {
+        let Patience { answered, unanswered } = self.table.patience.get();
+        if is_answered { answered } else { unanswered }
     }
 
     /// Whether the sweep has ended this connection.

@@ -85,7 +85,7 @@ impl Place {
             if extra.bob { format!("{{ name = \"bob\", password = \"{BOB}\" }}, ") } else { String::new() };
         text += &format!(
             "[[inbound]]\nname = \"server\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\nmethod = \"{METHOD}\"\n\
-             password = \"{MAIN}\"\nnetwork = \"tcp-and-udp\"\noutbound = \"direct\"\n\
+             password = \"{MAIN}\"\nnetwork = \"tcp-and-udp\"\noutbound = \"direct\"\nallow-private = true\n\
              users = [{bob}{{ name = \"ann\", password = \"{ANN}\", connections = {} }}]\n",
             extra.connections
         );
@@ -119,7 +119,7 @@ impl Extra {
     }
 }
 
-/// Sends every stream's bytes and every datagram back.
+/// Sends every stream's bytes and every datagram back; a `?` is answered with the port that it came from.
 fn echo() -> SocketAddr {
     let at = unused_addr();
     let listener = TcpListener::bind(at).unwrap();
@@ -140,7 +140,9 @@ fn echo() -> SocketAddr {
     thread::spawn(move || {
         let mut bytes = [0; 2048];
         while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).unwrap();
+            let port = from.port().to_be_bytes();
+            let answer = if &bytes[..len] == b"?" { &port[..] } else { &bytes[..len] };
+            socket.send_to(answer, from).unwrap();
         }
     });
     at
@@ -349,6 +351,52 @@ fn changes_touch_their_own_connections_alone() {
 #[ignore = "takes minutes"]
 fn a_thousand_streams_and_two_hundred_flows_live_through_twenty_changes_of_each_kind() {
     each_kind_of_change(1000, 200, 20);
+}
+
+/// A tunnel whose access list sends all targets straight: its outbound `direct` is in no file.
+fn with_list(place: &Place, tolerance: u32, timeout: u32) -> Config {
+    let Place { held, chain, echo, .. } = place;
+    let tunnel = |at: &SocketAddr| {
+        format!(
+            "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \"{at}\"\ntarget = \"{echo}\"\n\
+             network = \"tcp-and-udp\"\noutbound = \"first\"\n"
+        )
+    };
+    let text = format!(
+        "cores = 1\nstate = \"off\"\n{}{}[[outbound]]\nname = \"first\"\nprotocol = \"direct\"\n\
+         timeout = \"{timeout}s\"\n[[outbound]]\nname = \"group\"\nprotocol = \"group\"\nmembers = [{{ name = \"first\" }}]\n\
+         check-url = \"http://127.0.0.1:1/\"\ncheck-dns = \"127.0.0.1:1\"\ntolerance = \"{tolerance}ms\"\n",
+        tunnel(held),
+        tunnel(chain)
+    );
+    let mut config = native::parse("list.toml", &text).unwrap_or_else(|found| panic!("{found}")).config;
+    let rules = "[proxy_all]\n[bypass_list]\n127.0.0.0/8\n";
+    config.acl = Some(AccessList::new(acl::parse(Family::Rust, "rules", rules).unwrap().0));
+    config
+}
+
+#[test]
+fn the_direct_route_of_a_list_outlives_changes_of_something_else() {
+    let place = Place::new();
+    let running = start(&with_list(&place, 50, 10)).unwrap();
+    let mut held = Held::open(&[place.held, place.chain], 6, 6);
+    let ports = |held: &Held| held.flows.iter().map(sender).collect::<Vec<_>>();
+    let before = ports(&held);
+    for tolerance in 51..56 {
+        held.through(&running, &with_list(&place, tolerance, 10), "a group");
+    }
+    assert_eq!(ports(&held), before, "the same flow, from the same port");
+    held.through(&running, &with_list(&place, 60, 9), "options of the direct route");
+    assert!(works(place.held), "new streams as well");
+    running.end();
+}
+
+/// The port from which the echo gets the datagrams of this flow.
+fn sender(flow: &UdpSocket) -> [u8; 2] {
+    flow.send(b"?").unwrap();
+    let mut port = [0; 8];
+    assert_eq!(flow.recv(&mut port).unwrap(), 2);
+    [port[0], port[1]]
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub mod random;
 pub mod rounds;
 mod route;
 pub mod scenario;
+mod ssr;
 pub mod stats;
 pub mod subject;
 pub mod summaries;
@@ -148,7 +149,8 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list), a scenario file, or `route` for the cost of one decision by rules.
+    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules,
+    /// `ssr` for the published table of ShadowsocksR, or `ssr-matrix` for who understands whom.
     #[arg(default_value = "quick")]
     scenario: String,
     /// Number of repetitions of everything.
@@ -408,6 +410,9 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
         return route::run(&adit, args.json.as_deref());
     }
+    if let "ssr" | "ssr-matrix" = args.scenario.as_str() {
+        return ssr_bench(args, helper);
+    }
     let mut scenario = Scenario::find(&args.scenario)?;
     if !args.subjects.is_empty() {
         scenario.subjects.clone_from(&args.subjects);
@@ -461,6 +466,29 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         verdicts.push(bench_once(args, &scenario, &measures, &sizes, &programs, number));
     }
     verdicts.into_iter().collect()
+}
+
+/// The table of ShadowsocksR, or its matrix: `--subjects` names programs or pairs.
+fn ssr_bench(args: &RunArgs, helper: Helper) -> Result<()> {
+    subject::clean_up_on_signals()?;
+    let programs = args.programs.programs(helper);
+    let all = args.programs.subjects()?;
+    let is_matrix = args.scenario == "ssr-matrix";
+    let default = if is_matrix { &ssr::PAIRS[..] } else { &ssr::PROGRAMS };
+    let names: Vec<&str> = match args.subjects.as_slice() {
+        [] => default.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    let subjects = names.into_iter().map(|name| find(&all, name)).collect::<Result<Vec<Subject>>>()?;
+    let out = &mut std::io::stdout().lock();
+    if is_matrix {
+        return ssr::matrix(&subjects, &programs, args.json.as_deref(), out);
+    }
+    let quick = Scenario::quick();
+    let rounds = args.rounds.unwrap_or(5);
+    let scenario = Scenario { rounds, seconds: args.seconds.unwrap_or(quick.seconds), ..quick };
+    let plan = ssr::Plan { subjects, rounds, sizes: scenario.sizes()? };
+    ssr::run(&plan, &programs, args.json.as_deref(), out)
 }
 
 /// Measures over one link, or none; `number` counts the links.

@@ -19,6 +19,7 @@ pub mod pace;
 pub mod plugin;
 pub mod query;
 pub mod race;
+pub mod reach;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;
@@ -34,7 +35,7 @@ mod holder;
 mod testing;
 
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::run_behind;
+pub use adit_sys::process::{run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].

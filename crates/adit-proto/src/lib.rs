@@ -19,6 +19,7 @@ pub mod sip003;
 pub mod smux;
 pub mod snappy;
 pub mod snell;
+pub mod sniff;
 pub mod socks;
 pub mod ssr;
 pub mod wire;

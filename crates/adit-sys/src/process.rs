@@ -89,6 +89,49 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, libc::SIGTERM) })
 }
 
+/// Returns when the process that started this one has ended. A process that was handed over to another one before the call
+/// waits for that one.
+///
+/// Linux tells by a descriptor of the process (5.3 and later). Elsewhere this looks once a second.
+pub fn wait_for_parent() {
+    let parent = std::os::unix::process::parent_id();
+    #[cfg(target_os = "linux")]
+    if wait_for_process(parent) {
+        return;
+    }
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
+/// Waits for the end of a process; false if the system does not tell.
+#[cfg(target_os = "linux")]
+fn wait_for_process(pid: u32) -> bool {
+    use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    // SAFETY: `pidfd_open` takes two integers: the process, and no flags.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let Some(raw) = RawFd::try_from(opened).ok().filter(|raw| *raw >= 0) else { return false };
+    // SAFETY: the call has just opened this descriptor, and nothing else owns it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+    // The number may have become another process's before it was opened.
+    if u32::try_from(pid).ok() != Some(std::os::unix::process::parent_id()) {
+        return true;
+    }
+    let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: the pointer is to one local `pollfd`, which outlives the call; -1 waits without an end.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, -1) };
+        if ready > 0 {
+            return true;
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return false;
+        }
+    }
+}
+
 /// Makes the child that `command` starts the leader of a session of its own: no terminal is left that could end it.
 pub fn in_new_session(command: &mut Command) -> &mut Command {
     use std::os::unix::process::CommandExt;
@@ -210,6 +253,18 @@ mod tests {
         terminate(child.id()).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
         assert!(terminate(0).is_err() && terminate(u32::MAX).is_err(), "never a group");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_end_of_a_process_is_told() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        // Not the parent, so that it does not wait for it.
+        assert!(wait_for_process(pid));
+        assert!(child.try_wait().unwrap().is_none());
+        terminate(pid).unwrap();
+        child.wait().unwrap();
     }
 
     #[cfg(target_os = "linux")]

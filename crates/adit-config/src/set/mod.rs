@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::file::{MAX_LEN, fuzz_set, parse};
-pub use self::geo::MAX_GEO_LEN;
+pub use self::geo::{MAX_GEO_LEN, fuzz_geo};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set};
 use crate::model::{Config, Tag};

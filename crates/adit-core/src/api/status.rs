@@ -317,6 +317,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
         InboundProtocol::Ssr(_) => "ssr",
+        InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -328,6 +329,7 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
         OutboundProtocol::Ssr(_) => "ssr",
+        OutboundProtocol::Obfs(_) => "obfs",
         OutboundProtocol::Group(_) => "group",
     }
 }

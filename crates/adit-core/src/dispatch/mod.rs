@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{Manner, Network, Verdict};
+use adit_net::reach::Reach;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::{Host, Target};
 
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
+use crate::packet::Routes as _;
 use crate::relay::Early;
 use crate::route::{Outcome, Query, Router};
 use crate::user::Account;
@@ -85,7 +87,9 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    /// Manner of the refusal, if a rule refuses it.
+    /// Where this machine may dial it.
+    reach: Reach,
+    /// How a rule refuses it, if one does.
     refusal: Option<Manner>,
 }
 
@@ -112,7 +116,7 @@ impl Request {
         let router = live.router();
         if router.is_empty() {
             let outbound = live.leaf().outbound;
-            return Routed { request: self, outbound, addresses: None, refusal: None };
+            return Routed { request: self, outbound, addresses: None, reach: live.reach(), refusal: None };
         }
         let mut addresses = None;
         if self.decide(&router, None) == Outcome::NeedsAddresses {
@@ -128,9 +132,16 @@ impl Request {
             (Verdict::Reject(manner), _) => Routed::refused(self, live.leaf().outbound, *manner),
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
-                Routed { request: self, outbound, addresses, refusal: None }
+                let reach = live.reach_of(&decision);
+                Routed { request: self, outbound, addresses, reach, refusal: None }
             }
         }
+    }
+
+    /// Directly to the target, without the rules: for targets of the configuration.
+    pub(crate) fn direct(self) -> Routed {
+        let outbound = self.source.origin.live.resolver().outbound;
+        Routed { request: self, outbound, addresses: None, reach: Reach::Anywhere, refusal: None }
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
@@ -148,7 +159,7 @@ impl Request {
 
 impl Routed {
     fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
-        Self { request, outbound, addresses: None, refusal: Some(manner) }
+        Self { request, outbound, addresses: None, reach: Reach::Public, refusal: Some(manner) }
     }
 
     /// A connection of the outbound, counted as a request.
@@ -160,7 +171,12 @@ impl Routed {
             None => self.dial(false).await,
         };
         opened.inspect_err(|error| {
-            metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked(_))));
+            let private = error.private();
+            let is_refused = private.is_some() || matches!(error, OpenError::Blocked(_));
+            metrics.refused.rule.add(u64::from(is_refused));
+            if let Some(kind) = private {
+                self.request.source.origin.live.note_private(kind);
+            }
             self.log_open_error(error);
         })
     }
@@ -185,7 +201,8 @@ impl Routed {
     }
 
     async fn dial(&self, fresh: bool) -> Result<Opened, OpenError> {
-        let to = Destination { target: &self.request.target, addresses: self.addresses.as_deref() };
+        let (target, addresses) = (&self.request.target, self.addresses.as_deref());
+        let to = Destination { target, addresses, reach: self.reach };
         self.outbound.connect(to, fresh).await
     }
 

@@ -548,12 +548,11 @@ fn secure(server: &NameServer, name: &str, is_https: bool) -> Arc<Upstream> {
 #[test]
 fn tls_and_https_check_certificates_and_keep_connections() {
     let (authority, other) = (Authority::new(), Authority::new());
-    for is_https in [false, true] {
-        let server = if is_https {
-            NameServer::https(&authority, "dns.test")
-        } else {
-            NameServer::tls(&authority, "dns.test")
-        };
+    type Start = fn(&Authority, &str) -> NameServer;
+    let all: [(Start, bool); 3] =
+        [(NameServer::tls, false), (NameServer::https, true), (NameServer::https2, true)];
+    for (start, is_https) in all {
+        let server = start(&authority, "dns.test");
         for i in 0..10 {
             server.set_ips(&format!("n{i}.test"), A, &["192.0.2.1"]);
         }

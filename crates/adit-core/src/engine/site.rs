@@ -9,12 +9,13 @@ use std::time::Duration;
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
+use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
 use crate::carrier;
-use crate::conns::{Conns, TICK};
+use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::guard::Guard;
@@ -52,6 +53,8 @@ struct Site {
     carrier: carrier::Context,
     scratch: SharedScratch,
     outbounds: Rc<Outbounds>,
+    /// The outbound `direct` of access lists, if it is there.
+    direct: RefCell<Option<model::Outbound>>,
     router: RefCell<Arc<Router>>,
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
@@ -94,6 +97,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         active,
         scratch: SharedScratch::default(),
         outbounds,
+        direct: RefCell::default(),
         router: RefCell::default(),
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
@@ -126,7 +130,6 @@ impl Site {
         let Order { config, put, remove, open, update, close, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
-            self.put_direct(&config);
             self.router.replace(router);
             self.config.replace(config);
         }
@@ -143,6 +146,9 @@ impl Site {
         for name in remove {
             self.outbounds.remove(&name);
             self.probers.borrow_mut().remove(&name);
+        }
+        if is_other {
+            self.put_direct();
         }
         drop(done);
     }
@@ -206,6 +212,7 @@ impl Site {
             model.outbound.clone(),
             self.router.borrow().clone(),
         ));
+        live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
@@ -228,19 +235,26 @@ impl Site {
     }
 
     /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. It is made unless the configuration has one of that name.
-    fn put_direct(&self, config: &Config) {
+    /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name, and kept while its options are the same.
+    fn put_direct(&self) {
+        let config = self.config.borrow().clone();
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        if !has_lists || config.outbound(route::DIRECT).is_some() {
+        let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+        if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
+            self.direct.take();
             return;
         }
         let is_leaf = |outbound: &&model::Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
         let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
         let dial = model::Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
         let model = model::Outbound { name: route::DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
+        if self.direct.borrow().as_ref() == Some(&model) {
+            return;
+        }
         let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
+        self.direct.replace(Some(model));
     }
 
     fn around(
@@ -306,6 +320,7 @@ impl Site {
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
         inbound.slot.replace(Rc::new(Inbound::new(&model, &shared, around)));
         inbound.live.set_outbound(&model.outbound);
+        inbound.live.set_reach(reach_of(&model));
         inbound.model = model;
         Some(id)
     }
@@ -338,6 +353,11 @@ impl Site {
     fn each_table(&self, mut action: impl FnMut(&Conns)) {
         self.inbounds.borrow().values().for_each(|inbound| action(&inbound.core.conns));
     }
+}
+
+/// Where the clients of an inbound may be led.
+fn reach_of(inbound: &model::Inbound) -> Reach {
+    if inbound.leads_anywhere() { Reach::Anywhere } else { Reach::Public }
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
@@ -375,9 +395,13 @@ async fn finished(active: &Cell<usize>) {
 async fn keep_house(site: Rc<Site>) {
     loop {
         rt::sleep(TICK).await;
-        let idle = site.config.borrow().limits.idle;
+        let (idle, patience) = {
+            let limits = &site.config.borrow().limits;
+            (limits.idle, Patience::new(limits))
+        };
         let mut is_worth_trimming = false;
         site.each_table(|conns| {
+            conns.set_patience(patience);
             conns.sweep(idle);
             is_worth_trimming |= conns.take_worth_trimming();
         });

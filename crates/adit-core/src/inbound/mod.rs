@@ -1,6 +1,8 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod fallback;
 mod local;
+mod obfs;
 mod shadowsocks;
 mod snell;
 mod ssr;
@@ -26,6 +28,7 @@ use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::packet::{Engine, Exchange, Listener, PacketInbound, Renewal, Routes, SharedScratch};
+use crate::salts::Salts;
 use crate::user::{Accounts, Ledger};
 
 #[cfg(test)]
@@ -108,19 +111,28 @@ impl Shared {
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+    pub(crate) fn new(
+        inbound: &model::Inbound,
+        ledger: &Arc<Ledger>,
+        salts: &Arc<Salts>,
+    ) -> io::Result<Self> {
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
-            model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
-            model::InboundProtocol::Shadowsocks(server) => {
-                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
+            model::InboundProtocol::Snell(server) => {
+                Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)
             }
+            model::InboundProtocol::Shadowsocks(server) => Arc::new(Arc::new(
+                shadowsocks::ShadowsocksServerShared::start(server, accounts, salts.clone()),
+            )),
             model::InboundProtocol::Ssr(server) => {
-                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
+                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
+            }
+            model::InboundProtocol::Obfs(server) => {
+                Arc::new(Arc::new(obfs::ObfsServerShared::start(server)?))
             }
         }))
     }
@@ -129,11 +141,16 @@ impl Shared {
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn renewed(&self, inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+    pub(crate) fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        ledger: &Arc<Ledger>,
+        salts: &Arc<Salts>,
+    ) -> io::Result<Self> {
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         match self.0.renewed(inbound, &accounts)? {
             Some(factory) => Ok(Self(factory)),
-            None => Self::new(inbound, ledger),
+            None => Self::new(inbound, ledger, salts),
         }
     }
 
@@ -191,7 +208,7 @@ impl Inbound {
     /// Relays the datagrams of `listener` until told to drain.
     pub(crate) async fn run_datagrams(self: Rc<Self>, listener: Listener, mut stop: Stop) {
         match Engine::new(listener, &self.udp, self.scratch.clone()) {
-            Ok(engine) => engine.run(stop.draining()).await,
+            Ok(engine) => Box::pin(engine.run(stop.draining())).await,
             Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }

@@ -39,7 +39,7 @@ use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Account, Accounts};
 
 /// Bytes that a client may still send for an exchange that has failed, and the time for them.
@@ -54,23 +54,27 @@ const ECONNRESET: u8 = 104;
 pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
-    /// The salts of this key, kept even if its users change.
-    salts: Arc<SaltFilter>,
+    /// Of the whole process.
+    salts: Arc<Salts>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
 }
 
 impl SnellServerShared {
-    pub(super) fn start(config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        Self::new(config, accounts).map(Arc::new)
+    pub(super) fn start(
+        config: &model::SnellServer,
+        accounts: Accounts,
+        salts: Arc<Salts>,
+    ) -> io::Result<Arc<Self>> {
+        Self::new(config, accounts, salts).map(Arc::new)
     }
 
-    fn new(config: &model::SnellServer, accounts: Accounts) -> io::Result<Self> {
+    fn new(config: &model::SnellServer, accounts: Accounts, salts: Arc<Salts>) -> io::Result<Self> {
         Ok(Self {
             keys: Keys::start(&config.psk, config.versions)?,
             accounts,
-            salts: Arc::default(),
+            salts,
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
@@ -79,8 +83,7 @@ impl SnellServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        let mut renewed = Self::new(config, accounts)?;
-        renewed.salts = self.salts.clone();
+        let mut renewed = Self::new(config, accounts, self.salts.clone())?;
         renewed.deadline = self.deadline;
         Ok(Arc::new(renewed))
     }

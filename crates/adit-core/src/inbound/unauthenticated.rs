@@ -55,8 +55,8 @@ pub(super) fn draw_deadline() -> Duration {
     Duration::from_secs(min) + Duration::from_millis(OsRng.below(spread).into())
 }
 
-/// Returns when the connection is evicted to make room.
-async fn evicted(ticket: &Ticket) {
+/// Returns when the connection has to make room.
+pub(super) async fn evicted(ticket: &Ticket) {
     poll_fn(|cx| if ticket.poll_evicted(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn leave_alone(
     }
 }
 
-fn count(refused: &Refused, refusal: &Refusal) {
+pub(super) fn count(refused: &Refused, refusal: &Refusal) {
     let counter = match refusal {
         Refusal::Throttled => &refused.authentication,
         Refusal::Gone => &refused.aborted,

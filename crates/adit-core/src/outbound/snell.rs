@@ -207,7 +207,7 @@ impl SnellOutbound {
             model::HalfClose::Auto => HalfClose::Auto,
             model::HalfClose::Late => HalfClose::Late,
         };
-        Policy { half_close, keep_for_replay }
+        Policy { half_close, keep_for_replay, carrier_drops: false }
     }
 
     /// Begins an exchange on a kept connection, newest first.

@@ -4,14 +4,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::fields::{Fields, Report};
-use super::keys::{ALL, Key, Table, key};
-use super::write::{FORMATS, LEVELS, ON_OFF, name_of};
+use super::keys::{Head, Table, key};
+use super::rows::{ALL, FORMATS, LEVELS, ON_OFF, name_of};
 use crate::dialect::value::{self, Problem, duration_text, quote, size_text};
 use crate::model::{Limits, Log, Udp};
 
 /// A key of a table that is read into a `T`.
 pub(super) struct Row<T> {
-    key: Key,
+    head: Head,
     /// Puts the value in its place, if the file has one.
     read: fn(&mut T, At<'_, '_, '_, '_>),
     /// The value as it stands in a file; `None` leaves the key out.
@@ -22,41 +22,43 @@ pub(super) struct Row<T> {
 pub(super) struct At<'f, 'd, 'r, 's> {
     fields: &'f mut Fields<'d>,
     report: &'r mut Report<'s>,
-    key: &'static str,
+    head: &'static Head,
 }
 
 impl At<'_, '_, '_, '_> {
     fn flag(self, to: &mut bool) {
-        put(to, self.fields.flag(self.report, self.key));
+        let field = self.fields.take(self.head);
+        put(to, field.and_then(|field| field.flag(self.report)));
     }
 
     fn number<N: TryFrom<usize>>(self, range: RangeInclusive<usize>, to: &mut N) {
-        put(
-            to,
-            self.fields.integer(self.report, self.key, range).and_then(|number| N::try_from(number).ok()),
-        );
+        let field = self.fields.take(self.head);
+        put(to, field.and_then(|field| field.number(self.report, range)));
     }
 
     fn choice<C: Copy>(self, choices: &[(&str, C)], to: &mut C) {
-        put(to, self.fields.one_of(self.report, self.key, choices));
+        let field = self.fields.take(self.head);
+        put(to, field.and_then(|field| field.choice(self.report, choices)));
     }
 
-    fn duration(self, to: &mut Duration) {
-        put(to, self.fields.duration(self.report, self.key));
+    fn duration(&mut self, to: &mut Duration) {
+        let field = self.fields.take(self.head);
+        put(to, field.and_then(|field| field.duration(self.report)));
     }
 
     fn wrong(self, problem: Problem) {
-        self.report.error(&self.fields.place(self.key), self.fields.path(self.key), problem);
+        self.report.error(&self.fields.place(self.head), self.fields.path(self.head), problem);
     }
 
     /// A duration, or `off`.
     fn limit(self, to: &mut Option<Duration>) {
-        if self.fields.text(self.key) == Some("off") {
-            self.fields.take(self.key);
+        let is_off = self.fields.text(self.head) == Some("off");
+        let Some(field) = self.fields.take(self.head) else { return };
+        if is_off {
             *to = None;
             return;
         }
-        let Some(limit) = self.fields.duration(self.report, self.key) else { return };
+        let Some(limit) = field.duration(self.report) else { return };
         *to = Some(limit);
         if limit.is_zero() {
             let problem = Problem::new("ends every connection at once");
@@ -71,15 +73,19 @@ fn put<V>(to: &mut V, value: Option<V>) {
     }
 }
 
-const fn row<T>(key: Key, read: fn(&mut T, At<'_, '_, '_, '_>), write: fn(&T) -> Option<String>) -> Row<T> {
-    Row { key, read, write }
+const fn row<T>(head: Head, read: fn(&mut T, At<'_, '_, '_, '_>), write: fn(&T) -> Option<String>) -> Row<T> {
+    Row { head, read, write }
 }
 
 /// Reads a table; keys without a row are errors.
-pub(super) fn read<T: Default>(rows: &[Row<T>], mut fields: Fields<'_>, report: &mut Report<'_>) -> T {
+pub(super) fn read<T: Default>(
+    rows: &'static [Row<T>],
+    mut fields: Fields<'_>,
+    report: &mut Report<'_>,
+) -> T {
     let mut value = T::default();
     for row in rows {
-        (row.read)(&mut value, At { fields: &mut fields, report, key: row.key.name });
+        (row.read)(&mut value, At { fields: &mut fields, report, head: &row.head });
     }
     fields.finish(report, None);
     value
@@ -87,13 +93,13 @@ pub(super) fn read<T: Default>(rows: &[Row<T>], mut fields: Fields<'_>, report: 
 
 /// The keys of a table with their values, as they stand in a file.
 pub(super) fn write<T>(rows: &[Row<T>], value: &T) -> impl Iterator<Item = (&'static str, String)> {
-    rows.iter().filter_map(move |row| Some((row.key.name, (row.write)(value)?)))
+    rows.iter().filter_map(move |row| Some((row.head.name, (row.write)(value)?)))
 }
 
-/// The keys of all tables here.
-pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
-    let log = LOG.iter().map(|row| &row.key);
-    log.chain(LIMITS.iter().map(|row| &row.key)).chain(UDP.iter().map(|row| &row.key))
+/// The heads of all tables here.
+pub(super) fn heads() -> impl Iterator<Item = &'static Head> {
+    let log = LOG.iter().map(|row| &row.head);
+    log.chain(LIMITS.iter().map(|row| &row.head)).chain(UDP.iter().map(|row| &row.head))
 }
 
 fn shown(value: impl ToString) -> Option<String> {
@@ -114,13 +120,13 @@ fn text(value: &str) -> Option<String> {
 pub(super) static LOG: &[Row<Log>] = &{
     use Table::Log;
     [
-        row(key(Log, "level", ALL, "error, warn, info, debug or trace", "info", "least severe level that is written"),
+        row(key("level", "error, warn, info, debug or trace", "\"debug\"").at(Log, ALL, "info", "least severe level that is written"),
             |log, at| at.choice(LEVELS, &mut log.level), |log| text(name_of(LEVELS, &log.level))),
-        row(key(Log, "format", ALL, "text or json", "text", "shape of a line"),
+        row(key("format", "text or json", "\"json\"").at(Log, ALL, "text", "shape of a line"),
             |log, at| at.choice(FORMATS, &mut log.format), |log| text(name_of(FORMATS, &log.format))),
-        row(key(Log, "time", ALL, "true or false", "true", "puts the time on each line; a journal adds its own"),
+        row(key("time", "true or false", "false").at(Log, ALL, "true", "puts the time on each line; a journal adds its own"),
             |log, at| at.flag(&mut log.time), |log| shown(log.time)),
-        row(key(Log, "destinations", ALL, "true or false", "false", "shows where connections go in lines of level info"),
+        row(key("destinations", "true or false", "true").at(Log, ALL, "false", "shows where connections go in lines of level info"),
             |log, at| at.flag(&mut log.destinations), |log| shown(log.destinations)),
     ]
 };
@@ -130,15 +136,19 @@ pub(super) static LOG: &[Row<Log>] = &{
 pub(super) static LIMITS: &[Row<Limits>] = &{
     use Table::Limits;
     [
-        row(key(Limits, "idle", ALL, "duration, or off", "2h4m", "ends a connection without a byte in either direction for this long"),
+        row(key("idle", "duration, or off", "\"30m\"").at(Limits, ALL, "2h4m", "ends a connection without a byte in either direction for this long"),
             |limits, at| at.limit(&mut limits.idle), |limits| text(&limits.idle.map_or_else(|| "off".to_owned(), duration_text))),
-        row(key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
-            |limits, at| at.duration(&mut limits.drain), |limits| text(&duration_text(limits.drain))),
-        row(key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
+        row(key("drain", "duration", "\"30s\"").at(Limits, ALL, "10s", "time for open connections to end after the first signal"),
+            |limits, mut at| at.duration(&mut limits.drain), |limits| text(&duration_text(limits.drain))),
+        row(key("half-close", "duration", "\"3s\"").at(Limits, ALL, "5s", "passes on a held end of a client's data after this long without a byte, once there was an answer"),
+            |limits, mut at| at.duration(&mut limits.half_close), |limits| text(&duration_text(limits.half_close))),
+        row(key("half-close-unanswered", "duration", "\"30s\"").at(Limits, ALL, "1m", "the same before there was any answer"),
+            |limits, mut at| at.duration(&mut limits.half_close_unanswered), |limits| text(&duration_text(limits.half_close_unanswered))),
+        row(key("unauthenticated", "number of connections", "1024").at(Limits, ALL, "4096", "most connections to servers that have not authenticated yet"),
             |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated), |limits| shown(limits.unauthenticated)),
-        row(key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
+        row(key("unauthenticated-per-source", "number of connections", "64").at(Limits, ALL, "256", "the same per IPv4 address or IPv6 /64"),
             |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated_per_source), |limits| shown(limits.unauthenticated_per_source)),
-        row(key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the system's memory, at least 64MiB", "bytes that the sessions of all carriers may hold together"),
+        row(key("carrier-memory", "number of bytes with a unit, at least 16MiB", "\"256MiB\"").at(Limits, ALL, "a quarter of the system's memory, at least 64MiB", "bytes that the sessions of all carriers may hold together"),
             read_carrier_memory, |limits| text(&size_text(u64::try_from(limits.carrier_memory?).ok()?))),
     ]
 };
@@ -148,26 +158,26 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
 pub(super) static UDP: &[Row<Udp>] = &{
     use Table::Udp;
     [
-        row(key(Udp, "idle", ALL, "duration, from 1m", "5m", "forgets a flow without a datagram in either direction for this long"),
+        row(key("idle", "duration, from 1m", "\"30m\"").at(Udp, ALL, "5m", "forgets a flow without a datagram in either direction for this long"),
             read_udp_idle, |udp| text(&duration_text(udp.idle))),
-        row(key(Udp, "flows", ALL, "1 to 1048576", "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),
+        row(key("flows", "1 to 1048576", "16384").at(Udp, ALL, "4096", "most flows per port and event loop, each with a descriptor; the oldest makes room"),
             |udp, at| at.number(1..=1 << 20, &mut udp.flows), |udp| shown(udp.flows)),
-        row(key(Udp, "ecn", ALL, "true or false", "false", "carries marks of congestion from one side to the other"),
+        row(key("ecn", "true or false", "true").at(Udp, ALL, "false", "carries marks of congestion from one side to the other"),
             |udp, at| at.flag(&mut udp.ecn), |udp| switch(udp.ecn)),
-        row(key(Udp, "dscp", ALL, "0 to 63", "0", "code point of the service that sealed datagrams ask of routers"),
+        row(key("dscp", "0 to 63", "46").at(Udp, ALL, "0", "code point of the service that sealed datagrams ask of routers"),
             |udp, at| at.number(0..=63, &mut udp.dscp), |udp| shown(udp.dscp)),
-        row(key(Udp, "fragment", ALL, "true or false", "false", "sends sealed datagrams that are too large for the path in fragments"),
+        row(key("fragment", "true or false", "true").at(Udp, ALL, "false", "sends sealed datagrams that are too large for the path in fragments"),
             |udp, at| at.flag(&mut udp.fragment), |udp| switch(udp.fragment)),
-        row(key(Udp, "mtu", ALL, "576 to 65535 bytes", "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
+        row(key("mtu", "576 to 65535 bytes", "1400").at(Udp, ALL, "as the system knows it", "drops sealed datagrams that make larger packets, headers of IP and UDP included"),
             read_mtu, |udp| shown(udp.mtu?)),
-        row(key(Udp, "gather", ALL, "on or off", "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
+        row(key("gather", "on or off", "\"off\"").at(Udp, ALL, "on", "waits up to 0.2 ms for more datagrams while many pass, which saves processor time"),
             |udp, at| at.choice(ON_OFF, &mut udp.gather), |udp| text(name_of(ON_OFF, &udp.gather))),
     ]
 };
 
 fn read_carrier_memory(limits: &mut Limits, at: At<'_, '_, '_, '_>) {
-    let size = at.fields.parsed(at.report, at.key, carrier_memory);
-    limits.carrier_memory = size.map(|size| size.value);
+    let field = at.fields.take(at.head);
+    limits.carrier_memory = field.and_then(|field| field.parsed(at.report, carrier_memory));
 }
 
 fn carrier_memory(text: &str) -> Result<usize, Problem> {
@@ -178,14 +188,14 @@ fn carrier_memory(text: &str) -> Result<usize, Problem> {
     Ok(size)
 }
 
-fn read_udp_idle(udp: &mut Udp, at: At<'_, '_, '_, '_>) {
-    put(&mut udp.idle, at.fields.duration(at.report, at.key));
+fn read_udp_idle(udp: &mut Udp, mut at: At<'_, '_, '_, '_>) {
+    at.duration(&mut udp.idle);
     if udp.idle < Udp::MIN_IDLE {
         at.wrong(Problem::new("less than a minute, for which packet numbers have to be remembered"));
     }
 }
 
 fn read_mtu(udp: &mut Udp, at: At<'_, '_, '_, '_>) {
-    let mtu = at.fields.integer(at.report, at.key, 576..=65_535);
-    udp.mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok());
+    let field = at.fields.take(at.head);
+    udp.mtu = field.and_then(|field| field.number(at.report, 576..=65_535));
 }

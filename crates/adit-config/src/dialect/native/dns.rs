@@ -3,7 +3,6 @@
 //! A server is written as `address`, `udp://address:port`, `tcp://..`, `tls://host:port` or `https://host/path`.
 //! Policies and messages refer to it by its `name`, or else by the text itself.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +11,22 @@ use adit_proto::wire::{Host, Target};
 
 use super::fields::{Fields, Report, Span, Spanned};
 use super::keys::Table;
-use super::outbound::FAMILIES;
-use super::{MAX_NAME, name};
-use crate::dialect::value::{self, MAX_DNS, Problem, duration_text, quote, text_of};
+use super::rows::{MAX_NAME, Row, dns as rows};
+use super::write::{Entries, Writer};
+use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{Dns, DnsPolicy, DnsTransport, Family, Outbound, OutboundProtocol, Tag, Upstream};
 
-/// Entries of one list.
-const MAX_ENTRIES: usize = 4096;
 /// Longest text of a server, in bytes.
 const MAX_SERVER: usize = 1024;
-/// Answers that can be remembered.
-const MAX_CACHE: usize = 1 << 20;
 /// Longest time for which an answer can be remembered: RFC 8767 section 4.
 const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The ports of the transports, without and with TLS.
 const PORT: u16 = 53;
 const TLS_PORT: u16 = 853;
 const HTTPS_PORT: u16 = 443;
+
+/// The text of a server as it is kept, how the server is spoken to, and where it is.
+pub(super) type Server = (Box<str>, DnsTransport, Target);
 
 /// `[dns]` as it is written, before the outbounds are known.
 pub(super) struct RawDns {
@@ -46,10 +44,10 @@ pub(super) fn none() -> RawDns {
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
     let default = Dns::default();
     let mut raw = RawDns { path: "dns".into(), ..none() };
-    let tables = fields.take("upstream").map(|field| field.tables(report, Table::DnsUpstream, MAX_DNS));
+    let tables = fields.tables(report, &rows::UPSTREAM);
     let mut servers: Vec<(Arc<Upstream>, bool)> = Vec::new();
     for (at, table) in tables.unwrap_or_default().into_iter().enumerate() {
-        let path = table.path("name");
+        let path = table.path(&rows::UPSTREAM_NAME);
         let place = table.at.clone();
         let Some((upstream, through, is_default)) = upstream(table, report) else { continue };
         if servers.iter().any(|(other, _)| other.name == upstream.name) {
@@ -60,22 +58,18 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
         raw.through.extend(through.map(|through| (at, through)));
         servers.push((Arc::new(upstream), is_default));
     }
-    let policy = fields.take("policy").map(|field| field.tables(report, Table::DnsPolicy, MAX_ENTRIES));
+    let policy = fields.tables(report, &rows::POLICY);
     let mut policies = Vec::new();
     for table in policy.unwrap_or_default() {
         policies.extend(policy_of(table, &servers, report));
     }
-    let hosts = fields.take("hosts").map(|field| field.tables(report, Table::DnsHost, MAX_ENTRIES));
+    let hosts = fields.tables(report, &rows::HOSTS);
     let hosts = hosts.unwrap_or_default().into_iter().filter_map(|table| host(table, report)).collect();
-    let min_ttl = ttl(&mut fields, report, "min-ttl", default.min_ttl);
-    let max_ttl = ttl(&mut fields, report, "max-ttl", default.max_ttl);
+    let min_ttl = ttl(&mut fields, report, &rows::MIN_TTL, default.min_ttl);
+    let max_ttl = ttl(&mut fields, report, &rows::MAX_TTL, default.max_ttl);
     if min_ttl > max_ttl {
-        let (at, path) = (fields.place("min-ttl"), fields.path("min-ttl"));
-        report.error(
-            &at,
-            path,
-            Problem::new("longer than max-ttl").hint("make it shorter, or max-ttl longer"),
-        );
+        let problem = Problem::new("longer than max-ttl").hint("make it shorter, or max-ttl longer");
+        fields.wrong(report, &rows::MIN_TTL, problem);
     }
     raw.dns = Dns {
         upstreams: servers
@@ -85,21 +79,26 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
             .collect(),
         policy: policies,
         hosts,
-        cache: fields.integer(report, "cache", 1..=MAX_CACHE).unwrap_or(default.cache),
+        cache: fields.read(report, &rows::CACHE).unwrap_or(default.cache),
         min_ttl,
         max_ttl: max_ttl.max(min_ttl),
-        stale: fields.flag(report, "stale").unwrap_or(default.stale),
-        family: fields.one_of(report, "family", FAMILIES).unwrap_or(Family::Any),
+        stale: fields.read(report, &rows::STALE).unwrap_or(default.stale),
+        family: fields.read(report, &rows::FAMILY).unwrap_or(Family::Any),
     };
     fields.finish(report, None);
     raw
 }
 
-fn ttl(fields: &mut Fields<'_>, report: &mut Report<'_>, key: &'static str, default: Duration) -> Duration {
-    let given = fields.duration(report, key).unwrap_or(default);
+fn ttl(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    row: &'static Row<Duration>,
+    default: Duration,
+) -> Duration {
+    let given = fields.read(report, row).unwrap_or(default);
     if given > MAX_TTL {
         let problem = Problem::new("longer than 7d").hint("RFC 8767 allows no more");
-        report.error(&fields.place(key), fields.path(key), problem);
+        fields.wrong(report, row, problem);
     }
     given.min(MAX_TTL)
 }
@@ -107,26 +106,27 @@ fn ttl(fields: &mut Fields<'_>, report: &mut Report<'_>, key: &'static str, defa
 type Read = (Upstream, Option<Spanned<Box<str>>>, bool);
 
 fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
-    let server = fields.require(report, "server").and_then(|field| field.parsed(report, server));
-    let address = fields.parsed(report, "address", address);
-    let given = fields.parsed(report, "name", name);
-    let bootstrap = fields.list(report, "bootstrap", MAX_DNS, value::name_server).unwrap_or_default();
-    let through = fields.parsed(report, "through", name);
-    let is_default = fields.flag(report, "default").unwrap_or(true);
-    let (bootstrap_at, address_at) = (fields.place("bootstrap"), fields.place("address"));
-    let (bootstrap_path, address_path) = (fields.path("bootstrap"), fields.path("address"));
+    let server = fields.require(report, &rows::SERVER);
+    let address = fields.read(report, &rows::ADDRESS);
+    let given = fields.read(report, &rows::UPSTREAM_NAME);
+    let bootstrap = fields.read(report, &rows::BOOTSTRAP).unwrap_or_default();
+    let through = fields.read(report, &rows::THROUGH);
+    let is_default = fields.read(report, &rows::DEFAULT).unwrap_or(true);
+    if let Some(Spanned { value: (_, _, target), .. }) = &server {
+        let is_address = matches!(target.host, Host::Ip(_));
+        if address.is_some() && is_address {
+            let problem = Problem::new("server is an address already").hint("leave it out");
+            fields.wrong(report, &rows::ADDRESS, problem);
+        }
+        if !bootstrap.is_empty() && (is_address || address.is_some()) {
+            let problem = Problem::new("the address of the server is known").hint("leave it out");
+            fields.wrong(report, &rows::BOOTSTRAP, problem);
+        }
+    }
     fields.finish(report, None);
     let Spanned { value: (text, transport, mut target), .. } = server?;
-    if let Some(address) = &address {
-        if matches!(target.host, Host::Ip(_)) {
-            let problem = Problem::new("server is an address already").hint("leave it out");
-            report.error(&address_at, address_path, problem);
-        }
-        target.host = Host::Ip(address.value);
-    }
-    if !bootstrap.is_empty() && matches!(target.host, Host::Ip(_)) {
-        let problem = Problem::new("the address of the server is known").hint("leave it out");
-        report.error(&bootstrap_at, bootstrap_path, problem);
+    if let Some(address) = address {
+        target.host = Host::Ip(address);
     }
     let bootstrap: Vec<SocketAddr> = bootstrap.into_iter().map(|server| server.value).collect();
     let bootstrap = if matches!(target.host, Host::Ip(_)) { Vec::new() } else { bootstrap };
@@ -135,7 +135,7 @@ fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
         DnsTransport::Https { authority, .. } => cut(&format!("https://{authority}")),
         DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => cut(&text),
     };
-    let name = given.map_or_else(short, |name| name.value);
+    let name = given.unwrap_or_else(short);
     let behind = through.as_ref().map(|through| Tag::from(&*through.value));
     Some((Upstream { name, transport, server: target, bootstrap, through: behind }, through, is_default))
 }
@@ -145,13 +145,13 @@ fn cut(text: &str) -> Box<str> {
     text.chars().take(MAX_NAME).collect::<String>().into()
 }
 
-fn address(text: &str) -> Result<IpAddr, Problem> {
+pub(super) fn address(text: &str) -> Result<IpAddr, Problem> {
     let address = text.trim().trim_start_matches('[').trim_end_matches(']').parse();
     address.map_err(|_| Problem::new(format!("not an IP address: {}", value::excerpt(text))))
 }
 
-/// The text as it is kept, how the server is spoken to, and where it is.
-fn server(text: &str) -> Result<(Box<str>, DnsTransport, Target), Problem> {
+/// A server: the text as it is kept, how the server is spoken to, and where it is.
+pub(super) fn server(text: &str) -> Result<Server, Problem> {
     let text = text_of(text.trim(), MAX_SERVER)?;
     let (scheme, rest) = text.split_once("://").unwrap_or(("udp", &text));
     let target = |port| target(rest, port).ok_or_else(|| bad_server(&text));
@@ -214,17 +214,11 @@ fn policy_of(
     servers: &[(Arc<Upstream>, bool)],
     report: &mut Report<'_>,
 ) -> Vec<DnsPolicy> {
-    let domains = match fields.has("domain") {
-        true => fields.list(report, "domain", MAX_ENTRIES, domain).unwrap_or_default(),
-        false => {
-            fields.require(report, "domain");
-            Vec::new()
-        }
-    };
-    let names = fields.list(report, "upstream", MAX_DNS, name).unwrap_or_default();
+    let domains = fields.require(report, &rows::POLICY_DOMAIN).unwrap_or_default();
+    let names = fields.read(report, &rows::POLICY_UPSTREAM).unwrap_or_default();
     if names.is_empty() {
         let problem = Problem::new("missing").hint("write the names of the servers that are asked");
-        report.error(&fields.place("upstream"), fields.path("upstream"), problem);
+        fields.wrong(report, &rows::POLICY_UPSTREAM, problem);
     }
     let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
     for name in names {
@@ -237,7 +231,7 @@ fn policy_of(
                     Some(name) => problem.hint(format!("did you mean `{name}`?")),
                     None => problem.hint("add a [[dns.upstream]] of that name"),
                 };
-                report.error(&name.at, fields.path("upstream"), problem);
+                report.error(&name.at, fields.path(&rows::POLICY_UPSTREAM), problem);
             }
         }
     }
@@ -249,7 +243,7 @@ fn policy_of(
     domains.into_iter().map(policy).collect()
 }
 
-fn domain(text: &str) -> Result<Box<str>, Problem> {
+pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
     let text = text_of(text.trim(), 256)?.to_ascii_lowercase();
     let (lead, rest) = text.strip_prefix('=').map_or(("", text.as_str()), |rest| ("=", rest));
     let rest = rest.strip_prefix("*.").or_else(|| rest.strip_prefix('.')).unwrap_or(rest);
@@ -263,14 +257,10 @@ fn domain(text: &str) -> Result<Box<str>, Problem> {
 }
 
 fn host(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Vec<IpAddr>)> {
-    let name = fields.require(report, "name").and_then(|field| field.parsed(report, domain));
-    let ips = fields.list(report, "address", MAX_DNS, address);
-    if ips.as_ref().is_none_or(Vec::is_empty) && !fields.has("address") {
-        report.error(&fields.at.clone(), fields.path("address"), Problem::new("missing"));
-    }
+    let name = fields.require(report, &rows::HOST_NAME);
+    let ips = fields.require(report, &rows::HOST_ADDRESS);
     fields.finish(report, None);
-    let name = name?.value;
-    Some((name, ips?.into_iter().map(|ip| ip.value).collect()))
+    Some((name?, ips?.into_iter().map(|ip| ip.value).collect()))
 }
 
 /// Checks what is behind an outbound, once those are known.
@@ -316,6 +306,7 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
         OutboundProtocol::Reject
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
+        | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Ssr(_) => false,
     }
 }
@@ -348,20 +339,17 @@ fn check_loop<'d>(
 }
 
 /// Writes `[dns]`; nothing where all is as usual.
-pub(super) fn write(dns: &Dns) -> String {
-    let mut out = String::new();
-    let default = Dns::default();
-    if *dns == default {
-        return out;
+pub(super) fn write(out: &mut Writer, dns: &Dns) {
+    if *dns == Dns::default() {
+        return;
     }
-    let family = FAMILIES.iter().find(|(_, family)| *family == dns.family).map_or("any", |(name, _)| name);
-    let mut line = |text: String| writeln!(out, "{text}").expect("a string takes any text");
-    line("[dns]".into());
-    line(format!("cache = {}", dns.cache));
-    line(format!("min-ttl = {}", quote(&duration_text(dns.min_ttl))));
-    line(format!("max-ttl = {}", quote(&duration_text(dns.max_ttl))));
-    line(format!("stale = {}", dns.stale));
-    line(format!("family = {}", quote(family)));
+    let mut table = Entries::default();
+    table.put(&rows::CACHE, &dns.cache);
+    table.put(&rows::MIN_TTL, &dns.min_ttl);
+    table.put(&rows::MAX_TTL, &dns.max_ttl);
+    table.put(&rows::STALE, &dns.stale);
+    table.put(&rows::FAMILY, &dns.family);
+    out.table(Table::Dns, &table);
     let mut servers: Vec<(&Upstream, bool)> = dns.upstreams.iter().map(|server| (&**server, true)).collect();
     for server in dns.policy.iter().flat_map(|policy| &policy.upstreams) {
         if !servers.iter().any(|(other, _)| other.name == server.name) {
@@ -369,25 +357,24 @@ pub(super) fn write(dns: &Dns) -> String {
         }
     }
     for (server, is_default) in servers {
-        upstream_lines(server, is_default).into_iter().for_each(&mut line);
+        out.table(Table::DnsUpstream, &upstream_entries(server, is_default));
     }
     for policy in &dns.policy {
-        let names: Vec<String> = policy.upstreams.iter().map(|server| quote(&server.name)).collect();
-        line("\n[[dns.policy]]".into());
-        line(format!("domain = {}", quote(&policy.domain)));
-        line(format!("upstream = [{}]", names.join(", ")));
+        let names: Vec<Tag> = policy.upstreams.iter().map(|server| Tag::from(&*server.name)).collect();
+        let mut table = Entries::default();
+        table.put(&rows::POLICY_DOMAIN, std::slice::from_ref(&policy.domain));
+        table.put(&rows::POLICY_UPSTREAM, &names);
+        out.table(Table::DnsPolicy, &table);
     }
     for (name, ips) in &dns.hosts {
-        let ips: Vec<String> = ips.iter().map(|ip| quote(&ip.to_string())).collect();
-        line("\n[[dns.hosts]]".into());
-        line(format!("name = {}", quote(name)));
-        line(format!("address = [{}]", ips.join(", ")));
+        let mut table = Entries::default();
+        table.put(&rows::HOST_NAME, name);
+        table.put(&rows::HOST_ADDRESS, ips);
+        out.table(Table::DnsHost, &table);
     }
-    out.push('\n');
-    out
 }
 
-fn upstream_lines(server: &Upstream, is_default: bool) -> Vec<String> {
+fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
     let Upstream { name, transport, server: target, bootstrap, through } = server;
     let with_host = |host: &str| match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, target.port).to_string(),
@@ -399,22 +386,20 @@ fn upstream_lines(server: &Upstream, is_default: bool) -> Vec<String> {
         DnsTransport::Tls { name } => (format!("tls://{}", with_host(name)), Some(name)),
         DnsTransport::Https { authority, path, name } => (format!("https://{authority}{path}"), Some(name)),
     };
-    let mut lines = vec!["\n[[dns.upstream]]".to_owned(), format!("name = {}", quote(name))];
-    lines.push(format!("server = {}", quote(&text)));
+    let mut out = Entries::default();
+    out.put(&rows::UPSTREAM_NAME, name);
+    out.put(&rows::SERVER, &text);
     if let (Some(host), Host::Ip(ip)) = (host, &target.host)
         && host.parse::<IpAddr>().ok() != Some(*ip)
     {
-        lines.push(format!("address = {}", quote(&ip.to_string())));
+        out.put(&rows::ADDRESS, ip);
     }
     if !bootstrap.is_empty() {
-        let servers: Vec<String> = bootstrap.iter().map(|server| quote(&server.to_string())).collect();
-        lines.push(format!("bootstrap = [{}]", servers.join(", ")));
+        out.put(&rows::BOOTSTRAP, bootstrap);
     }
-    lines.extend(through.as_ref().map(|through| format!("through = {}", quote(through))));
-    if !is_default {
-        lines.push("default = false".into());
-    }
-    lines
+    out.put_some(&rows::THROUGH, through.as_deref());
+    out.put_unless(&rows::DEFAULT, &is_default, &true);
+    out
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
-use super::keys::{self, Table};
+use super::keys::{self, Head, Table};
+use super::rows::{Row, Tables};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, Problem};
 use crate::source::Source;
@@ -56,8 +57,8 @@ pub(super) struct Fields<'a> {
 
 /// A key that was there.
 pub(super) struct Field<'a> {
-    pub(super) path: String,
-    pub(super) at: Span,
+    path: String,
+    at: Span,
     node: Node<'a>,
 }
 
@@ -66,166 +67,112 @@ impl<'a> Fields<'a> {
         Self { table, kind, path, at, taken: Vec::new(), renamed: Vec::new() }
     }
 
+    /// Path of this table.
+    pub(super) fn base(&self) -> &str {
+        &self.path
+    }
+
     /// Path of a key of this table.
-    pub(super) fn path(&self, key: &str) -> String {
+    pub(super) fn path(&self, key: &Head) -> String {
         join(&self.path, self.written(key))
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(super) fn has(&self, key: &Head) -> bool {
         self.table.contains_key(self.written(key))
     }
 
     /// The name under which a key stands: its own, or the one it had before.
-    fn written<'k>(&self, key: &'k str) -> &'k str {
-        if self.table.contains_key(key) {
-            return key;
+    fn written(&self, key: &Head) -> &'static str {
+        if self.table.contains_key(key.name) {
+            return key.name;
         }
-        keys::former(self.kind, key).filter(|old| self.table.contains_key(old)).unwrap_or(key)
+        key.former.filter(|old| self.table.contains_key(old)).unwrap_or(key.name)
     }
 
     /// Whether a key is there with an empty list.
-    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+    pub(super) fn is_empty_list(&self, key: &Head) -> bool {
         self.table.get(self.written(key)).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
     }
 
     /// The value of a key that is a text, without taking it.
-    pub(super) fn text(&self, key: &str) -> Option<&'a str> {
+    pub(super) fn text(&self, key: &Head) -> Option<&'a str> {
         self.table.get(self.written(key))?.as_str()
     }
 
     /// Place of the value of a key.
-    pub(super) fn place(&self, key: &str) -> Span {
+    pub(super) fn place(&self, key: &Head) -> Span {
         self.table.get(self.written(key)).and_then(Item::span).unwrap_or_else(|| self.at.clone())
     }
 
-    pub(super) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
-        self.taken.push(key);
-        if let Some(old) = keys::former(self.kind, key)
+    /// Reports something about a key, at its value.
+    pub(super) fn wrong(&self, report: &mut Report<'_>, key: &Head, problem: Problem) {
+        report.error(&self.place(key), self.path(key), problem);
+    }
+
+    pub(super) fn take(&mut self, key: &'static Head) -> Option<Field<'a>> {
+        self.taken.push(key.name);
+        if let Some(old) = key.former
             && self.table.contains_key(old)
-            && !self.renamed.contains(&(key, old))
+            && !self.renamed.contains(&(key.name, old))
         {
-            self.renamed.push((key, old));
+            self.renamed.push((key.name, old));
         }
         let (name, item) = self.table.get_key_value(self.written(key))?;
         let at = name.span().or_else(|| item.span()).unwrap_or_else(|| self.at.clone());
         Some(Field { path: self.path(key), at, node: Node::Item(item) })
     }
 
-    /// Takes a key that must be there.
-    pub(super) fn require(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Field<'a>> {
-        let field = self.take(key);
-        if field.is_none() {
-            report.error(&self.at, self.path(key), Problem::new("missing"));
-        }
-        field
-    }
-
-    pub(super) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
-        let field = self.take(key)?;
-        let flag = field.node.value().and_then(Value::as_bool);
-        if flag.is_none() {
-            field.wrong_type(report, "true or false");
-        }
-        flag
-    }
-
-    pub(super) fn integer(
+    /// The value of a key; `None` if it is not there or wrong, which is reported.
+    pub(super) fn read<R, W: ?Sized>(
         &mut self,
         report: &mut Report<'_>,
-        key: &'static str,
-        range: RangeInclusive<usize>,
-    ) -> Option<usize> {
-        let field = self.take(key)?;
-        let Some(number) = field.node.value().and_then(Value::as_integer) else {
-            field.wrong_type(report, "a number");
-            return None;
-        };
-        let number = usize::try_from(number).ok().filter(|n| range.contains(n));
-        if number.is_none() {
-            let problem = format!("not from {} to {}", range.start(), range.end());
-            field.wrong(report, Problem::new(problem));
-        }
-        number
+        row: &'static Row<R, W>,
+    ) -> Option<R> {
+        let field = self.take(row)?;
+        row.read(&field, report)
     }
 
-    pub(super) fn parsed<T>(
+    /// The value of a key that must be there.
+    pub(super) fn require<R, W: ?Sized>(
         &mut self,
         report: &mut Report<'_>,
-        key: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, Problem>,
+        row: &'static Row<R, W>,
+    ) -> Option<R> {
+        if !self.has(row) {
+            report.error(&self.at, self.path(row), Problem::new("missing"));
+        }
+        self.read(report, row)
+    }
+
+    /// The value of a key, made into something else, which may fail.
+    pub(super) fn checked<R, W: ?Sized, T>(
+        &mut self,
+        report: &mut Report<'_>,
+        row: &'static Row<R, W>,
+        check: impl FnOnce(R) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
-        self.take(key)?.parsed(report, parse)
+        let field = self.take(row)?;
+        let value = check(row.read(&field, report)?);
+        field.judged(report, value)
     }
 
-    /// A date or instant, as a text or as TOML writes it.
-    pub(super) fn time<T>(
-        &mut self,
-        report: &mut Report<'_>,
-        key: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, Problem>,
-    ) -> Option<Spanned<T>> {
-        let field = self.take(key)?;
-        let Some(time) = field.node.value().and_then(Value::as_datetime) else {
-            return field.parsed(report, parse);
-        };
-        field.read(report, parse(&time.to_string()))
-    }
-
-    pub(super) fn duration(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Duration> {
-        let field = self.take(key)?;
-        if let Some(number) = field.node.value().and_then(Value::as_integer) {
-            let problem = Problem::new("a duration needs a unit");
-            field.wrong(report, problem.hint(format!("write \"{number}s\" for seconds")));
-            return None;
+    /// The table of a key.
+    pub(super) fn table(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Fields<'a>> {
+        let field = self.take(row)?;
+        let table = field.node.table();
+        if table.is_none() {
+            field.wrong_type(report, "a table");
         }
-        field.parsed(report, value::duration).map(|d| d.value)
+        table.map(|table| Fields::new(table, row.kind, field.path.clone(), field.value_at()))
     }
 
-    pub(super) fn one_of<T: Copy>(
+    /// The tables of a key.
+    pub(super) fn tables(
         &mut self,
         report: &mut Report<'_>,
-        key: &'static str,
-        choices: &[(&str, T)],
-    ) -> Option<T> {
-        self.take(key)?.parsed(report, |text| one_of(text, choices)).map(|c| c.value)
-    }
-
-    /// One text, or a list of at most `max`.
-    pub(super) fn list<T>(
-        &mut self,
-        report: &mut Report<'_>,
-        key: &'static str,
-        max: usize,
-        parse: impl Fn(&str) -> Result<T, Problem>,
-    ) -> Option<Vec<Spanned<T>>> {
-        let field = self.take(key)?;
-        let Some(array) = field.node.value().and_then(Value::as_array) else {
-            return field.parsed(report, parse).map(|one| vec![one]);
-        };
-        if array.len() > max {
-            field.wrong(report, Problem::new(format!("more than {max} entries")));
-        }
-        let entries = array.iter().take(max).enumerate();
-        Some(entries.filter_map(|(i, entry)| field.entry(i, entry).parsed(report, &parse)).collect())
-    }
-
-    /// The same as [`Fields::list`] for values that may be numbers as well.
-    pub(super) fn numbers_or_texts<T>(
-        &mut self,
-        report: &mut Report<'_>,
-        key: &'static str,
-        max: usize,
-        parse: impl Fn(&str) -> Result<T, Problem>,
-    ) -> Option<Vec<Spanned<T>>> {
-        let field = self.take(key)?;
-        let Some(array) = field.node.value().and_then(Value::as_array) else {
-            return field.number_or_text(report, &parse).map(|one| vec![one]);
-        };
-        if array.len() > max {
-            field.wrong(report, Problem::new(format!("more than {max} entries")));
-        }
-        let entries = array.iter().take(max).enumerate();
-        Some(entries.filter_map(|(i, entry)| field.entry(i, entry).number_or_text(report, &parse)).collect())
+        row: &'static Tables,
+    ) -> Option<Vec<Fields<'a>>> {
+        Some(self.take(row)?.tables(report, row.kind, row.max))
     }
 
     /// Everything that was not taken is an error; what stands under an old name is a warning.
@@ -244,7 +191,7 @@ impl<'a> Fields<'a> {
             let Some(problem) = self.unknown(name, protocol) else { continue };
             let key = self.table.key(name).and_then(toml_edit::Key::span);
             let at = key.or_else(|| item.span()).unwrap_or_else(|| self.at.clone());
-            report.error(&at, self.path(&value::excerpt(name)), problem);
+            report.error(&at, join(&self.path, &value::excerpt(name)), problem);
         }
     }
 
@@ -276,27 +223,65 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn wrong(&self, report: &mut Report<'_>, problem: Problem) {
+    fn wrong(&self, report: &mut Report<'_>, problem: Problem) {
         report.error(&self.value_at(), self.path.clone(), problem);
     }
 
-    pub(super) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
+    fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
         self.wrong(report, Problem::new(format!("expected {wanted}, found {}", self.node.type_name())));
+    }
+
+    /// The value, if it is a text.
+    pub(super) fn text(&self) -> Option<&'a str> {
+        self.node.value().and_then(Value::as_str)
+    }
+
+    pub(super) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
+        let flag = self.node.value().and_then(Value::as_bool);
+        if flag.is_none() {
+            self.wrong_type(report, "true or false");
+        }
+        flag
+    }
+
+    pub(super) fn number<N: TryFrom<usize>>(
+        &self,
+        report: &mut Report<'_>,
+        range: RangeInclusive<usize>,
+    ) -> Option<N> {
+        let Some(number) = self.node.value().and_then(Value::as_integer) else {
+            self.wrong_type(report, "a number");
+            return None;
+        };
+        let number = usize::try_from(number).ok().filter(|n| range.contains(n));
+        if number.is_none() {
+            let problem = format!("not from {} to {}", range.start(), range.end());
+            self.wrong(report, Problem::new(problem));
+        }
+        number.and_then(|number| N::try_from(number).ok())
     }
 
     pub(super) fn parsed<T>(
         &self,
         report: &mut Report<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
+        self.spanned(report, parse).map(|found| found.value)
+    }
+
+    pub(super) fn spanned<T>(
+        &self,
+        report: &mut Report<'_>,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
-        let Some(text) = self.node.value().and_then(Value::as_str) else {
+        let Some(text) = self.text() else {
             self.wrong_type(report, "a text in quotes");
             return None;
         };
-        self.read(report, parse(text))
+        self.judged(report, parse(text))
     }
 
-    fn read<T>(&self, report: &mut Report<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
+    fn judged<T>(&self, report: &mut Report<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
         match parsed {
             Ok(value) => Some(Spanned { value, at: self.value_at() }),
             Err(problem) => {
@@ -306,34 +291,80 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// A date or instant, as a text or as TOML writes it.
+    pub(super) fn time<T>(
+        &self,
+        report: &mut Report<'_>,
+        parse: impl FnOnce(&str) -> Result<T, Problem>,
+    ) -> Option<T> {
+        match self.node.value().and_then(Value::as_datetime) {
+            Some(time) => self.judged(report, parse(&time.to_string())).map(|time| time.value),
+            None => self.parsed(report, parse),
+        }
+    }
+
+    pub(super) fn duration(&self, report: &mut Report<'_>) -> Option<Duration> {
+        if let Some(number) = self.node.value().and_then(Value::as_integer) {
+            let problem = Problem::new("a duration needs a unit");
+            self.wrong(report, problem.hint(format!("write \"{number}s\" for seconds")));
+            return None;
+        }
+        self.parsed(report, value::duration)
+    }
+
+    pub(super) fn choice<T: Copy>(&self, report: &mut Report<'_>, choices: &[(&str, T)]) -> Option<T> {
+        self.parsed(report, |text| one_of(text, choices))
+    }
+
+    /// One text, or a list of at most `max`.
+    pub(super) fn list<T>(
+        &self,
+        report: &mut Report<'_>,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Option<Vec<Spanned<T>>> {
+        self.entries(report, max, |entry, report| entry.spanned(report, &parse))
+    }
+
+    /// The same as [`Field::list`] for values that may be numbers as well.
+    pub(super) fn numbers_or_texts<T>(
+        &self,
+        report: &mut Report<'_>,
+        max: usize,
+        parse: impl Fn(&str) -> Result<T, Problem>,
+    ) -> Option<Vec<Spanned<T>>> {
+        self.entries(report, max, |entry, report| entry.number_or_text(report, &parse))
+    }
+
+    fn entries<T>(
+        &self,
+        report: &mut Report<'_>,
+        max: usize,
+        read: impl Fn(&Self, &mut Report<'_>) -> Option<Spanned<T>>,
+    ) -> Option<Vec<Spanned<T>>> {
+        let Some(array) = self.node.value().and_then(Value::as_array) else {
+            return read(self, report).map(|one| vec![one]);
+        };
+        if array.len() > max {
+            self.wrong(report, Problem::new(format!("more than {max} entries")));
+        }
+        let entries = array.iter().take(max).enumerate();
+        Some(entries.filter_map(|(i, entry)| read(&self.entry(i, entry), report)).collect())
+    }
+
     fn number_or_text<T>(
         &self,
         report: &mut Report<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
-        let Some(number) = self.node.value().and_then(Value::as_integer) else {
-            return self.parsed(report, parse);
-        };
-        match parse(&number.to_string()) {
-            Ok(value) => Some(Spanned { value, at: self.value_at() }),
-            Err(problem) => {
-                self.wrong(report, problem);
-                None
-            }
+        match self.node.value().and_then(Value::as_integer) {
+            Some(number) => self.judged(report, parse(&number.to_string())),
+            None => self.spanned(report, parse),
         }
-    }
-
-    /// The field as a table.
-    pub(super) fn table(&self, report: &mut Report<'_>, kind: Table) -> Option<Fields<'a>> {
-        let table = self.node.table();
-        if table.is_none() {
-            self.wrong_type(report, "a table");
-        }
-        table.map(|table| Fields::new(table, kind, self.path.clone(), self.value_at()))
     }
 
     /// The field as a list of at most `max` tables, in either of the ways in which it can be written.
-    pub(super) fn tables(&self, report: &mut Report<'_>, kind: Table, max: usize) -> Vec<Fields<'a>> {
+    fn tables(&self, report: &mut Report<'_>, kind: Table, max: usize) -> Vec<Fields<'a>> {
         let all: Vec<(Option<&'a dyn TableLike>, Span)> = if let Some(tables) = self.node.array_of_tables() {
             tables
                 .iter()
@@ -421,7 +452,7 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-pub(super) fn one_of<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Problem> {
+fn one_of<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Problem> {
     if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
     }

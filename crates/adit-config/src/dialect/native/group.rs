@@ -1,35 +1,28 @@
 //! The keys of protocol group.
 
-use super::fields::{Fields, Report, Spanned};
-use super::keys::Table;
-use super::{MAX_OUTBOUNDS, name, value};
-use crate::dialect::value::{Problem, text_of};
-use crate::model::{Check, Group, HttpUrl, Member, Outbound, OutboundProtocol};
+use std::time::Duration;
 
-/// Longest address that is fetched to compare members, in bytes.
-const MAX_URL: usize = 1024;
+use super::fields::{Fields, Report, Spanned};
+use super::rows::{Row, ends as rows};
+use super::value;
+use super::write::Entries;
+use crate::dialect::value::Problem;
+use crate::model::{Check, Group, Member, Outbound, OutboundProtocol};
 
 /// The group, whose members are not checked yet, and the places of their names.
 pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, Vec<Spanned<Box<str>>>) {
-    let field = fields.require(report, "members");
-    let tables = field.map(|field| field.tables(report, Table::Member, MAX_OUTBOUNDS)).unwrap_or_default();
-    if fields.is_empty_list("members") {
-        report.error(
-            &fields.place("members"),
-            fields.path("members"),
-            Problem::new("the group has no members"),
-        );
+    if !fields.has(&rows::MEMBERS) {
+        report.error(&fields.at, fields.path(&rows::MEMBERS), Problem::new("missing"));
+    }
+    if fields.is_empty_list(&rows::MEMBERS) {
+        fields.wrong(report, &rows::MEMBERS, Problem::new("the group has no members"));
     }
     let (mut members, mut names) = (Vec::new(), Vec::new());
-    for mut table in tables {
-        let name = table.require(report, "name").and_then(|field| field.parsed(report, name));
+    for mut table in fields.tables(report, &rows::MEMBERS).unwrap_or_default() {
+        let name = table.require(report, &rows::MEMBER_NAME);
         let mut member = Member::new(name.as_ref().map_or("", |name| &*name.value));
-        for (key, weight) in [("tcp-weight", &mut member.tcp_weight), ("udp-weight", &mut member.udp_weight)]
-        {
-            if let Some(percent) = table.integer(report, key, 0..=100) {
-                *weight = u8::try_from(percent).unwrap_or(*weight);
-            }
-        }
+        member.tcp_weight = table.read(report, &rows::TCP_WEIGHT).unwrap_or(member.tcp_weight);
+        member.udp_weight = table.read(report, &rows::UDP_WEIGHT).unwrap_or(member.udp_weight);
         table.finish(report, None);
         if let Some(name) = name {
             members.push(member);
@@ -41,34 +34,41 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
 
 fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
     let default = Check::default();
-    let url = fields.parsed(report, "check-url", url).map_or(default.url, |url| url.value);
-    let dns = fields.parsed(report, "check-dns", value::name_server).map_or(default.dns, |dns| dns.value);
-    let mut span = |key| {
-        let span = fields.duration(report, key)?;
+    let url = fields.read(report, &rows::CHECK_URL).unwrap_or(default.url);
+    let dns = fields.read(report, &rows::CHECK_DNS).unwrap_or(default.dns);
+    let mut span = |row: &'static Row<Duration>| {
+        let span = fields.read(report, row)?;
         if span.is_zero() {
-            report.error(&fields.place(key), fields.path(key), Problem::new("must be greater than 0"));
+            fields.wrong(report, row, Problem::new("must be greater than 0"));
         }
         Some(span)
     };
-    let interval = span("check-interval").unwrap_or(default.interval);
-    let interval_in_use = span("check-interval-in-use").unwrap_or(interval);
-    let timeout = span("check-timeout").unwrap_or(default.timeout);
+    let interval = span(&rows::CHECK_INTERVAL).unwrap_or(default.interval);
+    let interval_in_use = span(&rows::CHECK_INTERVAL_IN_USE).unwrap_or(interval);
+    let timeout = span(&rows::CHECK_TIMEOUT).unwrap_or(default.timeout);
     if interval_in_use > interval {
-        let key = "check-interval-in-use";
-        report.error(&fields.place(key), fields.path(key), Problem::new("longer than check-interval"));
+        fields.wrong(report, &rows::CHECK_INTERVAL_IN_USE, Problem::new("longer than check-interval"));
     }
-    let tolerance = fields.duration(report, "tolerance").unwrap_or(default.tolerance);
+    let tolerance = fields.read(report, &rows::TOLERANCE).unwrap_or(default.tolerance);
     Check { url, dns, interval, interval_in_use, timeout, tolerance }
 }
 
-fn url(text: &str) -> Result<Box<str>, Problem> {
-    let url = text_of(text, MAX_URL)?;
-    match HttpUrl::parse(&url) {
-        Ok(_) => Ok(url),
-        Err(error) => {
-            Err(Problem::new(error.to_string()).hint("write http:// and something that is small and public"))
-        }
-    }
+pub(super) fn write(out: &mut Entries, group: &Group) {
+    let members = group.members.iter().map(|member| {
+        let mut entry = Entries::default();
+        entry.put(&rows::MEMBER_NAME, &member.outbound);
+        entry.put(&rows::TCP_WEIGHT, &member.tcp_weight);
+        entry.put(&rows::UDP_WEIGHT, &member.udp_weight);
+        entry
+    });
+    out.tables(&rows::MEMBERS, members.collect());
+    let Check { url, dns, interval, interval_in_use, timeout, tolerance } = &group.check;
+    out.put(&rows::CHECK_URL, url);
+    out.put(&rows::CHECK_DNS, dns);
+    out.put(&rows::CHECK_INTERVAL, interval);
+    out.put(&rows::CHECK_INTERVAL_IN_USE, interval_in_use);
+    out.put(&rows::CHECK_TIMEOUT, timeout);
+    out.put(&rows::TOLERANCE, tolerance);
 }
 
 /// Checks that the members of each group are among all outbounds.

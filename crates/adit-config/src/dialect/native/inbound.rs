@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::fields::{Fields, Report, Spanned, one_of};
-use super::users::{MAX_CREDENTIAL, RawUser, read_users};
-use super::write;
-use super::{carrier, name, pace, shadowsocks, snell, ssr, tcp};
-use crate::dialect::value::{self, MAX_LISTEN, Problem, interface, text_of};
-use crate::model::{InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
+use super::fields::{Fields, Report, Spanned};
+use super::rows::{ends as rows, link, name_of};
+use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
+use super::write::Entries;
+use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp};
+use crate::dialect::value::{Problem, text_of};
+use crate::model::{Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {
@@ -21,81 +22,76 @@ pub(super) struct RawInbound {
     pub(super) protocol: Option<InboundProtocol>,
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
+/// The protocols of inbounds, as they are told apart in a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
     Local(LocalProtocols),
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Tunnel,
 }
 
-const KINDS: &[(&str, Kind)] = &[
+pub(super) const KINDS: &[(&str, Kind)] = &[
     ("mixed", Kind::Local(LocalProtocols::Mixed)),
     ("socks", Kind::Local(LocalProtocols::Socks)),
     ("http", Kind::Local(LocalProtocols::Http)),
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
 ];
 
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInbound {
-    let kind = fields.require(report, "protocol").and_then(|field| {
-        field.parsed(report, |text| one_of(text, KINDS).map(|kind| (kind, text.to_owned())))
-    });
-    let name = fields.parsed(report, "name", name);
-    let outbound = fields.parsed(report, "outbound", name_reference);
+    let kind = fields.require(report, &rows::INBOUND_PROTOCOL);
+    let name = fields.read(report, &rows::NAME);
+    let outbound = fields.read(report, &rows::OUTBOUND_OF);
     let listen = listen(&mut fields, report);
     let mut socket = SocketOptions {
-        fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
+        fast_open: fields.read(report, &link::FAST_OPEN).unwrap_or(false),
         tcp: tcp::read(&mut fields, report),
-        interface: fields.parsed(report, "interface", interface).map(|i| i.value),
+        interface: fields.read(report, &link::INTERFACE),
         unix: None,
-        reuse_port: fields.flag(report, "reuse-port").unwrap_or(false),
+        reuse_port: fields.read(report, &link::REUSE_PORT).unwrap_or(false),
         carrier: carrier::kcp(&mut fields, report).map(Box::new),
         pace: None,
     };
-    let is_server =
-        kind.as_ref().is_some_and(|kind| matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
+    let is_server = matches!(kind, Some(Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
     if is_server {
         socket.pace = pace::read(&mut fields, report, socket.carrier.is_some());
     }
     // Local ports serve applications of this machine, which reach private targets without adit.
-    let allow_private = !is_server || fields.flag(report, "allow-private").unwrap_or(false);
-    let path = fields.path("");
-    let protocol = kind.as_ref().and_then(|kind| match kind.value.0 {
+    let allow_private = !is_server || fields.read(report, &rows::ALLOW_PRIVATE).unwrap_or(false);
+    let path = fields.base().to_owned();
+    let protocol = kind.and_then(|kind| match kind {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
         Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
+        Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
         Kind::Tunnel => {
-            let target = fields.require(report, "target")?.parsed(report, value::target)?;
-            let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+            let target = fields.require(report, &rows::TARGET)?;
+            let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
     });
-    fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
-    let path = path.trim_end_matches('.').to_owned();
+    fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
     RawInbound { path, name, outbound, listen, socket, allow_private, protocol }
 }
 
-fn name_reference(text: &str) -> Result<Box<str>, Problem> {
-    Ok(text.into())
-}
-
 fn listen(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Spanned<SocketAddr>> {
-    const KEY: &str = "listen";
-    let problem = match (fields.has(KEY), fields.is_empty_list(KEY)) {
+    let problem = match (fields.has(&rows::LISTEN), fields.is_empty_list(&rows::LISTEN)) {
         (false, _) => Some("missing"),
         (true, true) => Some("empty"),
         (true, false) => None,
     };
     if let Some(problem) = problem {
         let problem = Problem::new(problem).hint("for instance listen = \"127.0.0.1:1080\"");
-        report.error(&fields.place(KEY), fields.path(KEY), problem);
+        fields.wrong(report, &rows::LISTEN, problem);
     }
-    fields.list(report, KEY, MAX_LISTEN, value::listen).unwrap_or_default()
+    fields.read(report, &rows::LISTEN).unwrap_or_default()
 }
 
 fn local(
@@ -104,15 +100,14 @@ fn local(
     accepts: LocalProtocols,
     listen: &[Spanned<SocketAddr>],
 ) -> Local {
-    const REPLIES: &[(&str, Reply)] = &[("early", Reply::Early), ("connected", Reply::Connected)];
-    let has_users = fields.has("users") && !fields.is_empty_list("users");
+    let has_users = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
     let users = read_users(fields, report, "mixed", |text| user_name(text, accepts));
     let users = users.into_iter().map(RawUser::into_user).collect();
-    let allow_lan = fields.flag(report, "allow-lan").unwrap_or(false);
+    let allow_lan = fields.read(report, &rows::ALLOW_LAN).unwrap_or(false);
     if !has_users && !allow_lan {
         refuse_open_proxy(fields, report, listen);
     }
-    let reply = fields.one_of(report, "reply", REPLIES).unwrap_or_default();
+    let reply = fields.read(report, &rows::REPLY).unwrap_or_default();
     Local { accepts, users, reply }
 }
 
@@ -121,7 +116,7 @@ fn refuse_open_proxy(fields: &Fields<'_>, report: &mut Report<'_>, listen: &[Spa
     for addr in listen.iter().filter(|addr| !addr.value.ip().to_canonical().is_loopback()) {
         let problem = format!("everybody who reaches {} could use this proxy", addr.value);
         let hint = "add users, listen on 127.0.0.1, or write allow-lan = true";
-        report.error(&addr.at, fields.path("listen"), Problem::new(problem).hint(hint));
+        report.error(&addr.at, fields.path(&rows::LISTEN), Problem::new(problem).hint(hint));
     }
 }
 
@@ -131,4 +126,71 @@ fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
         return Err(Problem::new("a colon cannot stand in a user name of HTTP"));
     }
     text_of(text, MAX_CREDENTIAL)
+}
+
+/// An inbound of a file with more than one outbound, if `outbounds` says so.
+pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
+    let mut out = Entries::default();
+    let is_open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
+    out.put(&rows::NAME, &inbound.name);
+    out.put(&rows::INBOUND_PROTOCOL, protocol_name(&inbound.protocol));
+    out.put(&rows::LISTEN, &inbound.listen);
+    let restricts = match &inbound.protocol {
+        InboundProtocol::Local(local) => {
+            users::write(&mut out, local.users.iter().map(|user| (user, users::More::default())));
+            out.put_unless(&rows::ALLOW_LAN, &(is_open && local.users.is_empty()), &false);
+            out.put_unless(&rows::REPLY, &local.reply, &Reply::default());
+            false
+        }
+        InboundProtocol::Snell(server) => {
+            snell::write_server(&mut out, server, is_open);
+            true
+        }
+        InboundProtocol::Shadowsocks(server) => {
+            shadowsocks::write_server(&mut out, server);
+            true
+        }
+        InboundProtocol::Obfs(server) => {
+            obfs::write_server(&mut out, server);
+            false
+        }
+        InboundProtocol::Ssr(server) => {
+            ssr::write_server(&mut out, server);
+            true
+        }
+        InboundProtocol::Tunnel { target, transports } => {
+            out.put(&rows::TARGET, target);
+            out.put(&rows::SERVED, transports);
+            false
+        }
+    };
+    out.put_unless(&rows::ALLOW_PRIVATE, &(restricts && inbound.allow_private), &false);
+    write_socket(&mut out, &inbound.socket);
+    if outbounds > 1 {
+        out.put(&rows::OUTBOUND_OF, &inbound.outbound);
+    }
+    out
+}
+
+fn write_socket(out: &mut Entries, socket: &SocketOptions) {
+    if let Some(kcp) = &socket.carrier {
+        carrier::write(out, kcp);
+    }
+    out.put_unless(&link::FAST_OPEN, &socket.fast_open, &false);
+    tcp::write(out, &socket.tcp);
+    out.put_some(&link::INTERFACE, socket.interface.as_deref());
+    out.put_unless(&link::REUSE_PORT, &socket.reuse_port, &false);
+    pace::write(out, socket.pace);
+}
+
+pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
+    let kind = match protocol {
+        InboundProtocol::Local(local) => Kind::Local(local.accepts),
+        InboundProtocol::Snell(_) => Kind::Snell,
+        InboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
+        InboundProtocol::Ssr(_) => Kind::Ssr,
+        InboundProtocol::Obfs(_) => Kind::Obfs,
+        InboundProtocol::Tunnel { .. } => Kind::Tunnel,
+    };
+    name_of(KINDS, &kind)
 }

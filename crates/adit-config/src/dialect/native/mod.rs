@@ -23,8 +23,10 @@ mod group;
 mod inbound;
 pub mod keys;
 mod merge;
+mod obfs;
 mod outbound;
 mod pace;
+mod rows;
 mod rule;
 mod set;
 mod shadowsocks;
@@ -46,11 +48,12 @@ use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
-use super::value::{self, Problem, text_of};
+use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, ObfsServer, Outbound, OutboundProtocol, StateFile, Tag};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -58,16 +61,6 @@ pub const EXAMPLE: &str = include_str!("example.toml");
 
 /// Longest file, in bytes: a hundred thousand rules.
 pub const MAX_LEN: usize = 16 << 20;
-
-const MAX_INBOUNDS: usize = 256;
-const MAX_OUTBOUNDS: usize = 256;
-/// Number of users that a file of [`crate::source::MAX_LEN`] has place for.
-const MAX_USERS: usize = 16_384;
-const MAX_NAME: usize = 64;
-/// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
-const MAX_SOCKET_PATH: usize = 107;
-/// Longest path of the state file, in bytes.
-const MAX_PATH: usize = 4000;
 
 /// Reads a file's text; `file` is its name in messages.
 ///
@@ -92,37 +85,32 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
 }
 
 fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
-    let mut config = Config { cores: root.integer(report, "cores", 1..=1024), ..Config::default() };
-    if let Some(state) = root.parsed(report, "state", |text| text_of(text, MAX_PATH)) {
-        config.state = match &*state.value {
+    let mut config = Config { cores: root.read(report, &rows::root::CORES), ..Config::default() };
+    if let Some(state) = root.read(report, &rows::root::STATE) {
+        config.state = match &*state {
             "off" => StateFile::Off,
             path => StateFile::At(path.into()),
         };
     }
-    if let Some(table) = root.take("log").and_then(|field| field.table(report, Table::Log)) {
+    if let Some(table) = root.table(report, &rows::root::LOG) {
         config.log = bound::read(bound::LOG, table, report);
     }
-    if let Some(table) = root.take("admin").and_then(|field| field.table(report, Table::Admin)) {
-        config.admin = admin(table, report);
+    if let Some(mut table) = root.table(report, &rows::root::ADMIN_TABLE) {
+        config.admin = table.read(report, &rows::root::SOCKET).map(|path| PathBuf::from(&*path));
+        table.finish(report, None);
     }
-    if let Some(table) = root.take("limits").and_then(|field| field.table(report, Table::Limits)) {
+    if let Some(table) = root.table(report, &rows::root::LIMITS) {
         config.limits = bound::read(bound::LIMITS, table, report);
     }
-    if let Some(table) = root.take("udp").and_then(|field| field.table(report, Table::Udp)) {
+    if let Some(table) = root.table(report, &rows::root::UDP) {
         config.udp = bound::read(bound::UDP, table, report);
     }
-    let dns = root.take("dns").and_then(|field| field.table(report, Table::Dns));
+    let dns = root.table(report, &rows::root::DNS_TABLE);
     let dns = dns.map_or_else(dns::none, |table| dns::read(table, report));
-    let outbounds = match root.take("outbound") {
-        Some(field) => field.tables(report, Table::Outbound, MAX_OUTBOUNDS),
-        None => Vec::new(),
-    };
+    let outbounds = root.tables(report, &rows::root::OUTBOUND).unwrap_or_default();
     let outbounds: Vec<RawOutbound> =
         outbounds.into_iter().map(|table| outbound::read(table, report)).collect();
-    let inbounds = match root.take("inbound") {
-        Some(field) => field.tables(report, Table::Inbound, MAX_INBOUNDS),
-        None => Vec::new(),
-    };
+    let inbounds = root.tables(report, &rows::root::INBOUND).unwrap_or_default();
     let inbounds: Vec<RawInbound> = inbounds.into_iter().map(|table| inbound::read(table, report)).collect();
     if inbounds.is_empty() && !report.found.has_errors() {
         let hint = "add an [[inbound]] with protocol and listen";
@@ -139,14 +127,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config
 }
 
-fn admin(mut table: Fields<'_>, report: &mut Report<'_>) -> Option<PathBuf> {
-    let socket = table.parsed(report, "socket", |text| text_of(text, MAX_SOCKET_PATH));
-    table.finish(report, None);
-    socket.map(|path| PathBuf::from(&*path.value))
-}
-
 fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Outbound> {
-    let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound_protocol));
+    let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
     let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
@@ -171,7 +153,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
 
 fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Inbound> {
     check_listen(&raw, report);
-    let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", write::inbound_protocol));
+    let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", inbound::protocol_name));
     let names = names(protocols, raw.iter().map(|i| (i.path.as_str(), i.name.as_ref())), report);
     let mut inbounds = Vec::new();
     for (raw, name) in raw.into_iter().zip(names) {
@@ -188,10 +170,6 @@ fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut
         });
     }
     inbounds
-}
-
-fn outbound_protocol(protocol: &OutboundProtocol) -> &'static str {
-    write::outbound_protocol(protocol)
 }
 
 /// The names of all tables of one kind: as given, else after the protocol, with a number where that is taken.
@@ -256,19 +234,7 @@ fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {
     }
 }
 
-/// The name of an inbound or outbound.
-pub(super) fn name(text: &str) -> Result<Box<str>, Problem> {
-    if text.chars().count() > MAX_NAME {
-        return Err(Problem::new(format!("longer than {MAX_NAME} characters")));
-    }
-    text_of(text, MAX_NAME * 4)
-}
-
-fn obfs_server(text: &str) -> Result<ObfsServer, Problem> {
-    fields::one_of(text, write::OBFS)
-}
-
-/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written and
+/// Entry of the fuzzer: for any bytes, findings lie inside the text, and an accepted text can be written and
 /// read again.
 #[doc(hidden)]
 pub fn fuzz_native(data: &[u8]) {

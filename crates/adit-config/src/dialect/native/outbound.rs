@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use adit_proto::wire::Target;
 
-use super::fields::{Fields, Report, Spanned, one_of};
-use super::users::MAX_CREDENTIAL;
-use super::{carrier, group, name, obfs_server, pace, shadowsocks, snell as versions, ssr, tcp, write};
-use crate::dialect::value::{self, MAX_DNS, Problem, interface, psk};
+use super::fields::{Fields, Report, Spanned};
+use super::keys::Head;
+use super::rows::{ends as rows, link, name_of};
+use super::write::Entries;
+use super::{carrier, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
+use crate::dialect::value::Problem;
 use crate::model::{
-    Dial, Egress, Family, HalfClose, ObfsClient, ObfsServer, OutboundProtocol, Quic, SnellClient,
+    Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, SnellClient,
 };
 
 /// An outbound as it is written.
@@ -25,81 +27,72 @@ pub(super) struct RawOutbound {
     pub(super) through: Option<Spanned<Box<str>>>,
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
+/// The protocols of outbounds, as they are told apart in a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
     Direct,
     Reject,
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Group,
 }
 
-const KINDS: &[(&str, Kind)] = &[
+pub(super) const KINDS: &[(&str, Kind)] = &[
     ("direct", Kind::Direct),
     ("reject", Kind::Reject),
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("group", Kind::Group),
 ];
 
-pub(super) const FAMILIES: &[(&str, Family)] = &[
-    ("any", Family::Any),
-    ("prefer-ipv4", Family::PreferV4),
-    ("ipv4-only", Family::V4Only),
-    ("ipv6-only", Family::V6Only),
-];
-
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbound {
-    let kind = fields.require(report, "protocol").and_then(|field| {
-        field.parsed(report, |text| one_of(text, KINDS).map(|kind| (kind, text.to_owned())))
-    });
-    let name = fields.parsed(report, "name", name);
-    let path = fields.path("");
+    let kind = fields.require(report, &rows::OUTBOUND_PROTOCOL);
     let mut raw = RawOutbound {
-        path: path.trim_end_matches('.').to_owned(),
-        name,
+        path: fields.base().to_owned(),
+        name: fields.read(report, &rows::NAME),
         dial: Dial::default(),
         protocol: None,
         members: Vec::new(),
         through: None,
     };
-    if let Some(kind) = &kind {
-        raw.protocol = match kind.value.0 {
+    if let Some(kind) = kind {
+        raw.protocol = match kind {
             Kind::Direct => Some(OutboundProtocol::Direct),
             Kind::Reject => Some(OutboundProtocol::Reject),
             Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
             Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
             Kind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
+            Kind::Obfs => obfs::client(&mut fields, report).map(OutboundProtocol::Obfs),
             Kind::Group => {
                 let (group, members) = group::read(&mut fields, report);
                 raw.members = members;
                 Some(OutboundProtocol::Group(group))
             }
         };
-        if matches!(kind.value.0, Kind::Direct | Kind::Snell | Kind::Shadowsocks) {
-            raw.through = fields.parsed(report, "through", super::name);
-        }
-        if !matches!(kind.value.0, Kind::Reject | Kind::Group) {
+        if !matches!(kind, Kind::Reject | Kind::Group) {
+            raw.through = fields.read(report, &link::THROUGH);
             raw.dial = dial(&mut fields, report);
             raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
         }
-        if matches!(kind.value.0, Kind::Snell | Kind::Shadowsocks | Kind::Ssr) {
+        if matches!(kind, Kind::Snell | Kind::Shadowsocks | Kind::Ssr) {
             raw.dial.pace = pace::read(&mut fields, report, raw.dial.carrier.is_some());
         }
     }
-    fields.finish(report, kind.as_ref().map(|kind| kind.value.1.as_str()));
+    fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
     raw
 }
 
 fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
-    let dns = fields.list(report, "dns", MAX_DNS, value::name_server).unwrap_or_default();
+    let dns = fields.read(report, &link::DNS).unwrap_or_default();
     Dial {
         family: family(fields, report),
         egress: egress(fields, report),
         dns: dns.into_iter().map(|server| server.value).collect(),
-        fast_open: fields.flag(report, "tcp-fast-open").unwrap_or(false),
+        fast_open: fields.read(report, &link::FAST_OPEN).unwrap_or(false),
         tcp: tcp::read(fields, report),
         timeout: timeout(fields, report),
         carrier: None,
@@ -110,13 +103,9 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
 }
 
 fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
-    let both = fields.has("family") && fields.has("ipv6");
-    let family = fields.one_of(report, "family", FAMILIES);
-    let ipv6 = fields.flag(report, "ipv6");
-    if both {
-        let problem = Problem::new("`family` sets the same");
-        report.error(&fields.place("ipv6"), fields.path("ipv6"), problem.hint("keep one of them"));
-    }
+    refuse_both(fields, report, &link::DIAL_FAMILY, &link::IPV6);
+    let family = fields.read(report, &link::DIAL_FAMILY);
+    let ipv6 = fields.read(report, &link::IPV6);
     match (family, ipv6) {
         (Some(family), _) => family,
         (None, Some(false)) => Family::V4Only,
@@ -125,49 +114,46 @@ fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
 }
 
 fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Egress {
-    if fields.has("interface") && fields.has("egress-interface") {
+    if fields.has(&link::INTERFACE) && fields.has(&link::EGRESS_INTERFACE) {
         let problem = Problem::new("another name of interface, which is given too");
-        report.error(&fields.place("egress-interface"), fields.path("egress-interface"), problem);
+        fields.wrong(report, &link::EGRESS_INTERFACE, problem);
     }
-    let own = fields.parsed(report, "interface", interface);
-    let alias = fields.parsed(report, "egress-interface", interface);
-    let mut egress = Egress { interface: own.or(alias).map(|name| name.value), ..Egress::default() };
-    for source in fields.list(report, "bind-address", 2, value::bind_address).unwrap_or_default() {
+    let own = fields.read(report, &link::INTERFACE);
+    let alias = fields.read(report, &link::EGRESS_INTERFACE);
+    let mut egress = Egress { interface: own.or(alias), ..Egress::default() };
+    for source in fields.read(report, &link::BIND_ADDRESS).unwrap_or_default() {
         if egress.set_source(source.value) {
             let problem =
                 Problem::new("two addresses of one family").hint("one for IPv4 and one for IPv6 at most");
-            report.error(&source.at, fields.path("bind-address"), problem);
+            report.error(&source.at, fields.path(&link::BIND_ADDRESS), problem);
         }
     }
-    let most = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    egress.mark = fields.integer(report, "fwmark", 1..=most).and_then(|mark| mark.try_into().ok());
+    egress.mark = fields.read(report, &link::FWMARK);
     egress
 }
 
 fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
     let default = Dial::default().timeout;
-    let timeout = fields.duration(report, "timeout").unwrap_or(default);
+    let timeout = fields.read(report, &link::TIMEOUT).unwrap_or(default);
     if timeout.is_zero() {
         let problem = Problem::new("timeout must be greater than 0");
-        report.error(&fields.place("timeout"), fields.path("timeout"), problem);
+        fields.wrong(report, &link::TIMEOUT, problem);
     }
     timeout
 }
 
 fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient> {
-    const HALF_CLOSES: &[(&str, HalfClose)] =
-        &[("auto", HalfClose::Auto), ("on", HalfClose::On), ("late", HalfClose::Late)];
-    let server = fields.require(report, "server").and_then(|f| f.parsed(report, value::target));
-    let psk = fields.require(report, "psk").and_then(|f| f.parsed(report, psk));
-    let client_id = fields.parsed(report, "user-key", |text| value::secret(text, MAX_CREDENTIAL));
-    let client_id = client_id.map(|id| id.value);
-    let version = versions::client_version(fields, report);
+    let server = fields.require(report, &rows::SERVER);
+    let psk = fields.require(report, &rows::PSK);
+    let client_id = fields.read(report, &rows::USER_KEY);
+    let number = fields.read(report, &rows::VERSION);
+    let version = versions::version(fields, report, number);
     versions::check_psk(fields, report, psk.as_ref(), &version.psk_lens());
     let obfs = obfs_client(fields, report, server.as_ref().map(|s| &s.value));
     versions::check_obfs(fields, report, obfs != ObfsClient::Off, version.has_obfs());
     let reuse = versions::reuse(fields, report, version);
-    let half_close = fields.one_of(report, "half-close", HALF_CLOSES).unwrap_or_default();
-    let udp = alias(fields, report, "udp", "udp-relay").unwrap_or(true);
+    let half_close = fields.read(report, &rows::HALF_CLOSE).unwrap_or_default();
+    let udp = udp(fields, report);
     let quic = quic(fields, report);
     Some(SnellClient {
         server: server?.value,
@@ -182,31 +168,26 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
     })
 }
 
-/// A switch with two names, of which one may be given.
-fn alias(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    name: &'static str,
-    other: &'static str,
-) -> Option<bool> {
-    refuse_both(fields, report, name, other);
-    let own = fields.flag(report, name);
-    fields.flag(report, other).or(own)
+/// `udp`, or its other name.
+fn udp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> bool {
+    refuse_both(fields, report, &rows::UDP, &rows::UDP_RELAY);
+    let own = fields.read(report, &rows::UDP);
+    fields.read(report, &rows::UDP_RELAY).or(own).unwrap_or(true)
 }
 
-fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, name: &str, other: &str) {
-    if fields.has(name) && fields.has(other) {
-        let problem = Problem::new(format!("`{name}` sets the same"));
-        report.error(&fields.place(other), fields.path(other), problem.hint("keep one of them"));
+/// Refuses a key beside another one that says the same.
+fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, key: &Head, other: &Head) {
+    if fields.has(key) && fields.has(other) {
+        let problem = Problem::new(format!("`{}` sets the same", key.name));
+        fields.wrong(report, other, problem.hint("keep one of them"));
     }
 }
 
 /// `quic`, or what Surge calls `block-quic`.
 fn quic(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Quic {
-    const BLOCK: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)];
-    refuse_both(fields, report, "quic", "block-quic");
-    let own = fields.one_of(report, "quic", write::QUIC);
-    fields.one_of(report, "block-quic", BLOCK).or(own).unwrap_or_default()
+    refuse_both(fields, report, &rows::CLIENT_QUIC, &rows::BLOCK_QUIC);
+    let own = fields.read(report, &rows::CLIENT_QUIC);
+    fields.read(report, &rows::BLOCK_QUIC).or(own).unwrap_or_default()
 }
 
 pub(super) fn obfs_client(
@@ -214,13 +195,13 @@ pub(super) fn obfs_client(
     report: &mut Report<'_>,
     server: Option<&Target>,
 ) -> ObfsClient {
-    let mode = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
-    let host = fields.parsed(report, "obfs-host", value::obfs_host);
+    let mode = fields.read(report, &rows::OBFS_MODE).unwrap_or(ObfsServer::Off);
+    let host = fields.read(report, &rows::OBFS_HOST);
     if let (ObfsServer::Off, Some(host)) = (mode, &host) {
         let problem = Problem::new("obfs is off, so this host has no effect");
         report.error(
             &host.at,
-            fields.path("obfs-host"),
+            fields.path(&rows::OBFS_HOST),
             problem.hint("write obfs = \"http\" too, or leave it out"),
         );
     }
@@ -230,5 +211,71 @@ pub(super) fn obfs_client(
         ObfsServer::Off => ObfsClient::Off,
         ObfsServer::Http => ObfsClient::Http(host),
         ObfsServer::Tls => ObfsClient::Tls(host),
+    }
+}
+
+pub(super) fn write_obfs(out: &mut Entries, obfs: &ObfsClient) {
+    let (mode, host) = match obfs {
+        ObfsClient::Off => (ObfsServer::Off, None),
+        ObfsClient::Http(host) => (ObfsServer::Http, Some(&**host)),
+        ObfsClient::Tls(host) => (ObfsServer::Tls, Some(&**host)),
+    };
+    out.put(&rows::OBFS_MODE, &mode);
+    out.put_some(&rows::OBFS_HOST, host);
+}
+
+pub(super) fn entries(outbound: &Outbound) -> Entries {
+    let mut out = Entries::default();
+    out.put(&rows::NAME, &outbound.name);
+    out.put(&rows::OUTBOUND_PROTOCOL, protocol_name(&outbound.protocol));
+    match &outbound.protocol {
+        OutboundProtocol::Reject => return out,
+        OutboundProtocol::Direct => {}
+        OutboundProtocol::Snell(client) => versions::write_client(&mut out, client),
+        OutboundProtocol::Shadowsocks(client) => shadowsocks::write_client(&mut out, client),
+        OutboundProtocol::Ssr(client) => ssr::write_client(&mut out, client),
+        OutboundProtocol::Obfs(client) => obfs::write_client(&mut out, client),
+        OutboundProtocol::Group(group) => {
+            group::write(&mut out, group);
+            return out;
+        }
+    }
+    write_dial(&mut out, &outbound.dial);
+    out
+}
+
+pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
+    let kind = match protocol {
+        OutboundProtocol::Direct => Kind::Direct,
+        OutboundProtocol::Reject => Kind::Reject,
+        OutboundProtocol::Snell(_) => Kind::Snell,
+        OutboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
+        OutboundProtocol::Ssr(_) => Kind::Ssr,
+        OutboundProtocol::Obfs(_) => Kind::Obfs,
+        OutboundProtocol::Group(_) => Kind::Group,
+    };
+    name_of(KINDS, &kind)
+}
+
+fn write_dial(out: &mut Entries, dial: &Dial) {
+    out.put_unless(&link::DIAL_FAMILY, &dial.family, &Family::Any);
+    out.put_some(&link::INTERFACE, dial.egress.interface.as_deref());
+    let sources: Vec<_> = dial.egress.sources().collect();
+    if !sources.is_empty() {
+        out.put(&link::BIND_ADDRESS, &sources);
+    }
+    out.put_some(&link::FWMARK, dial.egress.mark.as_ref());
+    out.put_some(&link::THROUGH, dial.through.as_deref());
+    if !dial.dns.is_empty() {
+        out.put(&link::DNS, &dial.dns);
+    }
+    out.put_unless(&link::FAST_OPEN, &dial.fast_open, &false);
+    tcp::write(out, &dial.tcp);
+    out.put(&link::TIMEOUT, &dial.timeout);
+    pace::write(out, dial.pace);
+    if let Some(client) = &dial.carrier {
+        carrier::write(out, &client.kcp);
+        out.put(&link::CARRIER_SERVER, &client.server);
+        out.put(&link::CARRIER_SESSIONS, &client.sessions);
     }
 }

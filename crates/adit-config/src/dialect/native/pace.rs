@@ -1,35 +1,36 @@
 //! The keys of rates.
 
 use super::fields::{Fields, Report};
+use super::keys::Head;
+use super::rows::link as rows;
+use super::write::Entries;
 use crate::dialect::value::Problem;
 use crate::model::Pace;
 
-const PACING: &str = "pacing-mbps";
-const BRUTAL: &str = "brutal-mbps";
-const GAIN: &str = "brutal-cwnd-gain";
-
 /// The rate of what speaks to servers or clients of a tunnel; `is_carried` if that is by streams of a carrier.
 pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried: bool) -> Option<Pace> {
-    let both = fields.has(PACING) && fields.has(BRUTAL);
-    let pacing = mbps(fields, report, PACING);
-    let brutal = mbps(fields, report, BRUTAL);
-    let (least, most) = (*Pace::GAINS.start() as usize, *Pace::GAINS.end() as usize);
-    let gain = fields.integer(report, GAIN, least..=most).and_then(|gain| u32::try_from(gain).ok());
-    let mut refuse = |key: &str, problem: &str, hint: &str| {
+    let both = fields.has(&rows::PACING) && fields.has(&rows::BRUTAL);
+    let pacing = fields.read(report, &rows::PACING);
+    let brutal = fields.read(report, &rows::BRUTAL);
+    let gain = fields.read(report, &rows::GAIN);
+    let mut refuse = |key: &'static Head, problem: &str, hint: &str| {
         if fields.has(key) {
-            report.error(&fields.place(key), fields.path(key), Problem::new(problem).hint(hint));
+            fields.wrong(report, key, Problem::new(problem).hint(hint));
         }
     };
     if both {
-        refuse(PACING, "`brutal-mbps` sets the same", "keep one of them");
+        refuse(&rows::PACING, "`brutal-mbps` sets the same", "keep one of them");
     }
-    if !fields.has(BRUTAL) {
-        refuse(GAIN, "no rate is set, so this key has no effect", "write brutal-mbps too, or leave it out");
+    if !fields.has(&rows::BRUTAL) {
+        refuse(
+            &rows::GAIN,
+            "no rate is set, so this key has no effect",
+            "write brutal-mbps too, or leave it out",
+        );
     }
     if is_carried {
-        for key in [PACING, BRUTAL] {
-            refuse(key, "a carrier has a pace of its own", "leave it out");
-        }
+        refuse(&rows::PACING, "a carrier has a pace of its own", "leave it out");
+        refuse(&rows::BRUTAL, "a carrier has a pace of its own", "leave it out");
     }
     match (brutal, pacing) {
         (Some(mbps), _) => Some(Pace { mbps, brutal: Some(gain.unwrap_or(Pace::GAIN)) }),
@@ -38,7 +39,13 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried:
     }
 }
 
-fn mbps(fields: &mut Fields<'_>, report: &mut Report<'_>, key: &'static str) -> Option<u32> {
-    let (least, most) = (*Pace::MBPS.start() as usize, *Pace::MBPS.end() as usize);
-    fields.integer(report, key, least..=most).and_then(|mbps| u32::try_from(mbps).ok())
+pub(super) fn write(out: &mut Entries, pace: Option<Pace>) {
+    match pace {
+        Some(Pace { mbps, brutal: None }) => out.put(&rows::PACING, &mbps),
+        Some(Pace { mbps, brutal: Some(gain) }) => {
+            out.put(&rows::BRUTAL, &mbps);
+            out.put(&rows::GAIN, &gain);
+        }
+        None => {}
+    }
 }

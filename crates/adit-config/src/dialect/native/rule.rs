@@ -1,26 +1,14 @@
 //! `[[rule]]`: which outbound a request takes.
 
 use super::fields::{Fields, Report, Span, Spanned};
-use super::keys::Table;
-use super::{name, value};
-use crate::dialect::value::{Problem, excerpt, text_of};
-use crate::model::rule::{
-    Cidr, Country, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Verdict, normal_name,
-    regex_problem,
-};
+use super::rows::{root, rule as rows};
+use super::write::Entries;
+use crate::dialect::value::{self, Problem, excerpt};
+use crate::model::rule::{Matcher, Place, Resolve, Rule, Verdict};
 use crate::model::{Inbound, Outbound, Tag};
-
-/// Most rules of a file.
-const MAX_RULES: usize = 1 << 20;
-
-/// Most values of one key.
-const MAX_VALUES: usize = 1 << 17;
 
 /// Deepest nesting of `and`, `or` and `not`.
 const MAX_DEPTH: usize = 32;
-
-/// Longest name, word or regular expression, in bytes.
-const MAX_TEXT: usize = 1024;
 
 /// A rule whose names have not been looked up.
 pub(super) struct RawRule {
@@ -38,32 +26,29 @@ struct Mentions {
 }
 
 /// Reads all rules.
-pub(super) fn read(root: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<RawRule> {
-    let tables = match root.take("rule") {
-        Some(field) => field.tables(report, Table::Rule, MAX_RULES),
-        None => Vec::new(),
-    };
+pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<RawRule> {
+    let tables = fields.tables(report, &root::RULE).unwrap_or_default();
     tables.into_iter().map(|table| read_rule(table, report)).collect()
 }
 
 fn read_rule(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawRule {
     let at = place(&fields.at, report);
-    let path = fields.path("").trim_end_matches('.').to_owned();
+    let path = fields.base().to_owned();
     let mut mentions = Mentions::default();
     let before = report.found.len();
-    let outbound = fields.parsed(report, "outbound", name);
-    let reject = fields.one_of(report, "reject", Manner::ALL);
+    let outbound = fields.read(report, &rows::OUTBOUND);
+    let reject = fields.read(report, &rows::REJECT);
     let verdict = match (&outbound, reject) {
         (Some(tag), None) => Verdict::Outbound((&*tag.value).into()),
         (None, Some(manner)) => Verdict::Reject(manner),
         (Some(_), Some(_)) => {
             let problem = Problem::new("not both outbound and reject").hint("leave one of them out");
-            report.error(&fields.place("reject"), fields.path("reject"), problem);
+            report.error(&fields.place(&rows::REJECT), fields.path(&rows::REJECT), problem);
             Verdict::Default
         }
         (None, None) => {
             // A value that was wrong has been reported.
-            if !fields.has("outbound") && !fields.has("reject") {
+            if !fields.has(&rows::OUTBOUND) && !fields.has(&rows::REJECT) {
                 let problem = Problem::new("the rule has neither outbound nor reject");
                 let hint = "add outbound = \"NAME\", or reject = \"reset\", \"drop\" or \"protocol\"";
                 report.error(&fields.at, path.clone(), problem.hint(hint));
@@ -89,39 +74,37 @@ fn keys(
     report: &mut Report<'_>,
     depth: usize,
 ) -> Option<Matcher> {
-    let resolve = match fields.flag(report, "resolve") {
+    let resolve = match fields.read(report, &rows::RESOLVE) {
         Some(false) => Resolve::No,
         Some(true) | None => Resolve::Yes,
     };
     let mut all = Vec::new();
-    names(&mut fields, report, &mut all);
-    if let Some(networks) = values(&mut fields, report, "ip-cidr", cidr) {
-        all.push(Matcher::IpCidr(networks, resolve));
-    }
-    if let Some(codes) = values(&mut fields, report, "geoip", country) {
-        all.push(Matcher::GeoIp(codes, resolve));
-    }
-    if let Some(tags) = tags(&mut fields, report, "set", &mut mentions.sets) {
-        all.push(Matcher::Set(tags, resolve));
-    }
-    all.extend(values(&mut fields, report, "source", cidr).map(Matcher::Source));
-    all.extend(ports(&mut fields, report, "source-port").map(Matcher::SourcePort));
-    all.extend(ports(&mut fields, report, "port").map(Matcher::Port));
-    all.extend(fields.one_of(report, "network", Network::ALL).map(Matcher::Network));
-    all.extend(tags(&mut fields, report, "inbound", &mut mentions.inbounds).map(Matcher::Inbound));
-    all.extend(values(&mut fields, report, "user", |text| text_of(text, 255)).map(Matcher::User));
-    all.extend(values(&mut fields, report, "protocol", protocol).map(Matcher::Protocol));
-    for (key, group) in [("and", Matcher::And as fn(_) -> _), ("or", Matcher::Or)] {
-        if let Some(field) = fields.take(key) {
-            let tables = field.tables(report, Table::RulePart, MAX_VALUES);
-            if tables.is_empty() {
-                report.error(&field.at, field.path.clone(), Problem::new("the list is empty"));
-            }
-            let parts = tables.into_iter().filter_map(|table| part(table, mentions, report, depth));
-            all.push(group(parts.collect()));
+    all.extend(values(&mut fields, report, &rows::DOMAIN).map(Matcher::Domain));
+    all.extend(values(&mut fields, report, &rows::DOMAIN_SUFFIX).map(Matcher::DomainSuffix));
+    all.extend(values(&mut fields, report, &rows::DOMAIN_KEYWORD).map(Matcher::DomainKeyword));
+    all.extend(values(&mut fields, report, &rows::DOMAIN_REGEX).map(Matcher::DomainRegex));
+    let networks = values(&mut fields, report, &rows::IP_CIDR);
+    all.extend(networks.map(|networks| Matcher::IpCidr(networks, resolve)));
+    let codes = values(&mut fields, report, &rows::GEOIP);
+    all.extend(codes.map(|codes| Matcher::GeoIp(codes, resolve)));
+    let sets = tags(&mut fields, report, &rows::SET, &mut mentions.sets);
+    all.extend(sets.map(|sets| Matcher::Set(sets, resolve)));
+    all.extend(values(&mut fields, report, &rows::SOURCE).map(Matcher::Source));
+    all.extend(values(&mut fields, report, &rows::SOURCE_PORT).map(Matcher::SourcePort));
+    all.extend(values(&mut fields, report, &rows::PORT).map(Matcher::Port));
+    all.extend(fields.read(report, &rows::NETWORK).map(Matcher::Network));
+    all.extend(tags(&mut fields, report, &rows::INBOUND, &mut mentions.inbounds).map(Matcher::Inbound));
+    all.extend(values(&mut fields, report, &rows::USER).map(Matcher::User));
+    all.extend(values(&mut fields, report, &rows::PROTOCOL).map(Matcher::Protocol));
+    for (row, group) in [(&rows::AND, Matcher::And as fn(_) -> _), (&rows::OR, Matcher::Or)] {
+        let Some(tables) = fields.tables(report, row) else { continue };
+        if tables.is_empty() {
+            report.error(&fields.place(row), fields.path(row), Problem::new("the list is empty"));
         }
+        let parts = tables.into_iter().filter_map(|table| part(table, mentions, report, depth));
+        all.push(group(parts.collect()));
     }
-    if let Some(table) = fields.take("not").and_then(|field| field.table(report, Table::RulePart)) {
+    if let Some(table) = fields.table(report, &rows::NOT) {
         all.extend(part(table, mentions, report, depth).map(|part| Matcher::Not(Box::new(part))));
     }
     fields.finish(report, None);
@@ -139,7 +122,7 @@ fn part(
     report: &mut Report<'_>,
     depth: usize,
 ) -> Option<Matcher> {
-    let (at, path) = (fields.at.clone(), fields.path("").trim_end_matches('.').to_owned());
+    let (at, path) = (fields.at.clone(), fields.base().to_owned());
     if depth >= MAX_DEPTH {
         report.error(&at, path, Problem::new(format!("nested deeper than {MAX_DEPTH} levels")));
         return None;
@@ -156,103 +139,38 @@ fn part(
     matcher
 }
 
-fn names(fields: &mut Fields<'_>, report: &mut Report<'_>, all: &mut Vec<Matcher>) {
-    all.extend(values(fields, report, "domain", domain).map(Matcher::Domain));
-    all.extend(values(fields, report, "domain-suffix", domain).map(Matcher::DomainSuffix));
-    let keyword = |text: &str| text_of(text, MAX_TEXT).map(|text| Box::from(text.to_ascii_lowercase()));
-    all.extend(values(fields, report, "domain-keyword", keyword).map(Matcher::DomainKeyword));
-    all.extend(values(fields, report, "domain-regex", regex).map(Matcher::DomainRegex));
-}
-
 /// One value or a list of them, not empty.
 fn values<T>(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,
-    key: &'static str,
-    parse: impl Fn(&str) -> Result<T, Problem>,
+    row: &'static rows::List<T>,
 ) -> Option<Vec<T>> {
-    if fields.is_empty_list(key) {
-        let problem = Problem::new("an empty list matches nothing").hint("leave the key out, or add a value");
-        report.error(&fields.place(key), fields.path(key), problem);
-    }
-    let found = fields.list(report, key, MAX_VALUES, parse)?;
+    let found = spanned_values(fields, report, row)?;
     Some(found.into_iter().map(|found| found.value).collect())
+}
+
+fn spanned_values<T>(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    row: &'static rows::List<T>,
+) -> Option<Vec<Spanned<T>>> {
+    if fields.is_empty_list(row) {
+        let problem = Problem::new("an empty list matches nothing").hint("leave the key out, or add a value");
+        report.error(&fields.place(row), fields.path(row), problem);
+    }
+    fields.read(report, row)
 }
 
 fn tags(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,
-    key: &'static str,
+    row: &'static rows::List<Tag>,
     mentions: &mut Vec<(String, Spanned<Tag>)>,
 ) -> Option<Vec<Tag>> {
-    if fields.is_empty_list(key) {
-        report.error(&fields.place(key), fields.path(key), Problem::new("an empty list matches nothing"));
-    }
-    let path = fields.path(key);
-    let found = fields.list(report, key, MAX_VALUES, |text| name(text).map(|name| Tag::from(&*name)))?;
+    let path = fields.path(row);
+    let found = spanned_values(fields, report, row)?;
     mentions.extend(found.iter().map(|tag| (path.clone(), tag.clone())));
     Some(found.into_iter().map(|found| found.value).collect())
-}
-
-/// A port as a number or a text, or a list of such.
-fn ports(fields: &mut Fields<'_>, report: &mut Report<'_>, key: &'static str) -> Option<Vec<PortRange>> {
-    if fields.is_empty_list(key) {
-        report.error(&fields.place(key), fields.path(key), Problem::new("an empty list matches nothing"));
-    }
-    let found = fields.numbers_or_texts(report, key, MAX_VALUES, port)?;
-    Some(found.into_iter().map(|found| found.value).collect())
-}
-
-fn port(text: &str) -> Result<PortRange, Problem> {
-    let bad = || {
-        let hint = "write a port from 0 to 65535 or a range such as \"8000-8999\"";
-        Problem::new(format!("bad port: {}", excerpt(text))).hint(hint)
-    };
-    let number = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (number(first)?, number(last)?),
-        None => (number(text)?, number(text)?),
-    };
-    if first > last {
-        return Err(
-            Problem::new(format!("the range is empty: {first}-{last}")).hint("write the lower port first")
-        );
-    }
-    Ok(PortRange { first, last })
-}
-
-fn domain(text: &str) -> Result<Box<str>, Problem> {
-    let name = normal_name(text.trim());
-    let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | ':' | '*' | '?' | '[' | ']');
-    if name.split('.').any(str::is_empty) || name.contains(bad) || name.len() > crate::set::MAX_NAME {
-        let hint = "write a name such as example.com; domain-suffix holds all names below it as well";
-        return Err(Problem::new(format!("no name: {}", excerpt(text))).hint(hint));
-    }
-    text_of(&name, crate::set::MAX_NAME)
-}
-
-fn regex(text: &str) -> Result<Box<str>, Problem> {
-    let regex = text_of(text, MAX_TEXT)?;
-    let hint =
-        "it is looked for anywhere in the name, in any case; look-around and back references are not known";
-    regex_problem(&regex).map_or(Ok(regex), |problem| Err(Problem::new(problem).hint(hint)))
-}
-
-fn cidr(text: &str) -> Result<Cidr, Problem> {
-    Cidr::parse(text.trim()).ok_or_else(|| {
-        let hint = "write an address or a network, for instance 192.0.2.0/24 or 2001:db8::/32";
-        Problem::new(format!("bad network: {}", excerpt(text))).hint(hint)
-    })
-}
-
-fn country(text: &str) -> Result<Country, Problem> {
-    Country::parse(text.trim()).ok_or_else(|| {
-        Problem::new(format!("bad country: {}", excerpt(text))).hint("write two letters, for instance \"de\"")
-    })
-}
-
-fn protocol(text: &str) -> Result<Box<str>, Problem> {
-    Ok(text_of(text, 64)?.to_ascii_lowercase().into())
 }
 
 /// Line and column of a span.
@@ -301,17 +219,15 @@ fn unknown(report: &mut Report<'_>, at: &Span, path: String, what: &str, wanted:
     report.error(at, path, problem.hint(hint));
 }
 
-/// The lines of a rule behind its header: `verdict` and the keys. A rule that has no words in this dialect, as those of
-/// access lists, has no lines.
-pub(super) fn lines(rule: &Rule) -> Option<Vec<(&'static str, String)>> {
-    let quoted = value::quote;
-    let mut lines = table(in_one_table(&rule.matcher))?;
-    lines.push(match &rule.verdict {
-        Verdict::Outbound(tag) => ("outbound", quoted(tag)),
-        Verdict::Reject(manner) => ("reject", quoted(manner.name())),
+/// The keys of a rule. A rule that has no words in this dialect, as those of access lists, has none.
+pub(super) fn entries(rule: &Rule) -> Option<Entries> {
+    let mut out = table(in_one_table(&rule.matcher))?;
+    match &rule.verdict {
+        Verdict::Outbound(tag) => out.put(&rows::OUTBOUND, tag),
+        Verdict::Reject(manner) => out.put(&rows::REJECT, manner),
         Verdict::Default => return None,
-    });
-    Some(lines)
+    }
+    Some(out)
 }
 
 /// The keys of the table that says the same as a matcher.
@@ -341,55 +257,41 @@ fn resolve_of(matcher: &Matcher) -> Option<Resolve> {
     None
 }
 
-fn table(all: &[Matcher]) -> Option<Vec<(&'static str, String)>> {
-    let mut lines = Vec::with_capacity(all.len() + 2);
+fn table(all: &[Matcher]) -> Option<Entries> {
+    let mut out = Entries::default();
     for matcher in all {
-        lines.push((matcher.key(), written(matcher)?));
+        write(&mut out, matcher)?;
     }
     if all.iter().filter_map(resolve_of).any(|resolve| resolve == Resolve::No) {
-        lines.push(("resolve", "false".to_owned()));
+        out.put(&rows::RESOLVE, &false);
     }
-    Some(lines)
+    Some(out)
 }
 
-fn inline(matcher: &Matcher) -> Option<String> {
-    let lines = table(in_one_table(matcher))?;
-    let keys: Vec<String> = lines.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    Some(format!("{{ {} }}", keys.join(", ")))
-}
-
-/// The value of a matcher's key.
-fn written(matcher: &Matcher) -> Option<String> {
-    let quoted = value::quote;
-    Some(match matcher {
-        Matcher::Domain(all)
-        | Matcher::DomainSuffix(all)
-        | Matcher::DomainKeyword(all)
-        | Matcher::DomainRegex(all)
-        | Matcher::User(all)
-        | Matcher::Protocol(all) => list(all.iter().map(|text| quoted(text))),
-        Matcher::IpCidr(all, _) | Matcher::Source(all) => {
-            list(all.iter().map(|cidr| quoted(&cidr.to_string())))
-        }
-        Matcher::GeoIp(all, _) => list(all.iter().map(|code| quoted(&code.to_string()))),
-        Matcher::Set(all, _) | Matcher::Inbound(all) => list(all.iter().map(|tag| quoted(tag))),
-        Matcher::Port(all) | Matcher::SourcePort(all) => list(all.iter().map(|range| {
-            if range.first == range.last { range.to_string() } else { quoted(&range.to_string()) }
-        })),
-        Matcher::Network(network) => quoted(network.name()),
-        Matcher::And(all) | Matcher::Or(all) => {
-            let parts: Vec<String> = all.iter().map(inline).collect::<Option<_>>()?;
-            format!("[{}]", parts.join(", "))
-        }
-        Matcher::Not(one) => inline(one)?,
+fn write(out: &mut Entries, matcher: &Matcher) -> Option<()> {
+    match matcher {
+        Matcher::Domain(all) => out.put(&rows::DOMAIN, all),
+        Matcher::DomainSuffix(all) => out.put(&rows::DOMAIN_SUFFIX, all),
+        Matcher::DomainKeyword(all) => out.put(&rows::DOMAIN_KEYWORD, all),
+        Matcher::DomainRegex(all) => out.put(&rows::DOMAIN_REGEX, all),
+        Matcher::User(all) => out.put(&rows::USER, all),
+        Matcher::Protocol(all) => out.put(&rows::PROTOCOL, all),
+        Matcher::IpCidr(all, _) => out.put(&rows::IP_CIDR, all),
+        Matcher::Source(all) => out.put(&rows::SOURCE, all),
+        Matcher::GeoIp(all, _) => out.put(&rows::GEOIP, all),
+        Matcher::Set(all, _) => out.put(&rows::SET, all),
+        Matcher::Inbound(all) => out.put(&rows::INBOUND, all),
+        Matcher::Port(all) => out.put(&rows::PORT, all),
+        Matcher::SourcePort(all) => out.put(&rows::SOURCE_PORT, all),
+        Matcher::Network(network) => out.put(&rows::NETWORK, network),
+        Matcher::And(all) => out.tables(&rows::AND, parts(all)?),
+        Matcher::Or(all) => out.tables(&rows::OR, parts(all)?),
+        Matcher::Not(one) => out.table(&rows::NOT, table(in_one_table(one))?),
         Matcher::Unresolved | Matcher::SourceSet(_) => return None,
-    })
+    }
+    Some(())
 }
 
-fn list(values: impl Iterator<Item = String>) -> String {
-    let mut values: Vec<String> = values.collect();
-    match values.len() {
-        1 => values.remove(0),
-        _ => format!("[{}]", values.join(", ")),
-    }
+fn parts(all: &[Matcher]) -> Option<Vec<Entries>> {
+    all.iter().map(|matcher| table(in_one_table(matcher))).collect()
 }

@@ -4,9 +4,12 @@ use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
+use super::keys::Head;
 use super::outbound::obfs_client;
-use super::users::{MAX_CREDENTIAL, RawUser, read_users};
-use super::{obfs_server, write};
+use super::outbound::write_obfs;
+use super::rows::ends as rows;
+use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
+use super::write::Entries;
 use crate::dialect::shadowsocks::wrong_key;
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
@@ -16,27 +19,21 @@ use crate::model::{
 
 /// Longest password in bytes: a chain of identity keys fits.
 const MAX_PASSWORD: usize = 4096;
-/// Longest path of a plugin, and longest of its options and arguments, in bytes.
-const MAX_PLUGIN: usize = 4096;
-/// Most arguments of a plugin.
-const MAX_ARGUMENTS: usize = 64;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = key(fields, report);
     let users = read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL));
-    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
-        None => ServerCover::Obfs(
-            fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |obfs| obfs.value),
-        ),
+        None => ServerCover::Obfs(fields.read(report, &rows::OBFS_MODE).unwrap_or(ObfsServer::Off)),
     };
-    let replay = fields.one_of(report, "replay", write::REPLAY).unwrap_or_default();
+    let replay = fields.read(report, &rows::REPLAYED).unwrap_or_default();
     let Spanned { value: key, at } = key?;
     let passed_on = users.iter().filter(|user| user.server.is_some()).count();
     if passed_on > 0 && (passed_on < users.len() || cover != ServerCover::default()) {
-        let problem = "if one user has a server of its own, all users need one, and obfs must be off";
-        report.error(&at, fields.path("users"), Problem::new(problem));
+        let problem = "if one user has a server of its own, all must have one, and obfs must be off";
+        report.error(&at, fields.path(&rows::USERS), Problem::new(problem));
         return None;
     }
     let limits = users.iter().map(|user| user.limits).collect();
@@ -50,7 +47,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     match server_key {
         Ok(key) => Some(ShadowsocksServer { key: key.with_limits(limits), transports, cover, replay }),
         Err(error) => {
-            let field = if fields.has("users") { "users" } else { "password" };
+            let field: &Head = if fields.has(&rows::USERS) { &rows::USERS } else { &rows::PASSWORD };
             report.error(&at, fields.path(field), Problem::new(error.to_string()));
             None
         }
@@ -58,9 +55,9 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksClient> {
-    let server = fields.require(report, "server").and_then(|field| field.parsed(report, value::target));
+    let server = fields.require(report, &rows::SERVER);
     let key = key(fields, report);
-    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let host: Option<&Target> = server.as_ref().map(|server| &server.value);
     let cover = match plugin(fields, report) {
         Some(plugin) => ClientCover::Plugin(plugin),
@@ -81,56 +78,106 @@ fn method(text: &str) -> Result<Method, Problem> {
 
 /// `method` with `password`, or with `key`, the key itself.
 fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<ShadowsocksKey>> {
-    let method = fields.require(report, "method").and_then(|field| field.parsed(report, method));
-    if fields.has("password") && fields.has("key") {
-        let problem = Problem::new("stands for password, which is given too").hint("keep one of them");
-        report.error(&fields.place("key"), fields.path("key"), problem);
+    if !fields.has(&rows::METHOD) {
+        report.error(&fields.at, fields.path(&rows::METHOD), Problem::new("missing"));
     }
-    let needs_none = method.as_ref().is_some_and(|method| method.value == Method::None);
-    let (name, form) =
-        if fields.has("key") { ("key", KeyForm::Base64) } else { ("password", KeyForm::Password) };
-    let text = if needs_none && !fields.has(name) {
+    let method = fields.checked(report, &rows::METHOD, |text| method(&text)).map(|method| method.value);
+    if fields.has(&rows::PASSWORD) && fields.has(&rows::KEY) {
+        let problem = Problem::new("stands for password, which is given too").hint("keep one of them");
+        fields.wrong(report, &rows::KEY, problem);
+    }
+    let needs_none = method == Some(Method::None);
+    let (row, form) = if fields.has(&rows::KEY) {
+        (&rows::KEY, KeyForm::Base64)
+    } else {
+        (&rows::PASSWORD, KeyForm::Password)
+    };
+    let text = if needs_none && !fields.has(row) {
         Spanned { value: Secret::new(""), at: fields.at.clone() }
     } else {
-        fields.require(report, name)?.parsed(report, |text| match text {
-            "" if needs_none => Ok(Secret::new("")),
+        if !fields.has(row) {
+            report.error(&fields.at, fields.path(row), Problem::new("missing"));
+        }
+        fields.checked(report, row, |given| match given.expose() {
+            "" if needs_none => Ok(given),
             text => secret(text, MAX_PASSWORD),
         })?
     };
-    let method = method?.value;
+    let method = method?;
     match ShadowsocksKey::new(method, text.value, form) {
         Ok(value) => Some(Spanned { value, at: text.at }),
         Err(error) => {
-            report.error(&text.at, fields.path(name), wrong_key(method, &error));
+            report.error(&text.at, fields.path(row), wrong_key(method, &error));
             None
         }
     }
 }
 
-fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
-    let program = fields.parsed(report, "plugin", |text| text_of(text, MAX_PLUGIN));
-    let options = fields.parsed(report, "plugin-options", |text| text_of(text, MAX_PLUGIN));
-    let args = fields.list(report, "plugin-arguments", MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN));
-    let transports = fields.one_of(report, "plugin-network", write::TRANSPORTS);
+pub(super) fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
+    let program = fields.read(report, &rows::PLUGIN);
+    let options = fields.read(report, &rows::PLUGIN_OPTIONS);
+    let args = fields.read(report, &rows::PLUGIN_ARGUMENTS);
+    let transports = fields.read(report, &rows::PLUGIN_NETWORK);
     let Some(program) = program else {
-        for key in ["plugin-options", "plugin-arguments", "plugin-network"] {
-            if fields.has(key) && !fields.has("plugin") {
-                let problem = Problem::new("no plugin is set, so this key has no effect");
-                report.error(&fields.place(key), fields.path(key), problem);
+        let keys: [&Head; 3] = [&rows::PLUGIN_OPTIONS, &rows::PLUGIN_ARGUMENTS, &rows::PLUGIN_NETWORK];
+        for key in keys {
+            if fields.has(key) && !fields.has(&rows::PLUGIN) {
+                fields.wrong(report, key, Problem::new("no plugin is set, so this key has no effect"));
             }
         }
         return None;
     };
-    for key in ["obfs", "obfs-host"] {
+    let keys: [&'static Head; 2] = [&rows::OBFS_MODE, &rows::OBFS_HOST];
+    for key in keys {
         if fields.take(key).is_some() {
             let problem = Problem::new("the plugin carries the stream already").hint("keep one of them");
-            report.error(&fields.place(key), fields.path(key), problem);
+            fields.wrong(report, key, problem);
         }
     }
     Some(Plugin {
-        program: program.value,
-        options: options.map(|options| options.value).unwrap_or_default(),
+        program,
+        options: options.unwrap_or_default(),
         args: args.unwrap_or_default().into_iter().map(|arg| arg.value).collect(),
         transports: transports.unwrap_or_default(),
     })
+}
+
+fn write_key(out: &mut Entries, key: &ShadowsocksKey) {
+    out.put(&rows::METHOD, key.method().name());
+    match key.form() {
+        KeyForm::Password => out.put(&rows::PASSWORD, key.text()),
+        KeyForm::Base64 => out.put(&rows::KEY, key.text()),
+    }
+}
+
+pub(super) fn write_server(out: &mut Entries, server: &ShadowsocksServer) {
+    write_key(out, server.key.key());
+    let key = &server.key;
+    let users = key.users().iter().enumerate();
+    users::write(out, users.map(|(n, user)| (user, users::More { id: None, server: key.hops().get(n) })));
+    out.put(&rows::SERVED, &server.transports);
+    match &server.cover {
+        ServerCover::Obfs(obfs) => out.put(&rows::OBFS_MODE, obfs),
+        ServerCover::Plugin(plugin) => write_plugin(out, plugin),
+    }
+    out.put(&rows::REPLAYED, &server.replay);
+}
+
+pub(super) fn write_client(out: &mut Entries, client: &ShadowsocksClient) {
+    out.put(&rows::SERVER, &client.server);
+    write_key(out, &client.key);
+    out.put(&rows::SERVED, &client.transports);
+    match &client.cover {
+        ClientCover::Obfs(obfs) => write_obfs(out, obfs),
+        ClientCover::Plugin(plugin) => write_plugin(out, plugin),
+    }
+}
+
+pub(super) fn write_plugin(out: &mut Entries, plugin: &Plugin) {
+    out.put(&rows::PLUGIN, &plugin.program);
+    out.put_unless(&rows::PLUGIN_OPTIONS, &*plugin.options, "");
+    if !plugin.args.is_empty() {
+        out.put(&rows::PLUGIN_ARGUMENTS, &plugin.args);
+    }
+    out.put(&rows::PLUGIN_NETWORK, &plugin.transports);
 }

@@ -4,10 +4,14 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::fields::{Fields, Report, Spanned};
-use super::obfs_server;
-use super::users::{MAX_CREDENTIAL, RawUser, check_lens, read_users, told_apart};
-use crate::dialect::value::{self, Problem, text_of};
-use crate::model::{ObfsServer, SNELL_MODES, Secret, SnellKeys, SnellServer, SnellVersion, SnellVersions};
+use super::outbound::write_obfs;
+use super::rows::ends as rows;
+use super::users::{self, MAX_CREDENTIAL, RawUser, check_lens, read_users, told_apart};
+use super::write::Entries;
+use crate::dialect::value::{Problem, text_of};
+use crate::model::{
+    ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
+};
 
 /// A server.
 pub(super) fn server(
@@ -15,16 +19,16 @@ pub(super) fn server(
     report: &mut Report<'_>,
     listen: &[Spanned<SocketAddr>],
 ) -> Option<SnellServer> {
-    let psk = fields.parsed(report, "psk", value::psk);
+    let psk = fields.read(report, &rows::PSK);
     let users = read_users(fields, report, "snell", |text| text_of(text, MAX_CREDENTIAL));
     let versions = server_versions(fields, report);
     check_psk(fields, report, psk.as_ref(), &versions.psk_lens());
     let psk = keys(fields, report, psk, users, versions);
-    let obfs = fields.parsed(report, "obfs", obfs_server).map_or(ObfsServer::Off, |o| o.value);
+    let obfs = fields.read(report, &rows::OBFS_MODE).unwrap_or(ObfsServer::Off);
     check_obfs(fields, report, obfs != ObfsServer::Off, versions.has_obfs());
     check_exposure(fields, report, versions, listen);
-    let udp = fields.flag(report, "udp").unwrap_or(true);
-    let quic = fields.flag(report, "quic").unwrap_or(true);
+    let udp = fields.read(report, &rows::UDP).unwrap_or(true);
+    let quic = fields.read(report, &rows::SERVER_QUIC).unwrap_or(true);
     Some(SnellServer { psk: psk?, versions, obfs, udp, quic })
 }
 
@@ -36,49 +40,47 @@ fn keys(
     users: Vec<RawUser>,
     versions: SnellVersions,
 ) -> Option<SnellKeys> {
-    if !fields.has("users") || fields.is_empty_list("users") {
-        if !fields.has("psk") {
-            report.error(&fields.at, fields.path("psk"), Problem::new("missing"));
+    if !fields.has(&rows::USERS) || fields.is_empty_list(&rows::USERS) {
+        if !fields.has(&rows::PSK) {
+            report.error(&fields.at, fields.path(&rows::PSK), Problem::new("missing"));
         }
         return psk.map(|psk| psk.value.into());
     }
-    if fields.has("psk") {
+    if fields.has(&rows::PSK) {
         return Some(SnellKeys::Named(psk?.value, told_apart(fields, report, users)?));
     }
     if !versions.is_sealed() {
         let problem = Problem::new("unsafe-raw uses no key, so keys cannot identify users");
         let hint = "write a psk, which makes the passwords client ids";
-        report.error(&fields.place("users"), fields.path("users"), problem.hint(hint));
+        fields.wrong(report, &rows::USERS, problem.hint(hint));
     }
     check_lens(fields, report, &users, &versions.psk_lens());
     Some(SnellKeys::Each(told_apart(fields, report, users)?))
 }
 
 /// The versions of an inbound.
-pub(super) fn server_versions(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVersions {
-    if fields.text("version") != Some("auto") {
-        return SnellVersions::Only(client_version(fields, report));
-    }
-    fields.take("version");
-    if fields.one_of(report, "mode", SNELL_MODES).is_some() {
-        let problem = Problem::new("version = \"auto\" takes default and unshaped");
-        report.error(
-            &fields.place("mode"),
-            fields.path("mode"),
-            problem.hint("leave it out, or write version = 6"),
-        );
-    }
-    SnellVersions::Auto
+fn server_versions(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVersions {
+    let number = match fields.read(report, &rows::SERVER_VERSION) {
+        Some(None) => {
+            if fields.read(report, &rows::MODE).is_some() {
+                let problem = Problem::new("version = \"auto\" takes default and unshaped");
+                fields.wrong(report, &rows::MODE, problem.hint("leave it out, or write version = 6"));
+            }
+            return SnellVersions::Auto;
+        }
+        Some(number) => number,
+        None => None,
+    };
+    SnellVersions::Only(version(fields, report, number))
 }
 
-/// The version of an outbound, and of an inbound that has one.
-pub(super) fn client_version(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVersion {
-    let number = fields.integer(report, "version", 1..=6).and_then(|number| u8::try_from(number).ok());
-    let mode = fields.one_of(report, "mode", SNELL_MODES);
+/// One version, from its number and `mode`.
+pub(super) fn version(fields: &mut Fields<'_>, report: &mut Report<'_>, number: Option<u8>) -> SnellVersion {
+    let mode = fields.read(report, &rows::MODE);
     let version = number.and_then(|number| SnellVersion::new(number, mode.unwrap_or_default()));
     if mode.is_some() && version.is_none_or(|version| version.mode().is_none()) {
         let problem = Problem::new("only version 6 has modes");
-        report.error(&fields.place("mode"), fields.path("mode"), problem.hint("write version = 6 as well"));
+        fields.wrong(report, &rows::MODE, problem.hint("write version = 6 as well"));
     }
     version.unwrap_or_default()
 }
@@ -92,26 +94,26 @@ pub(super) fn check_psk(
 ) {
     let Some(psk) = psk.filter(|psk| !lens.contains(&psk.value.expose().len())) else { return };
     let problem = Problem::new(format!("version 6 wants {} to {} bytes", lens.start(), lens.end()));
-    report.error(&psk.at, fields.path("psk"), problem.hint("`adit key` prints a good one"));
+    report.error(&psk.at, fields.path(&rows::PSK), problem.hint("`adit key` prints a good one"));
 }
 
-/// Reports an obfs if the version has none.
+/// Reports obfs where the version has none.
 pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs: bool, may_have: bool) {
     if has_obfs && !may_have {
         let problem = Problem::new("version 6 has no obfs");
-        report.error(&fields.place("obfs"), fields.path("obfs"), problem.hint("leave it out"));
+        fields.wrong(report, &rows::OBFS_MODE, problem.hint("leave it out"));
     }
 }
 
 /// Whether connections are kept.
 pub(super) fn reuse(fields: &mut Fields<'_>, report: &mut Report<'_>, version: SnellVersion) -> bool {
-    let wanted = fields.flag(report, "reuse");
+    let wanted = fields.read(report, &rows::REUSE);
     match (version.fixed_reuse(), wanted) {
         (None, wanted) => wanted.unwrap_or(false),
         (Some(fixed), Some(wanted)) if fixed != wanted => {
             let always = if fixed { "always" } else { "never" };
             let problem = Problem::new(format!("version {} {always} reuses connections", version.number()));
-            report.error(&fields.place("reuse"), fields.path("reuse"), problem.hint("leave it out"));
+            fields.wrong(report, &rows::REUSE, problem.hint("leave it out"));
             fixed
         }
         (Some(fixed), _) => fixed,
@@ -125,7 +127,7 @@ pub(super) fn check_exposure(
     versions: SnellVersions,
     listen: &[Spanned<SocketAddr>],
 ) {
-    let allow_lan = fields.flag(report, "allow-lan").unwrap_or(false);
+    let allow_lan = fields.read(report, &rows::ALLOW_LAN).unwrap_or(false);
     if versions.is_sealed() || allow_lan {
         return;
     }
@@ -133,6 +135,38 @@ pub(super) fn check_exposure(
         let problem =
             format!("unsafe-raw asks for no key: everybody who reaches {} could use it", addr.value);
         let hint = "listen on 127.0.0.1, or write allow-lan = true";
-        report.error(&addr.at, fields.path("listen"), Problem::new(problem).hint(hint));
+        report.error(&addr.at, fields.path(&rows::LISTEN), Problem::new(problem).hint(hint));
+    }
+}
+
+pub(super) fn write_server(out: &mut Entries, server: &SnellServer, is_open: bool) {
+    out.put_some(&rows::PSK, server.psk.common());
+    users::write(out, server.psk.users().iter().map(|user| (user, users::More::default())));
+    match server.versions {
+        SnellVersions::Only(version) => {
+            out.put(&rows::SERVER_VERSION, &Some(version.number()));
+            out.put_some(&rows::MODE, version.mode().as_ref());
+        }
+        SnellVersions::Auto => out.put(&rows::SERVER_VERSION, &None),
+    }
+    out.put_unless(&rows::ALLOW_LAN, &(is_open && !server.versions.is_sealed()), &false);
+    out.put(&rows::OBFS_MODE, &server.obfs);
+    out.put(&rows::UDP, &server.udp);
+    out.put(&rows::SERVER_QUIC, &server.quic);
+}
+
+pub(super) fn write_client(out: &mut Entries, client: &SnellClient) {
+    out.put(&rows::SERVER, &client.server);
+    out.put(&rows::PSK, &client.psk);
+    out.put_some(&rows::USER_KEY, client.client_id.as_ref());
+    out.put(&rows::VERSION, &client.version.number());
+    out.put_some(&rows::MODE, client.version.mode().as_ref());
+    write_obfs(out, &client.obfs);
+    out.put(&rows::REUSE, &client.reuse);
+    out.put(&rows::HALF_CLOSE, &client.half_close);
+    out.put(&rows::UDP, &client.udp);
+    match client.quic {
+        Quic::Block => out.put(&rows::BLOCK_QUIC, &client.quic),
+        Quic::Auto | Quic::On | Quic::Off => out.put(&rows::CLIENT_QUIC, &client.quic),
     }
 }

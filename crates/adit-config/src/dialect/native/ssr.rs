@@ -1,35 +1,34 @@
 //! The keys of protocol ssr, inbound and outbound.
 
-use std::fmt::Write as _;
+use std::time::Duration;
 
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
 use super::fields::{Fields, Report};
-use super::users::{MAX_CREDENTIAL, RawUser, read_users};
-use super::write::{self, Writer};
-use crate::dialect::value::{self, Problem, quote, secret, text_of};
+use super::keys::Head;
+use super::obfs::{fallback, write_fallback};
+use super::rows::ends as rows;
+use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
+use super::write::Entries;
+use crate::dialect::value::{Problem, secret, text_of};
 use crate::model::{Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
-/// Longest parameter of an obfs in bytes.
-const MAX_PARAMETER: usize = 4096;
-/// Most clients of a user.
-const MAX_CLIENTS: usize = 1 << 20;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrServer> {
     let method = method(fields, report);
     let password = password(fields, report);
-    let protocol = fields.parsed(report, "ssr-protocol", |text| named(text, Protocol::parse_server));
-    let (protocol, protocol_compatible) = protocol.map_or((Protocol::Origin, false), |found| found.value);
-    let obfs = fields.parsed(report, "ssr-obfs", |text| named(text, Obfs::parse_server));
-    let (obfs, obfs_compatible) = obfs.map_or((Obfs::Plain, false), |found| found.value);
-    let obfs_param = parameter(fields, report);
-    let users = users(fields, report, protocol);
-    let max_clients = fields.integer(report, "max-clients", 1..=MAX_CLIENTS);
+    let protocol = fields.read(report, &rows::SERVER_PROTOCOL);
+    let (protocol, protocol_compatible) = protocol.unwrap_or((Protocol::Origin, false));
+    let (obfs, obfs_compatible) = fields.read(report, &rows::SERVER_OBFS).unwrap_or((Obfs::Plain, false));
+    let obfs_param = fields.read(report, &rows::OBFS_PARAM).unwrap_or_default();
+    let users = users(fields, report, protocol, password.as_ref());
+    let max_clients = fields.read(report, &rows::MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
-    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
+    let redirect = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -40,80 +39,94 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         max_clients: max_clients.unwrap_or(server.max_clients),
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
+        redirect,
+        plugin: super::shadowsocks::plugin(fields, report),
         ..server
     };
-    checked(server, SsrServer::check, "ssr-protocol", fields, report)
+    checked(server, SsrServer::check, &rows::SERVER_PROTOCOL, fields, report)
 }
 
 /// `value`, unless `check` has something against it, which is reported at `key`.
 fn checked<T>(
     value: T,
     check: impl FnOnce(&T) -> Result<(), SsrError>,
-    key: &'static str,
+    key: &Head,
     fields: &Fields<'_>,
     report: &mut Report<'_>,
 ) -> Option<T> {
     match check(&value) {
         Ok(()) => Some(value),
         Err(error) => {
-            report.error(&fields.place(key), fields.path(key), Problem::new(error.to_string()));
+            fields.wrong(report, key, Problem::new(error.to_string()));
             None
         }
     }
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrClient> {
-    let server = fields.require(report, "server").and_then(|field| field.parsed(report, value::target));
+    let server = fields.require(report, &rows::SERVER);
     let method = method(fields, report);
     let password = password(fields, report);
-    let protocol = fields.parsed(report, "ssr-protocol", |text| named(text, str::parse::<Protocol>));
-    let protocol = protocol.map_or(Protocol::Origin, |found| found.value);
-    let obfs = fields.parsed(report, "ssr-obfs", |text| named(text, str::parse::<Obfs>));
-    let obfs = obfs.map_or(Obfs::Plain, |found| found.value);
-    let obfs_param = parameter(fields, report);
+    let protocol = fields.read(report, &rows::CLIENT_PROTOCOL).unwrap_or(Protocol::Origin);
+    let obfs = fields.read(report, &rows::CLIENT_OBFS).unwrap_or(Obfs::Plain);
+    let obfs_param = fields.read(report, &rows::OBFS_PARAM).unwrap_or_default();
     let user = user(fields, report, protocol);
     let key_interval_s = key_interval(fields, report);
-    let transports = fields.one_of(report, "network", write::TRANSPORTS).unwrap_or_default();
+    let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let client = SsrClient::new(server?.value, method?, password?, protocol);
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
-    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, ..client };
+    let plugin = super::shadowsocks::plugin(fields, report);
+    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, plugin, ..client };
     let is_parameter = !matches!(client.check(), Err(SsrError::Deflate));
-    let key = if is_parameter { "ssr-obfs-param" } else { "ssr-protocol" };
+    let key: &Head = if is_parameter { &rows::OBFS_PARAM } else { &rows::CLIENT_PROTOCOL };
     checked(client, SsrClient::check, key, fields, report)
 }
 
-fn named<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, NameError>) -> Result<T, Problem> {
-    parse(text).map_err(|error| Problem::new(error.to_string()))
-}
-
 fn method(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Method> {
-    let field = fields.require(report, "method")?;
-    field.parsed(report, |text| named(text, str::parse)).map(|method| method.value)
+    if !fields.has(&rows::METHOD) {
+        report.error(&fields.at, fields.path(&rows::METHOD), Problem::new("missing"));
+    }
+    let parse = |text: Box<str>| text.parse().map_err(|error: NameError| Problem::new(error.to_string()));
+    fields.checked(report, &rows::METHOD, parse).map(|method| method.value)
 }
 
 fn password(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Secret> {
-    let field = fields.require(report, "password")?;
-    field.parsed(report, |text| secret(text, MAX_PASSWORD)).map(|password| password.value)
-}
-
-fn parameter(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Box<str> {
-    let found = fields.parsed(report, "ssr-obfs-param", |text| text_of(text, MAX_PARAMETER));
-    found.map(|parameter| parameter.value).unwrap_or_default()
+    if !fields.has(&rows::PASSWORD) {
+        report.error(&fields.at, fields.path(&rows::PASSWORD), Problem::new("missing"));
+    }
+    let password = fields.checked(report, &rows::PASSWORD, |given| secret(given.expose(), MAX_PASSWORD));
+    password.map(|password| password.value)
 }
 
 fn key_interval(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
-    let seconds = fields.duration(report, "key-interval")?.as_secs();
+    let seconds = fields.read(report, &rows::KEY_INTERVAL)?.as_secs();
     if seconds == 0 {
         let problem = Problem::new("must be at least one second");
-        report.error(&fields.place("key-interval"), fields.path("key-interval"), problem);
+        fields.wrong(report, &rows::KEY_INTERVAL, problem);
     }
     Some(seconds.max(1))
 }
 
-fn users(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -> Option<SsrUsers> {
-    let is_wanted = fields.has("users") && !fields.is_empty_list("users");
-    let at = fields.place("users");
+fn users(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    protocol: Protocol,
+    password: Option<&Secret>,
+) -> Option<SsrUsers> {
+    let is_wanted = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
+    let at = fields.place(&rows::USERS);
     let raw = read_users(fields, report, "ssr", |text| text_of(text, MAX_CREDENTIAL));
+    if let [RawUser { id: None, password: own, .. }] = &*raw {
+        if password.is_some_and(|password| password != own) {
+            let problem = Problem::new("a user without id has the password of the port");
+            report.error(
+                &at,
+                fields.path(&rows::USERS),
+                problem.hint("write that one, or give the user an id"),
+            );
+        }
+        return raw.into_iter().next().map(|user| SsrUsers::common(user.into_user()));
+    }
     let users: Vec<(u32, User)> =
         raw.into_iter().filter_map(|user: RawUser| Some((user.id?, user.into_user()))).collect();
     if is_wanted && users.is_empty() {
@@ -121,77 +134,65 @@ fn users(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -
         return None;
     }
     SsrUsers::new(protocol, users)
-        .inspect_err(|error| report.error(&at, fields.path("users"), Problem::new(error.to_string())))
+        .inspect_err(|error| report.error(&at, fields.path(&rows::USERS), Problem::new(error.to_string())))
         .ok()
 }
 
 /// `user-id` with `user-key`.
 fn user(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -> Option<(u32, Secret)> {
-    let most = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    let at = fields.place("user-id");
-    let (has_id, has_key) = (fields.has("user-id"), fields.has("user-key"));
-    let id = fields.integer(report, "user-id", 0..=most);
-    let key = fields.parsed(report, "user-key", |text| secret(text, MAX_CREDENTIAL));
+    let at = fields.place(&rows::USER_ID_OF);
+    let (has_id, has_key) = (fields.has(&rows::USER_ID_OF), fields.has(&rows::USER_KEY));
+    let id = fields.read(report, &rows::USER_ID_OF);
+    let key = fields.read(report, &rows::USER_KEY);
     if has_id != has_key {
         let problem = Problem::new("user-id and user-key belong together").hint("write both, or none");
-        report.error(&at, fields.path("user-id"), problem);
+        report.error(&at, fields.path(&rows::USER_ID_OF), problem);
     } else if has_id && !protocol.has_users() {
         let problem = Problem::new(format!("protocol {protocol} has no users"));
-        report.error(&at, fields.path("user-id"), problem.hint("leave user-id and user-key out"));
+        report.error(&at, fields.path(&rows::USER_ID_OF), problem.hint("leave user-id and user-key out"));
     }
-    Some((id?.try_into().ok()?, key?.value))
+    Some((id?, key?))
 }
 
-/// The name as servers write it.
-fn server_name(name: &str, is_compatible: bool) -> String {
-    format!("{name}{}", if is_compatible { "_compatible" } else { "" })
+fn write_interval(out: &mut Entries, key_interval_s: u64) {
+    let default = Duration::from_secs(DEFAULT_INTERVAL_S);
+    out.put_unless(&rows::KEY_INTERVAL, &Duration::from_secs(key_interval_s), &default);
 }
 
-fn interval(out: &mut Writer, key_interval_s: u64) {
-    if key_interval_s != DEFAULT_INTERVAL_S {
-        out.text("key-interval", &format!("{key_interval_s}s"));
+pub(super) fn write_server(out: &mut Entries, server: &SsrServer) {
+    out.put(&rows::METHOD, server.method.name());
+    out.put(&rows::PASSWORD, &server.password);
+    out.put(&rows::SERVER_PROTOCOL, &(server.protocol.name(), server.protocol_compatible));
+    out.put(&rows::SERVER_OBFS, &(server.obfs.name(), server.obfs_compatible));
+    out.put_unless(&rows::OBFS_PARAM, &*server.obfs_param, "");
+    let users = server.users.iter().map(|(id, user)| (user, users::More { id: Some(id), server: None }));
+    let owner = server.users.owner().map(|user| (user, users::More::default()));
+    users::write(out, users.chain(owner));
+    out.put(&rows::MAX_CLIENTS, &server.max_clients);
+    write_interval(out, server.key_interval_s);
+    out.put(&rows::SERVED, &server.transports);
+    write_fallback(out, &server.redirect);
+    if let Some(plugin) = &server.plugin {
+        super::shadowsocks::write_plugin(out, plugin);
     }
 }
 
-pub(super) fn write_server(out: &mut Writer, server: &SsrServer) {
-    out.text("method", server.method.name());
-    out.text("password", server.password.expose());
-    out.text("ssr-protocol", &server_name(server.protocol.name(), server.protocol_compatible));
-    out.text("ssr-obfs", &server_name(server.obfs.name(), server.obfs_compatible));
-    if !server.obfs_param.is_empty() {
-        out.text("ssr-obfs-param", &server.obfs_param);
-    }
-    let users = server.users.iter().map(|(id, User { name, key, limits })| {
-        let mut user = String::new();
-        write!(user, "{{ name = {}, id = {id}, password = {}", quote(name), quote(key.expose()))
-            .expect("a string takes any text");
-        write::user_limits(&mut user, *limits);
-        user + " }"
-    });
-    let users: Vec<String> = users.collect();
-    if !users.is_empty() {
-        out.raw("users", format!("[{}]", users.join(", ")));
-    }
-    out.raw("max-clients", server.max_clients);
-    interval(out, server.key_interval_s);
-    out.choice("network", write::TRANSPORTS, &server.transports);
-}
-
-pub(super) fn write_client(out: &mut Writer, client: &SsrClient) {
-    out.text("server", &client.server.to_string());
-    out.text("method", client.method.name());
-    out.text("password", client.password.expose());
-    out.text("ssr-protocol", client.protocol.name());
+pub(super) fn write_client(out: &mut Entries, client: &SsrClient) {
+    out.put(&rows::SERVER, &client.server);
+    out.put(&rows::METHOD, client.method.name());
+    out.put(&rows::PASSWORD, &client.password);
+    out.put(&rows::CLIENT_PROTOCOL, client.protocol.name());
     if let Some((id, key)) = &client.user {
-        out.raw("user-id", id);
-        out.text("user-key", key.expose());
+        out.put(&rows::USER_ID_OF, id);
+        out.put(&rows::USER_KEY, key);
     }
-    out.text("ssr-obfs", client.obfs.name());
-    if !client.obfs_param.is_empty() {
-        out.text("ssr-obfs-param", &client.obfs_param);
+    out.put(&rows::CLIENT_OBFS, client.obfs.name());
+    out.put_unless(&rows::OBFS_PARAM, &*client.obfs_param, "");
+    write_interval(out, client.key_interval_s);
+    out.put(&rows::SERVED, &client.transports);
+    if let Some(plugin) = &client.plugin {
+        super::shadowsocks::write_plugin(out, plugin);
     }
-    interval(out, client.key_interval_s);
-    out.choice("network", write::TRANSPORTS, &client.transports);
 }
 
 #[cfg(test)]
@@ -210,6 +211,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
+        redirect = ["*:8388#www.example:443", "www.example"]
         mode = "tcp-and-udp"
         outbound = "far"
 
@@ -236,9 +238,26 @@ mod tests {
         let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
         assert_eq!((server.users.ids(), server.max_clients), (&[1001][..], 3));
         assert!(server.obfs_compatible && !server.protocol_compatible);
+        let redirect: Vec<String> = server.redirect.iter().map(ToString::to_string).collect();
+        assert_eq!(redirect, ["*:8388#www.example:443", "www.example:80"]);
         let OutboundProtocol::Ssr(client) = &config.outbounds[0].protocol else { panic!("a client") };
         assert_eq!(client.key_interval_s, 3600);
         assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1001, "wonder")));
+        assert_eq!(load(&to_toml(&config)).unwrap(), config);
+    }
+
+    #[test]
+    fn a_port_may_belong_to_one_user_and_to_a_plugin() {
+        let text = FILE.replace("id = 1001, password = \"wonder\"", "password = \"outer\"").replace(
+            "mode = \"tcp-and-udp\"",
+            "network = \"tcp-and-udp\"\nplugin = \"carrier\"\nplugin-options = \"a=b\"",
+        );
+        let config = load(&text).unwrap();
+        let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
+        assert_eq!(server.users.owner().map(|user| &*user.name), Some("alice"));
+        assert!(server.users.ids().is_empty());
+        let plugin = config.inbounds[0].plugin().unwrap();
+        assert_eq!((&*plugin.program, plugin.transports), ("carrier", crate::model::Transports::Tcp));
         assert_eq!(load(&to_toml(&config)).unwrap(), config);
     }
 
@@ -251,8 +270,14 @@ mod tests {
             ("auth_chain_f", "auth_sha1_v4_compatible", "unknown protocol"),
             ("aes-256-ctr", "aes-256-gcm", "unknown method"),
             ("http_simple_compatible", "go_quiet_compatible", "unknown obfs"),
-            ("id = 1001, password", "password", "missing"),
+            ("id = 1001, password", "password", "has the password of the port"),
+            (
+                "[{ name = \"alice\", id = 1001",
+                "[{ name = \"b\", password = \"outer\" }, { name = \"alice\", id = 1001",
+                "missing",
+            ),
             ("user-key = \"wonder\"", "", "belong together"),
+            ("*:8388#www", "(#www", "bad regular expression"),
             ("key-interval = \"1h\"", "key-interval = \"1ms\"", "at least one second"),
             ("auth_aes128_md5", "origin", "has no users"),
         ] {

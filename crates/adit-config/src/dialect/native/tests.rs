@@ -9,10 +9,10 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
     ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
-    Level, Limits, Local, LocalProtocols, Log, ObfsClient, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret,
-    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient,
-    SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User,
-    UserLimits, Users,
+    Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply,
+    SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
+    ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions,
+    StateFile, TcpOptions, Udp, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -51,7 +51,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (8, 7));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (9, 8));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -373,8 +373,8 @@ fn interface_name() -> impl Strategy<Value = Option<Box<str>>> {
 }
 
 fn log_strategy() -> impl Strategy<Value = Log> {
-    let level = proptest::sample::select(write::LEVELS).prop_map(|(_, level)| level);
-    let format = proptest::sample::select(write::FORMATS).prop_map(|(_, format)| format);
+    let level = proptest::sample::select(rows::LEVELS).prop_map(|(_, level)| level);
+    let format = proptest::sample::select(rows::FORMATS).prop_map(|(_, format)| format);
     (level, format, any::<bool>(), any::<bool>()).prop_map(|(level, format, time, destinations)| Log {
         level,
         format,
@@ -386,10 +386,13 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
     let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
-    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000, memory).prop_map(
-        |(idle, drain, total, per, carrier_memory)| Limits {
+    let half_closes = (0_u64..100_000, 0_u64..1_000_000);
+    (idle, 0_u64..100_000_000, half_closes, 1_usize..10_000, 1_usize..1000, memory).prop_map(
+        |(idle, drain, (answered, unanswered), total, per, carrier_memory)| Limits {
             idle: idle.map(Duration::from_millis),
             drain: Duration::from_millis(drain),
+            half_close: Duration::from_millis(answered),
+            half_close_unanswered: Duration::from_millis(unanswered),
             unauthenticated: total,
             unauthenticated_per_source: per,
             carrier_memory,
@@ -424,7 +427,7 @@ fn egress_strategy() -> impl Strategy<Value = Egress> {
 }
 
 fn dial_strategy() -> impl Strategy<Value = Dial> {
-    let family = proptest::sample::select(outbound::FAMILIES).prop_map(|(_, family)| family);
+    let family = proptest::sample::select(rows::FAMILIES).prop_map(|(_, family)| family);
     let dns = proptest::collection::vec((any::<std::net::IpAddr>(), 1..=u16::MAX), 0..3);
     let carrier = proptest::option::of((kcp_strategy(), target(), 1_usize..1024));
     let open = (any::<bool>(), tcp_strategy());
@@ -462,7 +465,7 @@ fn kcp_strategy() -> impl Strategy<Value = Kcp> {
         (0, _) => KcpParity::Off,
         (data, parity) => Shards::new(data, parity).map_or(KcpParity::Measured, KcpParity::Fixed),
     });
-    let version = proptest::sample::select(carrier::VERSIONS).prop_map(|(_, version)| version);
+    let version = proptest::sample::select(rows::link::VERSIONS).prop_map(|(_, version)| version);
     (words(), crypt, parity, 128_usize..=1500, any::<bool>(), version).prop_map(
         |(key, crypt, parity, mtu, compression, version)| Kcp {
             parity,
@@ -487,7 +490,7 @@ fn carriers() {
     let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
     let parity = KcpParity::Fixed(Shards::new(4, 2).unwrap());
     assert_eq!((carrier.server.to_string(), carrier.kcp.parity), ("b:2".into(), parity));
-    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, true));
+    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, false));
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
         ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),
@@ -598,7 +601,7 @@ const KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZg==";
 
 fn plugin() -> impl Strategy<Value = Plugin> {
     let options = prop_oneof![Just("".into()), plain(20)];
-    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let transports = proptest::sample::select(rows::TRANSPORTS).prop_map(|(_, transports)| transports);
     (plain(9), options, proptest::collection::vec(plain(5), 0..3), transports)
         .prop_map(|(program, options, args, transports)| Plugin { program, options, args, transports })
 }
@@ -609,16 +612,16 @@ fn shadowsocks_client() -> impl Strategy<Value = ShadowsocksClient> {
         host().prop_map(|host| ClientCover::Obfs(ObfsClient::Tls(host))),
         plugin().prop_map(ClientCover::Plugin),
     ];
-    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let transports = proptest::sample::select(rows::TRANSPORTS).prop_map(|(_, transports)| transports);
     (target(), shadowsocks_key(), transports, cover)
         .prop_map(|(server, key, transports, cover)| ShadowsocksClient { server, key, transports, cover })
 }
 
 fn shadowsocks_server() -> impl Strategy<Value = ShadowsocksServer> {
-    let obfs = proptest::sample::select(write::OBFS).prop_map(|(_, obfs)| ServerCover::Obfs(obfs));
+    let obfs = proptest::sample::select(rows::OBFS).prop_map(|(_, obfs)| ServerCover::Obfs(obfs));
     let cover = prop_oneof![obfs, plugin().prop_map(ServerCover::Plugin)];
-    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
-    let replay = proptest::sample::select(write::REPLAY).prop_map(|(_, replay)| replay);
+    let transports = proptest::sample::select(rows::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let replay = proptest::sample::select(rows::REPLAY).prop_map(|(_, replay)| replay);
     let user = |(name, limits)| User { name, key: Secret::new("A".repeat(22)), limits };
     let users = proptest::option::of((plain(9), user_limits()).prop_map(user));
     (shadowsocks_key(), users, transports, cover, replay).prop_map(
@@ -664,8 +667,8 @@ fn local_strategy() -> impl Strategy<Value = Local> {
 }
 
 fn inbound_strategy() -> impl Strategy<Value = Inbound> {
-    let obfs = proptest::sample::select(write::OBFS).prop_map(|(_, obfs)| obfs);
-    let transports = proptest::sample::select(write::TRANSPORTS).prop_map(|(_, transports)| transports);
+    let obfs = proptest::sample::select(rows::OBFS).prop_map(|(_, obfs)| obfs);
+    let transports = proptest::sample::select(rows::TRANSPORTS).prop_map(|(_, transports)| transports);
     let protocol = prop_oneof![
         local_strategy().prop_map(InboundProtocol::Local),
         (words(), proptest::option::of(snell_version()), obfs, any::<(bool, bool)>(), snell_users())

@@ -4,16 +4,13 @@ use std::collections::HashSet;
 
 use adit_proto::wire::Target;
 
-use super::MAX_USERS;
 use super::fields::{Fields, Report};
-use super::keys::Table;
-use crate::dialect::value::{self, Problem, secret};
-use crate::model::{Expiry, Secret, User, UserLimits, Users, UsersError};
+use super::rows::ends as rows;
+use super::write::Entries;
+use crate::dialect::value::Problem;
+use crate::model::{Secret, User, UserLimits, Users, UsersError};
 
 pub(super) use crate::dialect::value::MAX_CREDENTIAL;
-
-/// Most connections and addresses that a limit may allow.
-const MOST: usize = 1 << 20;
 
 /// An entry of `users`.
 pub(super) struct RawUser {
@@ -39,68 +36,91 @@ pub(super) fn read_users(
     protocol: &str,
     user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
 ) -> Vec<RawUser> {
-    let Some(field) = fields.take("users") else { return Vec::new() };
-    let tables = field.tables(report, Table::User, MAX_USERS);
+    let tables = fields.tables(report, &rows::USERS).unwrap_or_default();
     let mut users: Vec<RawUser> = Vec::new();
     let mut seen = HashSet::new();
+    let is_alone = tables.len() == 1;
     for mut table in tables {
-        let name = table.require(report, "name").and_then(|f| f.parsed(report, &user_name));
-        let password = table
-            .require(report, "password")
-            .and_then(|f| f.parsed(report, |text| secret(text, MAX_CREDENTIAL)));
+        if !table.has(&rows::USER_NAME) {
+            report.error(&table.at, table.path(&rows::USER_NAME), Problem::new("missing"));
+        }
+        let name = table.checked(report, &rows::USER_NAME, |text| user_name(&text));
+        let password = table.require(report, &rows::USER_PASSWORD);
         if let Some(name) = &name
             && !seen.insert(name.value.clone())
         {
-            report.error(&name.at, table.path("name"), Problem::new("this user is listed twice"));
+            report.error(&name.at, table.path(&rows::USER_NAME), Problem::new("this user is listed twice"));
         }
         let limits = limits(&mut table, report);
-        let passed_on = match protocol {
-            "shadowsocks" => table.parsed(report, "server", value::target),
+        let server = match protocol {
+            "shadowsocks" => table.read(report, &rows::SERVER).map(|server| server.value),
             _ => None,
         };
         let id = match protocol {
-            "ssr" => id(&mut table, report),
+            "ssr" => id(&mut table, report, is_alone),
             _ => None,
         };
         if let (Some(name), Some(password)) = (name, password) {
-            let server = passed_on.map(|server| server.value);
-            users.push(RawUser { name: name.value, password: password.value, server, id, limits });
+            users.push(RawUser { name: name.value, password, server, id, limits });
         }
         table.finish(report, Some(protocol));
     }
     users
 }
 
-/// The id of a user, which must be there.
-fn id(table: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
-    if !table.has("id") {
+/// The id of a user, which must be there unless the user is alone.
+fn id(table: &mut Fields<'_>, report: &mut Report<'_>, is_alone: bool) -> Option<u32> {
+    if !table.has(&rows::USER_ID) && !is_alone {
         let problem =
             Problem::new("missing").hint("the number before the colon of the client's protocol_param");
-        report.error(&table.at, table.path("id"), problem);
+        report.error(&table.at, table.path(&rows::USER_ID), problem);
     }
-    let most = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    table.integer(report, "id", 0..=most).and_then(|id| id.try_into().ok())
+    table.read(report, &rows::USER_ID)
 }
 
 fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
-    let mut bytes = |key| table.parsed(report, key, value::size).map(|size| size.value);
-    let (quota, rate) = (bytes("quota"), bytes("rate"));
-    let reset_day = table.integer(report, "reset-day", 1..=28).and_then(|day| u8::try_from(day).ok());
-    if reset_day.is_some() && !table.has("quota") {
-        let problem = Problem::new("no quota is set, so this key has no effect");
-        report.error(&table.place("reset-day"), table.path("reset-day"), problem);
+    let limits = UserLimits {
+        quota: table.read(report, &rows::QUOTA),
+        reset_day: table.read(report, &rows::RESET_DAY),
+        expires: table.read(report, &rows::EXPIRES),
+        rate: table.read(report, &rows::RATE),
+        connections: table.read(report, &rows::CONNECTIONS),
+        addresses: table.read(report, &rows::ADDRESSES),
+    };
+    if limits.reset_day.is_some() && !table.has(&rows::QUOTA) {
+        table.wrong(report, &rows::RESET_DAY, Problem::new("no quota is set, so this key has no effect"));
     }
-    let expiry = |text: &str| text.parse::<Expiry>().map_err(|error| Problem::new(error.to_string()));
-    let expires = table.time(report, "expires", expiry).map(|expiry| expiry.value);
-    let mut most = |key| table.integer(report, key, 1..=MOST).and_then(|most| u32::try_from(most).ok());
-    UserLimits {
-        quota,
-        reset_day,
-        expires,
-        rate,
-        connections: most("connections"),
-        addresses: most("addresses"),
+    limits
+}
+
+/// Writes users: the keys of each that `more` adds, and its limits.
+pub(super) fn write<'u>(out: &mut Entries, users: impl Iterator<Item = (&'u User, More<'u>)>) {
+    let entries = users.map(|(User { name, key, limits }, more)| {
+        let mut entry = Entries::default();
+        entry.put(&rows::USER_NAME, name);
+        entry.put_some(&rows::USER_ID, more.id.as_ref());
+        entry.put(&rows::USER_PASSWORD, key);
+        entry.put_some(&rows::SERVER, more.server);
+        let UserLimits { quota, reset_day, expires, rate, connections, addresses } = limits;
+        entry.put_some(&rows::QUOTA, quota.as_ref());
+        entry.put_some(&rows::EXPIRES, expires.as_ref());
+        entry.put_some(&rows::RATE, rate.as_ref());
+        entry.put_some(&rows::RESET_DAY, reset_day.as_ref());
+        entry.put_some(&rows::CONNECTIONS, connections.as_ref());
+        entry.put_some(&rows::ADDRESSES, addresses.as_ref());
+        entry
+    });
+    let entries: Vec<Entries> = entries.collect();
+    if !entries.is_empty() {
+        out.tables(&rows::USERS, entries);
     }
+}
+
+/// Keys of a user that only some protocols have.
+#[derive(Default)]
+pub(super) struct More<'u> {
+    pub(super) id: Option<u32>,
+    pub(super) server: Option<&'u Target>,
 }
 
 /// Users whose keys must differ; `None` when two do not, which is reported.
@@ -110,7 +130,7 @@ pub(super) fn told_apart(fields: &Fields<'_>, report: &mut Report<'_>, users: Ve
         // Names have been looked at, and an entry that could not be read leaves a hole.
         Err(UsersError::None | UsersError::Name(_)) => None,
         Err(error @ UsersError::Key(_)) => {
-            report.error(&fields.place("users"), fields.path("users"), Problem::new(error.to_string()));
+            fields.wrong(report, &rows::USERS, Problem::new(error.to_string()));
             None
         }
     }
@@ -130,6 +150,6 @@ pub(super) fn check_lens(
             lens.end()
         );
         let hint = format!("that of {} has another length", user.name);
-        report.error(&fields.place("users"), fields.path("users"), Problem::new(problem).hint(hint));
+        fields.wrong(report, &rows::USERS, Problem::new(problem).hint(hint));
     }
 }

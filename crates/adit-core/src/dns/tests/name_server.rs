@@ -70,6 +70,7 @@ enum Dress {
     Plain,
     Tls(Arc<ServerConfig>),
     Https(Arc<ServerConfig>),
+    Https2(Arc<ServerConfig>),
 }
 
 /// An authority that signs certificates.
@@ -130,6 +131,13 @@ impl NameServer {
         Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), Dress::Https(authority.config(name)))
     }
 
+    /// By HTTPS, version 2 alone.
+    pub(super) fn https2(authority: &Authority, name: &str) -> Self {
+        let mut config = (*authority.config(name)).clone();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), Dress::Https2(Arc::new(config)))
+    }
+
     fn listen(listener: TcpListener, dress: Dress) -> Self {
         let (addr, shared) = (listener.local_addr().unwrap(), Arc::<Shared>::default());
         let server = shared.clone();
@@ -167,6 +175,8 @@ impl NameServer {
     }
 }
 
+mod http2;
+
 impl Shared {
     fn serve_datagrams(self: &Arc<Self>, socket: &Arc<UdpSocket>) {
         let mut buffer = [0; 1500];
@@ -190,6 +200,9 @@ impl Shared {
             Dress::Plain => self.serve_frames(stream),
             Dress::Tls(config) => self.serve_frames(tls(config)),
             Dress::Https(config) => self.serve_requests(tls(config)),
+            Dress::Https2(config) => {
+                http2::serve(tls(config), |question| self.answer(question, false).concat())
+            }
         }
     }
 

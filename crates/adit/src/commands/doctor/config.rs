@@ -53,6 +53,7 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         },
         InboundProtocol::Snell(_)
         | InboundProtocol::Ssr(_)
+        | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
         | InboundProtocol::Tunnel { .. } => None,
     });
@@ -63,6 +64,7 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         },
         OutboundProtocol::Snell(_)
         | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
         | OutboundProtocol::Group(_) => None,
@@ -81,14 +83,18 @@ fn installed(root: &Root, plugin: &Plugin) -> Finding {
         in_path || root.has_program(program)
     };
     let found = if is_there { program.to_owned() } else { format!("{program} is not in PATH") };
-    Finding::new("plugin", judge(is_there, Level::Fail), found, "installed")
-        .fix(format!("apt-get install {}", package(program)))
+    Finding::new("plugin", judge(is_there, Level::Fail), found, "installed").fix(
+        if crate::answers_to(program) {
+            format!("ln -s $(command -v adit) /usr/local/bin/{program}")
+        } else {
+            format!("apt-get install {}", package(program))
+        },
+    )
 }
 
 /// The package of Debian that has a plugin.
 fn package(program: &str) -> &str {
     match program {
-        "obfs-local" | "obfs-server" => "simple-obfs",
         "v2ray-plugin" | "ss-v2ray-plugin" => "shadowsocks-v2ray-plugin",
         other => other,
     }

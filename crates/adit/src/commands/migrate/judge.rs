@@ -1,10 +1,12 @@
 //! What becomes of a service's settings when adit runs it.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::Loaded;
 use adit_config::dialect::kcptun::{self, Invocation, Program, Release, Side};
+use adit_config::dialect::shadowsocks::{libev, rust, ssr};
+use adit_config::dialect::{Loaded, opensnell};
 use adit_config::model::{Config, Inbound};
 use serde::Serialize;
 
@@ -34,8 +36,13 @@ pub(super) struct Judgement {
 
 pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
     let mut judgement = Judgement { file: file(unit), ..Judgement::default() };
-    if !crate::answers_to(&unit.program) {
-        judgement.unsupported.push(format!("adit does not run under the name {}", unit.program));
+    let is_known = side(&unit.program).is_some() || format(&unit.program).is_some();
+    if !is_known || !crate::answers_to(&unit.program) {
+        judgement.unsupported.push(format!("adit does not run in the place of {}", unit.program));
+        return judgement;
+    }
+    if let Err(found) = check_flags(unit) {
+        judgement.unsupported.extend(lines(&found, Severity::Error));
         return judgement;
     }
     let Some(path) = judgement.file.clone() else {
@@ -67,21 +74,43 @@ fn file(unit: &Unit) -> Option<String> {
             return Some(path.to_owned());
         }
     }
-    let format = Format::parse(&unit.program).ok()?;
+    let format = format(&unit.program)?;
     let is_alone = unit.args.is_empty() || unit.program.starts_with("snell-");
     format.default_path().filter(|_| is_alone).map(str::to_owned)
 }
 
 fn load(root: &Root, unit: &Unit, path: &str) -> Result<Loaded, Diagnostics> {
     let at = root.at(path);
-    let side = match unit.program.as_str() {
+    match side(&unit.program) {
+        Some(side) => load_kcptun(side, unit, &at),
+        None => format(&unit.program).ok_or_else(Diagnostics::new)?.check(&at),
+    }
+}
+
+/// The format of a program's file.
+fn format(program: &str) -> Option<Format> {
+    let program = if program == "server.py" { "ssr-server" } else { program };
+    Format::parse(program).ok()
+}
+
+/// The side of a program of kcptun.
+fn side(program: &str) -> Option<Side> {
+    match program {
         "kcptun-client" | "client_linux_amd64" => Some(Side::Client),
         "kcptun-server" | "server_linux_amd64" => Some(Side::Server),
         _ => None,
-    };
-    match side {
-        Some(side) => load_kcptun(side, unit, &at),
-        None => Format::parse(&unit.program).map_err(|_| Diagnostics::new())?.check(&at),
+    }
+}
+
+/// Flags as the program's own grammar has them.
+fn check_flags(unit: &Unit) -> Result<(), Diagnostics> {
+    let args = || unit.args.iter().map(OsString::from);
+    match format(&unit.program) {
+        Some(Format::Snell(program)) => opensnell::flags(program, args()).map(drop),
+        Some(Format::Libev(program)) => libev::flags(program, args()).map(drop),
+        Some(Format::Rust(program)) => rust::flags(program, args()).map(drop),
+        Some(Format::Ssr(program)) => ssr::flags(program, args()).map(drop),
+        Some(Format::Servers) | None => Ok(()),
     }
 }
 
@@ -117,7 +146,7 @@ fn is_tcp(inbound: &Inbound) -> bool {
     let carries = match &inbound.protocol {
         Protocol::Shadowsocks(server) => server.transports.tcp(),
         Protocol::Tunnel { transports, .. } => transports.tcp(),
-        Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Local(_) => true,
+        Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Obfs(_) | Protocol::Local(_) => true,
     };
     carries && inbound.socket.carrier.is_none()
 }

@@ -31,7 +31,7 @@ const DROP_IN: &str = "adit.conf";
 const LOOKS: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(200);
 
-/// Files of other programs, with the command that reads each.
+/// Files of other programs, with the command that runs each.
 const FILES: &[(&str, &str)] = &[
     ("/etc/snell/snell-server.conf", "adit snell-server -c"),
     ("/etc/snell-server/snell-server.conf", "adit snell-server -c"),
@@ -40,8 +40,8 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/shadowsocks.json", "adit ss-server -c"),
     ("/etc/kcptun/server.json", "adit kcptun-server -c"),
     ("/etc/kcptun/config.json", "adit kcptun-server -c"),
-    ("/etc/shadowsocksr/user-config.json", ""),
-    ("/etc/shadowsocks-r/config.json", ""),
+    ("/etc/shadowsocksr/user-config.json", "adit ssr-server -c"),
+    ("/etc/shadowsocks-r/config.json", "adit ssr-server -c"),
 ];
 
 /// Flags of `adit migrate`.
@@ -105,7 +105,7 @@ impl Found {
     }
 }
 
-/// Known files that no service which was found reads, with the command that runs each; empty if adit has none.
+/// Known files that none of the services reads, with the command that runs each.
 fn loose_files(root: &Root, found: &[Found]) -> Vec<(&'static str, &'static str)> {
     let is_read = |path: &str| found.iter().any(|found| found.judgement.file.as_deref() == Some(path));
     FILES.iter().copied().filter(|(path, _)| root.has(path) && !is_read(path)).collect()

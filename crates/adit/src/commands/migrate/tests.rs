@@ -122,7 +122,7 @@ fn services_are_found_and_judged() {
         "Shadowsocks on 0.0.0.0:8388, key",
         "changed        line 1: bogus: unknown key",
         "changed        crypt: no such cipher",
-        "not supported  adit does not run under the name ss-redir",
+        "not supported  adit does not run in the place of ss-redir",
         "/etc/shadowsocksr/user-config.json: a file without a service",
     ] {
         assert!(text.contains(want), "{want}\n{text}");

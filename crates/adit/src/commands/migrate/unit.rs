@@ -36,7 +36,7 @@ pub(super) struct Unit {
 impl Unit {
     /// The command line with adit in the old program's place.
     pub(super) fn with(&self, program: &str) -> String {
-        let rest = self.line.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
+        let rest = without_first(python_off(&self.line));
         format!("{program} {} {rest}", self.program).trim_end().to_owned()
     }
 }
@@ -90,7 +90,7 @@ fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
     };
     let line = value("ExecStart").rfind(|line| !line.is_empty())?;
     let line = line.trim_start_matches(['-', '@', ':', '+', '!']);
-    let first = line.split_whitespace().next()?;
+    let first = python_off(line).split_whitespace().next()?;
     let program = first.rsplit('/').next()?.to_owned();
     if !is_known(&program) {
         return None;
@@ -104,10 +104,22 @@ fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
         variables.extend(words(assignments).iter().filter_map(|word| assignment(word)));
     }
     let instance = name.split_once('@').and_then(|(_, rest)| rest.strip_suffix(".service")).unwrap_or("");
-    let args = expand(line, instance, &variables).into_iter().skip(1).collect();
+    let args = expand(python_off(line), instance, &variables).into_iter().skip(1).collect();
     let drop_in = root.read(format!("{UNITS}/{name}.d/{DROP_IN}"));
     let moved = drop_in.is_some_and(|text| text.starts_with(MARK));
     Some(Unit { name: name.to_owned(), program, line: line.to_owned(), args, enabled, moved })
+}
+
+/// A command line without its first word.
+fn without_first(line: &str) -> &str {
+    line.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim())
+}
+
+/// A command line without the interpreter of a Python program.
+fn python_off(line: &str) -> &str {
+    let first = line.split_whitespace().next().unwrap_or("");
+    let is_python = first.rsplit('/').next().is_some_and(|name| name.starts_with("python"));
+    if is_python { without_first(line) } else { line }
 }
 
 /// Names of programs that adit replaces, or that people look for here.
@@ -197,6 +209,13 @@ mod tests {
             assert_eq!(expand(line, "one", &variables).join("|"), want, "{line}");
         }
         assert_eq!(words("\"unterminated x"), ["unterminated x"]);
+    }
+
+    #[test]
+    fn python_programs_lose_their_interpreter() {
+        assert_eq!(python_off("/usr/bin/python3 /opt/server.py -c x"), "/opt/server.py -c x");
+        assert_eq!(python_off("/usr/bin/ss-server -c x"), "/usr/bin/ss-server -c x");
+        assert_eq!(without_first("a"), "");
     }
 
     #[test]

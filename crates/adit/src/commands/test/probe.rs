@@ -257,7 +257,7 @@ impl Probe<'_> {
         match &self.outbound.protocol {
             OutboundProtocol::Snell(client) => client.udp,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
-            OutboundProtocol::Reject => false,
+            OutboundProtocol::Obfs(_) | OutboundProtocol::Reject => false,
             OutboundProtocol::Ssr(_) | OutboundProtocol::Direct | OutboundProtocol::Group(_) => true,
         }
     }

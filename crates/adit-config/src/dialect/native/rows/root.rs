@@ -1,0 +1,62 @@
+//! The rows of the top of the file, of `[admin]` and of `[[set]]`. Those of `[log]`, `[limits]` and `[udp]` are in
+//! [`bound`](crate::dialect::native::bound).
+
+use super::{ALL, Row, Tables, chosen, named, row, rows, tables};
+use crate::dialect::native::keys::{Table, key};
+use crate::dialect::value::{quote, text_of};
+use crate::model::rule::SetFormat;
+
+/// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
+const MAX_SOCKET_PATH: usize = 107;
+/// Longest path of another file, in bytes.
+const MAX_PATH: usize = 4000;
+const MAX_INBOUNDS: usize = 256;
+/// Most outbounds of a file, and most members of a group.
+pub(super) const MAX_OUTBOUNDS: usize = 256;
+/// Most rules of a file.
+const MAX_RULES: usize = 1 << 20;
+/// Most sets of a file.
+const MAX_SETS: usize = 1024;
+
+rows! { ROOT;
+    CORES: Row<usize> = row(key("cores", "1 to 1024", "2")
+        .at(Table::Root, ALL, "one per processor, at most 8", "number of event loops"),
+        |field, report| field.number(report, 1..=1024), ToString::to_string);
+    STATE: Row<Box<str>, str> = row(key("state", "path of a file, or off", "\"/var/lib/adit/home.state\"")
+        .at(Table::Root, ALL, "a file for this configuration in the state directory", "keeps the counters of users across restarts; made when an inbound has users"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+    LOG: Tables = tables(key("log", "table", "").at(Table::Root, ALL, "", "log level and format"), Table::Log, 1);
+    ADMIN_TABLE: Tables = tables(key("admin", "table", "").at(Table::Root, ALL, "", "the control interface"), Table::Admin, 1);
+    LIMITS: Tables = tables(key("limits", "table", "").at(Table::Root, ALL, "", "limits of the whole process"), Table::Limits, 1);
+    UDP: Tables = tables(key("udp", "table", "").at(Table::Root, ALL, "", "settings of the datagram relay"), Table::Udp, 1);
+    DNS_TABLE: Tables = tables(key("dns", "table", "")
+        .at(Table::Root, ALL, "the system's resolver", "settings of name resolution"), Table::Dns, 1);
+    INBOUND: Tables = tables(key("inbound", "tables", "")
+        .at(Table::Root, ALL, "required", "the inbounds"), Table::Inbound, MAX_INBOUNDS);
+    OUTBOUND: Tables = tables(key("outbound", "tables", "")
+        .at(Table::Root, ALL, "one of protocol direct", "the outbounds"), Table::Outbound, MAX_OUTBOUNDS);
+    RULE: Tables = tables(key("rule", "tables", "")
+        .at(Table::Root, ALL, "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"), Table::Rule, MAX_RULES);
+    SETS: Tables = tables(key("set", "tables", "")
+        .at(Table::Root, ALL, "none", "files of names or addresses that rules refer to"), Table::Set, MAX_SETS);
+    GEOIP: Row<Box<str>, str> = row(key("geoip", "path of a .mmdb file", "\"country.mmdb\"")
+        .at(Table::Root, ALL, "required if a rule names a country", "database of the countries of addresses"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+}
+
+rows! { ADMIN;
+    SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket", "\"/run/adit/adit.sock\"")
+        .at(Table::Admin, ALL, "none: no control interface", "socket of the control interface"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_SOCKET_PATH)), quote);
+}
+
+rows! { SET;
+    SET_NAME: Row<Box<str>, str> = named(key("name", "text of 1 to 64 characters", "\"office\"")
+        .at(Table::Set, ALL, "required", "name that rules use"));
+    SET_PATH: Row<Box<str>, str> = row(key("path", "path of a file", "\"office.txt\"")
+        .at(Table::Set, ALL, "required", "one name or network per line; relative to the folder of this file"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+    SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
+        .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
+        |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
+}

@@ -1,0 +1,141 @@
+//! The rows of `[[rule]]`, and of the tables in its `and`, `or` and `not`.
+
+use super::{ALL, Row, Tables, all_quoted, chosen, flag, one_or_list, quoted, row, rows, tables};
+use crate::dialect::native::fields::{Field, Report, Spanned};
+use crate::dialect::native::keys::{Head, Table, key};
+use crate::dialect::native::rows;
+use crate::dialect::value::{Problem, excerpt, quote, text_of};
+use crate::model::Tag;
+use crate::model::rule::{Cidr, Country, Manner, Network, PortRange, normal_name, regex_problem};
+
+/// Most values of one key.
+const MAX_VALUES: usize = 1 << 17;
+
+/// Longest name, word or regular expression, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// A key with one value or a list of them.
+pub(in crate::dialect::native) type List<T> = Row<Vec<Spanned<T>>, [T]>;
+
+rows! { RULE;
+    OUTBOUND: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
+        .at(Table::Rule, ALL, "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
+        |field, report| field.spanned(report, rows::name), quote);
+    REJECT: Row<Manner> = row(key("reject", "reset, drop or protocol", "\"drop\"")
+        .at(Table::Rule, ALL, "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
+        |field, report| field.choice(report, Manner::ALL), |manner| chosen(Manner::ALL, manner));
+    DOMAIN: List<Box<str>> = list(both(key("domain", "name, or a list", "\"example.com\""), "none", "the target's name is one of these"),
+        |field, report| field.list(report, MAX_VALUES, domain));
+    DOMAIN_SUFFIX: List<Box<str>> = list(both(key("domain-suffix", "name, or a list", "[\"example.com\", \"example.org\"]"), "none", "the target's name is one of these or below one of them"),
+        |field, report| field.list(report, MAX_VALUES, domain));
+    DOMAIN_KEYWORD: List<Box<str>> = list(both(key("domain-keyword", "text, or a list", "\"track\""), "none", "the target's name holds one of these"),
+        |field, report| field.list(report, MAX_VALUES, keyword));
+    DOMAIN_REGEX: List<Box<str>> = list(both(key("domain-regex", "regular expression, or a list", "\"^ad[0-9]+\\\\.\""), "none", "one of these is found in the target's name, in any case"),
+        |field, report| field.list(report, MAX_VALUES, regex));
+    IP_CIDR: List<Cidr> = list(both(key("ip-cidr", "address or network, or a list", "\"192.0.2.0/24\""), "none", "an address of the target is in one of these"),
+        |field, report| field.list(report, MAX_VALUES, cidr));
+    GEOIP: List<Country> = list(both(key("geoip", "country of two letters, or a list", "\"de\""), "none", "an address of the target belongs to one of these"),
+        |field, report| field.list(report, MAX_VALUES, country));
+    SET: List<Tag> = list(both(key("set", "name of a set, or a list", "\"office\""), "none", "the name or an address of the target is in one of these"),
+        |field, report| field.list(report, MAX_VALUES, tag));
+    SOURCE: List<Cidr> = list(both(key("source", "address or network, or a list", "\"192.168.0.0/16\""), "none", "the client's address is in one of these"),
+        |field, report| field.list(report, MAX_VALUES, cidr));
+    SOURCE_PORT: List<PortRange> = row(both(key("source-port", "port or range as \"1000-2000\", or a list", "\"1024-65535\""), "none", "the client's port is one of these"),
+        ports, ports_text);
+    PORT: List<PortRange> = row(both(key("port", "port or range as \"1000-2000\", or a list", "[80, 443, \"8000-8999\"]"), "none", "the target's port is one of these"),
+        ports, ports_text);
+    NETWORK: Row<Network> = row(both(key("network", "tcp or udp", "\"udp\""), "both", "kind of traffic"),
+        |field, report| field.choice(report, Network::ALL), |network| chosen(Network::ALL, network));
+    INBOUND: List<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "inbound of the request"),
+        |field, report| field.list(report, MAX_VALUES, tag));
+    USER: List<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "user of the client"),
+        |field, report| field.list(report, MAX_VALUES, |text| text_of(text, 255)));
+    PROTOCOL: List<Box<str>> = list(both(key("protocol", "name of a protocol, or a list", "\"tls\""), "any", "protocol that the client speaks to the target, as far as it is known"),
+        |field, report| field.list(report, MAX_VALUES, protocol));
+    RESOLVE: Row<bool> = flag(both(key("resolve", "true or false", "false"), "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"));
+    AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), Table::RulePart, MAX_VALUES);
+    OR: Tables = tables(both(key("or", "list of tables", "[{ port = 443 }, { port = 80 }]"), "none", "one of them matches"), Table::RulePart, MAX_VALUES);
+    NOT: Tables = tables(both(key("not", "table", "{ port = 443 }"), "none", "it does not match"), Table::RulePart, 1);
+}
+
+/// A key of rules and of the tables within them.
+const fn both(head: Head, default: &'static str, meaning: &'static str) -> Head {
+    head.at(Table::Rule, ALL, default, meaning).at(Table::RulePart, ALL, default, meaning)
+}
+
+const fn list<T: std::fmt::Display>(
+    head: Head,
+    read: fn(&Field<'_>, &mut Report<'_>) -> Option<Vec<Spanned<T>>>,
+) -> List<T> {
+    row(head, read, all_quoted)
+}
+
+fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<Spanned<PortRange>>> {
+    field.numbers_or_texts(report, MAX_VALUES, port)
+}
+
+fn ports_text(ports: &[PortRange]) -> String {
+    one_or_list(
+        ports.iter().map(|range| if range.first == range.last { range.to_string() } else { quoted(range) }),
+    )
+}
+
+fn tag(text: &str) -> Result<Tag, Problem> {
+    rows::name(text).map(|name| Tag::from(&*name))
+}
+
+fn keyword(text: &str) -> Result<Box<str>, Problem> {
+    text_of(text, MAX_TEXT).map(|text| text.to_ascii_lowercase().into())
+}
+
+fn port(text: &str) -> Result<PortRange, Problem> {
+    let bad = || {
+        let hint = "write a port from 0 to 65535 or a range such as \"8000-8999\"";
+        Problem::new(format!("bad port: {}", excerpt(text))).hint(hint)
+    };
+    let number = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None => (number(text)?, number(text)?),
+    };
+    if first > last {
+        return Err(
+            Problem::new(format!("the range is empty: {first}-{last}")).hint("write the lower port first")
+        );
+    }
+    Ok(PortRange { first, last })
+}
+
+fn domain(text: &str) -> Result<Box<str>, Problem> {
+    let name = normal_name(text.trim());
+    let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | ':' | '*' | '?' | '[' | ']');
+    if name.split('.').any(str::is_empty) || name.contains(bad) || name.len() > crate::set::MAX_NAME {
+        let hint = "write a name such as example.com; domain-suffix holds all names below it as well";
+        return Err(Problem::new(format!("no name: {}", excerpt(text))).hint(hint));
+    }
+    text_of(&name, crate::set::MAX_NAME)
+}
+
+fn regex(text: &str) -> Result<Box<str>, Problem> {
+    let regex = text_of(text, MAX_TEXT)?;
+    let hint =
+        "it is looked for anywhere in the name, in any case; look-around and back references are not known";
+    regex_problem(&regex).map_or(Ok(regex), |problem| Err(Problem::new(problem).hint(hint)))
+}
+
+fn cidr(text: &str) -> Result<Cidr, Problem> {
+    Cidr::parse(text.trim()).ok_or_else(|| {
+        let hint = "write an address or a network, for instance 192.0.2.0/24 or 2001:db8::/32";
+        Problem::new(format!("bad network: {}", excerpt(text))).hint(hint)
+    })
+}
+
+fn country(text: &str) -> Result<Country, Problem> {
+    Country::parse(text.trim()).ok_or_else(|| {
+        Problem::new(format!("bad country: {}", excerpt(text))).hint("write two letters, for instance \"de\"")
+    })
+}
+
+fn protocol(text: &str) -> Result<Box<str>, Problem> {
+    Ok(text_of(text, 64)?.to_ascii_lowercase().into())
+}

@@ -1,0 +1,312 @@
+//! Each row, by its own example.
+
+use std::collections::BTreeSet;
+
+use crate::dialect::native::keys::{self, Key, Table};
+use crate::dialect::native::{parse, to_toml};
+use crate::model::Config;
+
+/// Keys of a file's table, each with its value as it stands there.
+type Lines = Vec<(&'static str, String)>;
+
+const PROTOCOLS: [&str; 7] = ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "tunnel"];
+
+/// Rows that are other ways to write a key: what is written in their place.
+const SAME_AS: [(&str, &str); 3] =
+    [("udp-relay", "udp"), ("egress-interface", "interface"), ("ipv6", "family")];
+
+fn lines(all: &[(&'static str, &str)]) -> Lines {
+    all.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+}
+
+/// The keys that a table of this protocol needs.
+fn least(table: Table, protocol: &str) -> Lines {
+    let mut out = match table {
+        Table::Inbound => lines(&[("protocol", &format!("\"{protocol}\"")), ("listen", "\"127.0.0.1:1\"")]),
+        Table::Outbound => lines(&[("name", "\"tested\""), ("protocol", &format!("\"{protocol}\""))]),
+        Table::User if protocol == "ssr" => {
+            lines(&[("name", "\"bob\""), ("password", "\"0123456789ab\""), ("id", "1001")])
+        }
+        Table::User => lines(&[("name", "\"bob\""), ("password", "\"MTIzNDU2Nzg5MGFiY2RlZg==\"")]),
+        Table::Member => lines(&[("name", "\"second\"")]),
+        Table::Set => lines(&[("name", "\"own\""), ("path", "\"own.txt\"")]),
+        Table::Rule => lines(&[("outbound", "\"second\"")]),
+        Table::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
+        Table::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
+        Table::DnsHost => lines(&[("name", "\"a.example\""), ("address", "\"192.0.2.1\"")]),
+        _ => Lines::new(),
+    };
+    out.extend(match (table, protocol) {
+        (Table::Inbound, "snell") => lines(&[("psk", "\"0123456789ab\"")]),
+        (Table::Inbound, "tunnel") => lines(&[("target", "\"a.example:1\"")]),
+        (Table::Inbound, "shadowsocks" | "ssr") => {
+            lines(&[("method", "\"aes-256-ctr\""), ("password", "\"outer\"")])
+        }
+        (Table::Outbound, "snell") => lines(&[("server", "\"a.example:1\""), ("psk", "\"0123456789ab\"")]),
+        (Table::Outbound, "shadowsocks" | "ssr") => {
+            lines(&[("server", "\"a.example:1\""), ("method", "\"aes-256-ctr\""), ("password", "\"outer\"")])
+        }
+        (Table::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
+        _ => Lines::new(),
+    });
+    out
+}
+
+/// The keys without which `key` means nothing.
+fn company(key: &Key, protocol: &str) -> Lines {
+    match key.name {
+        "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
+        "brutal-cwnd-gain" => lines(&[("brutal-mbps", "10")]),
+        "obfs-host" => lines(&[("obfs", "\"tls\"")]),
+        "mode" => lines(&[("version", "6")]),
+        "reset-day" => lines(&[("quota", "\"1GB\"")]),
+        "user-id" => lines(&[("user-key", "\"k\""), ("ssr-protocol", "\"auth_chain_a\"")]),
+        "user-key" if protocol == "ssr" => lines(&[("user-id", "7"), ("ssr-protocol", "\"auth_chain_a\"")]),
+        "users" if protocol == "ssr" => lines(&[("ssr-protocol", "\"auth_chain_a\"")]),
+        "users" if protocol == "shadowsocks" => {
+            lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
+        }
+        "allow-lan" => lines(&[("listen", "\":1\"")]),
+        "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
+        "bootstrap" | "address" if key.table == Table::DnsUpstream => {
+            lines(&[("server", "\"tls://dns.example\"")])
+        }
+        "carrier-memory" => Lines::new(),
+        "carrier" => lines(&[("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")]),
+        name if name.starts_with("carrier-") => {
+            lines(&[("carrier", "\"kcp\""), ("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")])
+        }
+        "key" => lines(&[("method", "\"2022-blake3-aes-128-gcm\"")]),
+        "default" => lines(&[("name", "\"own\"")]),
+        "resolve" => lines(&[("ip-cidr", "\"10.0.0.0/8\"")]),
+        "outbound" | "reject" if key.table == Table::Rule => lines(&[("port", "1")]),
+        _ => Lines::new(),
+    }
+}
+
+/// The example of `key` in a table that has the rest as well; later values of a key take the place of earlier ones.
+fn table(key: &Key, protocol: &str) -> Lines {
+    let mut out = Lines::new();
+    let mut company = company(key, protocol);
+    if key.table == Table::Inbound {
+        company.retain(|(name, _)| *name != "carrier-server");
+    }
+    for (name, value) in least(key.table, protocol).into_iter().chain(company) {
+        out.retain(|(other, _)| *other != name);
+        out.push((name, value));
+    }
+    let (gone, example): (&[&str], _) = match (key.name, protocol) {
+        ("key", _) => (&["password"], key.example.to_owned()),
+        ("reject", _) => (&["outbound"], key.example.to_owned()),
+        ("protocol", _) if key.default == "required" => (&[], format!("\"{protocol}\"")),
+        ("users", "shadowsocks") => {
+            (&[], "[{ name = \"ann\", password = \"MTIzNDU2Nzg5MGFiY2RlZg==\" }]".to_owned())
+        }
+        ("users", "ssr") => (&[], key.example.replace("password", "id = 1, password")),
+        ("password", "shadowsocks") if key.table == Table::User => {
+            (&[], "\"QUJDREVGR0hJSktMTU5PUA==\"".to_owned())
+        }
+        _ => (&[], key.example.to_owned()),
+    };
+    if (key.name, protocol) == ("allow-lan", "snell") {
+        out.push(("version", "6".into()));
+        out.push(("mode", "\"unsafe-raw\"".into()));
+    }
+    out.retain(|(name, _)| *name != key.name && !gone.contains(name));
+    out.push((key.name, example));
+    out
+}
+
+fn inline(lines: &Lines) -> String {
+    let keys: Vec<String> = lines.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("{{ {} }}", keys.join(", "))
+}
+
+fn section(header: &str, lines: &Lines) -> String {
+    lines.iter().fold(format!("{header}\n"), |text, (key, value)| text + &format!("{key} = {value}\n"))
+}
+
+/// A file in which everything that examples name is there.
+const FRAME: &str = r#"
+[[inbound]]
+name = "local"
+protocol = "mixed"
+listen = "127.0.0.1:65000"
+outbound = "second"
+[[outbound]]
+name = "second"
+protocol = "direct"
+[[outbound]]
+name = "home"
+protocol = "direct"
+[[set]]
+name = "office"
+path = "x.txt"
+"#;
+
+/// Name servers for the examples of policies.
+const SERVERS: &str = r#"
+[[dns.upstream]]
+name = "base"
+server = "192.0.2.9"
+[[dns.upstream]]
+name = "office"
+server = "192.0.2.8"
+"#;
+
+/// A file with the example of `key`.
+fn file(key: &Key, protocol: &str) -> String {
+    file_of(key, protocol, table(key, protocol))
+}
+
+/// A file with these keys in the table of `key`; those without a value are left out.
+fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
+    lines.retain(|(_, value)| !value.is_empty());
+    let frame = match key.table {
+        // A second inbound or outbound would take the name of the example.
+        Table::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
+        Table::DnsPolicy => FRAME.to_owned() + SERVERS,
+        // One that no policy names and nobody else asks is not kept.
+        Table::DnsUpstream if key.name == "default" => {
+            format!("{FRAME}[[dns.policy]]\ndomain = \"a.example\"\nupstream = \"own\"\n")
+        }
+        Table::Set if key.name == "name" => FRAME.replace("\"office\"", "\"other\""),
+        _ => FRAME.to_owned(),
+    };
+    match key.table {
+        Table::Root => section("", &lines) + &frame,
+        Table::User => {
+            let mut inbound = least(Table::Inbound, protocol);
+            let users = Key { name: "users", table: Table::Inbound, ..*key };
+            for (name, value) in company(&users, protocol) {
+                inbound.retain(|(other, _)| *other != name);
+                inbound.push((name, value));
+            }
+            inbound.push(("users", format!("[{}]", inline(&lines))));
+            frame + &section("[[inbound]]", &inbound)
+        }
+        Table::Member => {
+            let group = lines_of_group(&lines);
+            frame + &section("[[outbound]]", &group)
+        }
+        Table::RulePart => {
+            let rule = vec![("outbound", "\"home\"".to_owned()), ("not", inline(&lines))];
+            frame + &section("[[rule]]", &rule)
+        }
+        table => frame + &section(table.header(), &lines),
+    }
+}
+
+fn lines_of_group(member: &Lines) -> Lines {
+    let members = format!("[{}]", inline(member));
+    lines(&[("name", "\"group\""), ("protocol", "\"group\""), ("members", &members)])
+}
+
+/// The protocols under which a key is tried: all that have it.
+fn protocols(key: &Key) -> Vec<&'static str> {
+    let all: &[&'static str] = match key.table {
+        Table::Inbound => &PROTOCOLS,
+        Table::User => &["mixed", "snell", "shadowsocks", "ssr"],
+        Table::Outbound => &["direct", "reject", "snell", "shadowsocks", "ssr", "group"],
+        _ => &["all"],
+    };
+    all.iter().copied().filter(|protocol| key.protocols.is_empty() || key.applies_to(protocol)).collect()
+}
+
+fn load(text: &str, key: &Key) -> Config {
+    match parse("t.toml", text) {
+        Ok(loaded) => {
+            assert!(loaded.diagnostics.is_empty(), "{}: {}\n{text}", key.name, loaded.diagnostics);
+            loaded.config
+        }
+        Err(found) => panic!("{:?} {}: {found}\n{text}", key.table, key.name),
+    }
+}
+
+#[test]
+fn each_example_is_read_and_written_and_read_again() {
+    for key in keys::all() {
+        let protocols = protocols(key);
+        assert!(!protocols.is_empty(), "{}: no protocol has it", key.name);
+        for protocol in protocols {
+            let text = file(key, protocol);
+            let config = load(&text, key);
+            let written = to_toml(&config);
+            assert_eq!(load(&written, key), config, "{protocol} {}\n{text}\n{written}", key.name);
+            let name = SAME_AS.iter().find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
+            if !key.example.is_empty() {
+                let found = written.lines().any(|line| line.contains(&format!("{name} = ")));
+                assert!(found, "{protocol} {name}\n{text}\n{written}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_example_changes_something() {
+    for key in keys::all().filter(|key| !key.example.is_empty() && key.default != "required") {
+        for protocol in protocols(key) {
+            let text = file(key, protocol);
+            let mut rest = table(key, protocol);
+            rest.pop();
+            let without = file_of(key, protocol, rest);
+            assert_ne!(text, without, "{}", key.name);
+            // A table that is nothing without the key may be refused.
+            if let Ok(loaded) = parse("t.toml", &without) {
+                assert_ne!(
+                    loaded.config,
+                    load(&text, key),
+                    "{protocol} {}: as if it were not there",
+                    key.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn each_key_and_example_is_in_the_reference() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md"));
+    let page = page.unwrap();
+    for key in keys::all() {
+        assert!(page.contains(&format!("\n| `{}` | ", key.name)), "{}", key.name);
+        assert!(key.example.is_empty() || page.contains(&format!("| `{}` |", key.example)), "{}", key.name);
+    }
+}
+
+#[test]
+fn an_unknown_key_suggests_the_nearest() {
+    for key in keys::all() {
+        let protocol = protocols(key)[0];
+        let wrong: &'static str = format!("{}x", key.name).leak();
+        let mut lines = table(key, protocol);
+        let value = lines.pop().map(|(_, value)| value).filter(|value| !value.is_empty());
+        lines.push((wrong, value.unwrap_or_else(|| "1".into())));
+        let text = file_of(key, protocol, lines);
+        let found = parse("t.toml", &text).unwrap_err().to_string();
+        let hint = format!("did you mean `{}`?", key.name);
+        assert!(found.contains(&hint), "{protocol} {wrong}: {found}\n{text}");
+    }
+}
+
+#[test]
+fn choices_are_those_of_the_documentation() {
+    // A value in the documentation that no reader takes, of the keys whose values are words alone.
+    for key in keys::all().filter(|key| key.example.starts_with('"')) {
+        let words: BTreeSet<&str> = key.value.split([',', ' ']).filter(|word| !word.is_empty()).collect();
+        let is_choice = words.contains("or") && words.contains(key.example.trim_matches('"'));
+        if !is_choice || key.table == Table::Outbound && key.name == "protocol" || key.name == "protocol" {
+            continue;
+        }
+        for word in words.iter().filter(|word| **word != "or") {
+            for protocol in protocols(key) {
+                let text = file(key, protocol);
+                let example = format!("{} = {}", key.name, key.example);
+                let text = text.replace(&example, &format!("{} = \"{word}\"", key.name));
+                if let Err(found) = parse("t.toml", &text) {
+                    assert!(!found.to_string().contains("unknown value"), "{}: {found}", key.name);
+                }
+            }
+        }
+    }
+}
