@@ -40,6 +40,7 @@ const PLACEHOLDERS: &[&str] = &[
     "change-me",
     "change me",
     "change me: what both ends know",
+    "change me: adit key prints a good one",
     "12345678",
     "123456789",
     "1234567890",

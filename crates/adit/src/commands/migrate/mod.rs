@@ -129,13 +129,7 @@ fn table(found: &[Found], files: &[(&str, &str)]) -> String {
         }
     }
     for (path, command) in files {
-        if command.is_empty() {
-            out.push_str(&format!(
-                "{path}: a file without a service\n  not supported  no program reads it here\n"
-            ));
-        } else {
-            out.push_str(&format!("{path}: a file without a service\n  try            {command} {path}\n"));
-        }
+        out.push_str(&format!("{path}: a file without a service\n  try            {command} {path}\n"));
     }
     if out.is_empty() {
         out.push_str("no service or file of Snell, Shadowsocks, ShadowsocksR or kcptun found\n");

@@ -220,23 +220,21 @@ fn user(root: &Root, lines: &mut Vec<String>) -> anyhow::Result<Option<(u32, u32
         ("addgroup", vec!["-S", USER]),
         ("adduser", vec!["-S", "-D", "-H", "-h", "/var/lib/adit", "-s", "/sbin/nologin", "-G", USER, USER]),
     ];
+    let mut said = Vec::new();
     for (tool, args) in tools {
         match tool::run(tool, &args) {
             Ok(_) if root.user(USER).is_some() => {
                 lines.push(format!("made the system user {USER}"));
-                break;
+                return Ok(root.user(USER));
             }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => bail!("cannot run {tool}: {error}"),
+            Ok(ran) => said.push(format!("{tool}: {}", ran.text)),
+            Err(error) => said.push(format!("{tool}: {error}")),
         }
     }
-    let found = root.user(USER);
-    anyhow::ensure!(
-        found.is_some(),
-        "cannot make the system user {USER}\n  hint: run this as root, or make that user first, and repeat the command"
-    );
-    Ok(found)
+    bail!(
+        "cannot make the system user {USER}: {}\n  hint: run this as root, or make that user first, and repeat the command",
+        said.join("; ")
+    )
 }
 
 /// Gives configuration and folder to the user of the service: it alone reads the keys.
