@@ -7,7 +7,7 @@ mod units;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use adit_config::dialect::native;
@@ -166,7 +166,7 @@ pub(super) fn install(args: &ServiceArgs) -> anyhow::Result<Vec<String>> {
     let unit = unit(args, &root)?;
     let mut lines = Vec::new();
     let user = if manager == Manager::Procd { None } else { user(&root, &mut lines)? };
-    give_config(&root, &unit, user)?;
+    give_config(&root, &unit, user, &mut lines)?;
     let files = unit.files(manager);
     for (path, mode, text) in &files {
         put(&root, path, *mode, text, &mut lines)?;
@@ -238,15 +238,33 @@ fn user(root: &Root, lines: &mut Vec<String>) -> anyhow::Result<Option<(u32, u32
 }
 
 /// Gives configuration and folder to the user of the service: it alone reads the keys.
-fn give_config(root: &Root, unit: &Unit, user: Option<(u32, u32)>) -> anyhow::Result<()> {
+///
+/// A folder that belongs to that user already is left as it is: links that the user has made there would lead the
+/// change to other files.
+fn give_config(
+    root: &Root,
+    unit: &Unit,
+    user: Option<(u32, u32)>,
+    lines: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let path = root.at(&unit.config);
-    let Some((uid, gid)) = user.filter(|_| path.exists()) else { return Ok(()) };
+    let (Some((uid, gid)), Ok(data)) = (user, fs::symlink_metadata(&path)) else { return Ok(()) };
+    let folder = path.parent().filter(|folder| folder.ends_with("etc/adit"));
+    let is_given = folder.and_then(|folder| fs::metadata(folder).ok()).is_some_and(|data| data.uid() == uid);
+    if is_given || !data.is_file() {
+        if data.uid() != uid {
+            lines.push(format!(
+                "user {USER} must be able to read it: chown {USER}: {}",
+                unit.config.display()
+            ));
+        }
+        return Ok(());
+    }
     let refuse = |error: io::Error| match error.kind() {
         // A test's root belongs to a user who gives nothing away.
         io::ErrorKind::PermissionDenied if !root.is_machine() => Ok(()),
         _ => Err(error).with_context(|| format!("cannot give {} to user {USER}", unit.config.display())),
     };
-    let folder = path.parent().filter(|folder| folder.ends_with("etc/adit"));
     for (at, mode) in [(Some(path.as_path()), 0o600), (folder, 0o750)] {
         let Some(at) = at else { continue };
         fs::set_permissions(at, fs::Permissions::from_mode(mode))?;

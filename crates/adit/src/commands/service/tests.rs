@@ -74,6 +74,25 @@ fn several_services_have_files_of_their_own() {
 }
 
 #[test]
+fn the_configuration_goes_to_the_user_of_the_service_once() {
+    let dir = folder();
+    let me = fs::metadata(&dir).unwrap();
+    fs::create_dir_all(dir.join("etc/adit")).unwrap();
+    fs::write(dir.join("etc/adit/adit.toml"), "").unwrap();
+    let (config, root) = (dir.join("etc/adit/adit.toml"), Root::new(Some(&dir)));
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
+    let unit = unit(&args(&dir), &root).unwrap();
+    let mut lines = Vec::new();
+    // A folder of the same user is left alone, links in it above all.
+    give_config(&root, &unit, Some((me.uid(), me.gid())), &mut lines).unwrap();
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o644);
+    assert!(lines.is_empty(), "{lines:?}");
+    give_config(&root, &unit, Some((me.uid() + 1, me.gid())), &mut lines).unwrap();
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn capabilities_follow_the_configuration() {
     let of = |text: &str| capabilities(Some(&native::parse("t", text).unwrap().config));
     let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";

@@ -79,11 +79,10 @@ pub(super) fn run(args: &UpArgs) -> anyhow::Result<()> {
 
 /// Makes the configuration with fresh keys, unless there is one; whether it did. Keys that exist are never replaced.
 fn make(root: &Root, path: &Path) -> anyhow::Result<bool> {
-    if fs::symlink_metadata(path).is_ok() {
-        let mode =
-            fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.permissions();
-        if mode.mode() & 0o077 != 0 {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode.mode() & 0o700))?;
+    if let Ok(data) = fs::symlink_metadata(path) {
+        let mode = data.permissions().mode();
+        if data.is_file() && mode & 0o077 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700))?;
         }
         return Ok(false);
     }
