@@ -194,12 +194,13 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for a graceful end after the first signal.
     pub drain: Duration,
-    /// Connections to server inbounds that have not authenticated yet, in total.
-    pub unauthenticated: usize,
-    /// The same per source (IPv4 address, IPv6 /64).
-    pub unauthenticated_per_source: usize,
+    /// Connections to server inbounds that have not authenticated yet, in total; `None` for 4096, or fewer where
+    /// descriptors or memory are scarce.
+    pub unauthenticated: Option<usize>,
+    /// The same per source (IPv4 address, IPv6 /64); `None` for a number from 128 to 512 that each start draws.
+    pub unauthenticated_per_source: Option<usize>,
     /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
-    /// of what the system has.
+    /// of what the process has.
     pub carrier_memory: Option<usize>,
 }
 
@@ -213,8 +214,8 @@ impl Default for Limits {
         Self {
             idle: Some(IDLE),
             drain: Duration::from_secs(10),
-            unauthenticated: 4096,
-            unauthenticated_per_source: 256,
+            unauthenticated: None,
+            unauthenticated_per_source: None,
             carrier_memory: None,
         }
     }

@@ -11,6 +11,7 @@ mod outbound;
 mod session;
 mod table;
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::{Host, Target};
 
+use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
 use crate::relay::Early;
@@ -41,6 +43,8 @@ pub(crate) struct CoreContext {
     pub(crate) pool: Pool,
     /// The table of connections.
     pub(crate) conns: Rc<Conns>,
+    /// What connections draw on.
+    pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
 }
@@ -87,6 +91,8 @@ pub(crate) struct Routed {
     addresses: Option<Vec<IpAddr>>,
     /// How a rule refuses it, if one does.
     refusal: Option<Manner>,
+    /// The descriptor of the connection to its target.
+    slot: OnceCell<StreamSlot>,
 }
 
 impl Origin {
@@ -112,7 +118,7 @@ impl Request {
         let router = live.router();
         if router.is_empty() {
             let outbound = live.leaf().outbound;
-            return Routed { request: self, outbound, addresses: None, refusal: None };
+            return Routed { request: self, outbound, addresses: None, refusal: None, slot: OnceCell::new() };
         }
         let mut addresses = None;
         if self.decide(&router, None) == Outcome::NeedsAddresses {
@@ -128,7 +134,7 @@ impl Request {
             (Verdict::Reject(manner), _) => Routed::refused(self, live.leaf().outbound, *manner),
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
-                Routed { request: self, outbound, addresses, refusal: None }
+                Routed { request: self, outbound, addresses, refusal: None, slot: OnceCell::new() }
             }
         }
     }
@@ -148,7 +154,7 @@ impl Request {
 
 impl Routed {
     fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
-        Self { request, outbound, addresses: None, refusal: Some(manner) }
+        Self { request, outbound, addresses: None, refusal: Some(manner), slot: OnceCell::new() }
     }
 
     /// A connection of the outbound, counted as a request.
@@ -157,7 +163,10 @@ impl Routed {
         metrics.requests.add(1);
         let opened = match self.refusal {
             Some(manner) => Err(self.refuse(manner).await),
-            None => self.dial(false).await,
+            None => {
+                self.slot.get_or_init(|| self.request.source.origin.core.places.stream());
+                self.dial(false).await
+            }
         };
         opened.inspect_err(|error| {
             metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked(_))));

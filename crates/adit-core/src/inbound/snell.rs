@@ -131,7 +131,7 @@ async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, pe
     let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
         return;
     };
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     loop {
         let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
             Step::Relay(session) => {
@@ -206,6 +206,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
             last_word(inbound, near).await
         }
         EndReason::Idle
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)

@@ -67,7 +67,7 @@ fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
 #[test]
 fn known_users_are_served_while_garbage_floods_in() {
     within(100, || {
-        let limits = Limits { unauthenticated_per_source: 4096, ..Setup::default().limits };
+        let limits = Limits { unauthenticated_per_source: Some(4096), ..Setup::default().limits };
         let setup = Setup { limits, reuse: false, ..of(SnellVersion::V5) };
         let names: Vec<String> = (0..2000).map(|n| format!("user{n}")).collect();
         let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();

@@ -134,11 +134,11 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
             |limits, at| at.limit(&mut limits.idle), |limits| text(&limits.idle.map_or_else(|| "off".to_owned(), duration_text))),
         row(key(Limits, "drain", ALL, "duration", "10s", "time for open connections to end after the first signal"),
             |limits, at| at.duration(&mut limits.drain), |limits| text(&duration_text(limits.drain))),
-        row(key(Limits, "unauthenticated", ALL, "number of connections", "4096", "most connections to servers that have not authenticated yet"),
-            |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated), |limits| shown(limits.unauthenticated)),
-        row(key(Limits, "unauthenticated-per-source", ALL, "number of connections", "256", "the same per IPv4 address or IPv6 /64"),
-            |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated_per_source), |limits| shown(limits.unauthenticated_per_source)),
-        row(key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the system's memory, at least 64MiB", "what the sessions of all carriers hold together"),
+        row(key(Limits, "unauthenticated", ALL, "number of connections", "4096, fewer where descriptors or memory are scarce", "most connections to servers that have not authenticated yet"),
+            |limits, at| read_count(&mut limits.unauthenticated, at), |limits| shown(limits.unauthenticated?)),
+        row(key(Limits, "unauthenticated-per-source", ALL, "number of connections", "drawn at each start, 128 to 512", "the same per IPv4 address or IPv6 /64"),
+            |limits, at| read_count(&mut limits.unauthenticated_per_source, at), |limits| shown(limits.unauthenticated_per_source?)),
+        row(key(Limits, "carrier-memory", ALL, "number of bytes with a unit, at least 16MiB", "a quarter of the memory of the machine or cgroup", "what the sessions of all carriers hold together"),
             read_carrier_memory, |limits| text(&size_text(u64::try_from(limits.carrier_memory?).ok()?))),
     ]
 };
@@ -183,6 +183,10 @@ fn read_udp_idle(udp: &mut Udp, at: At<'_, '_, '_, '_>) {
     if udp.idle < Udp::MIN_IDLE {
         at.wrong(Problem::new("less than a minute, for which packet numbers have to be remembered"));
     }
+}
+
+fn read_count(to: &mut Option<usize>, at: At<'_, '_, '_, '_>) {
+    *to = at.fields.integer(at.report, at.key, 1..=1 << 20);
 }
 
 fn read_mtu(udp: &mut Udp, at: At<'_, '_, '_, '_>) {

@@ -21,6 +21,9 @@ use crate::relay::Outer;
 use crate::snell::accepts;
 use crate::user::{Seen, Trial};
 
+/// Bytes that a client may send while its key is looked for. No more than 32 wait for that at a time.
+const WHILE_TRYING: usize = 256 << 10;
+
 /// The keys of a server. Users are numbers in the order of the configuration.
 #[derive(Debug)]
 pub(super) enum Keys {
@@ -116,10 +119,13 @@ pub(super) async fn identify(
     peer: SocketAddr,
 ) -> Result<(usize, Opening), Refusal> {
     let mut attempt = trial.attempt(peer.ip());
+    let mut tried_on = 0;
     loop {
-        let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
-        let received = receive(stream, wire, longest).await?;
-        outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)?;
+        // More may have come while the keys were tried.
+        if wire.unread().len() == tried_on {
+            take_more(stream, (outer, wire)).await?;
+        }
+        tried_on = wire.unread().len();
         let first = outer.with_opened(wire, |wire| {
             let unread = wire.unread();
             unread[..unread.len().min(Candidate::MAX_LEN)].to_vec()
@@ -132,7 +138,8 @@ pub(super) async fn identify(
                 return Ok(found);
             }
         }
-        match attempt.try_all(&first).await {
+        let tried = async { Ok(attempt.try_all(&first).await) };
+        match rt::race(Box::pin(keep_taking(stream, (outer, wire))), tried).await? {
             // The same silence as for a wrong key.
             None => return Err(Refusal::Throttled),
             Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
@@ -142,6 +149,22 @@ pub(super) async fn identify(
             Some(Seen::Nothing(_)) => {}
         }
     }
+}
+
+/// One read behind what is there.
+async fn take_more(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -> Result<(), Refusal> {
+    let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
+    let received = receive(stream, wire, longest).await?;
+    outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)
+}
+
+/// Reads on while keys are tried, up to a bound, and returns when the client has gone: how long the trial takes must
+/// not be seen in when the connection ends.
+async fn keep_taking<T>(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -> Result<T, Refusal> {
+    while wire.unread().len() < WHILE_TRYING {
+        take_more(stream, (outer, wire)).await?;
+    }
+    std::future::pending().await
 }
 
 /// The state machine of a connection whose clients all have one key.

@@ -10,6 +10,7 @@ use adit_net::udp::{Datagram, Outgoing};
 use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NORMAL, Waiting};
+use crate::budget::FlowSlot;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
@@ -194,8 +195,9 @@ impl Engine {
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.
         self.flush_targets(scratch);
+        let slot = self.flow_slot()?;
         self.inbound.hold(&key.client)?;
-        let made = self.make_flow(&key, peer, target);
+        let made = self.make_flow(&key, peer, target, slot);
         let flow = match made {
             Ok(flow) => flow,
             Err(reason) => {
@@ -219,7 +221,13 @@ impl Engine {
         Ok(id)
     }
 
-    fn make_flow(&mut self, key: &FlowKey, peer: Peer, target: &Target) -> Result<Flow, DropReason> {
+    fn make_flow(
+        &mut self,
+        key: &FlowKey,
+        peer: Peer,
+        target: &Target,
+        slot: FlowSlot,
+    ) -> Result<Flow, DropReason> {
         let outbound = self.routes.outbound(key.via).ok_or(DropReason::Unresolved)?;
         let account = self.inbound.account(&key.client);
         let user = account.map(|account| Lease::begin_flow(account, peer.at.ip()).map(Box::new));
@@ -236,6 +244,7 @@ impl Engine {
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            _slot: slot,
         })
     }
 
