@@ -13,11 +13,13 @@
     reason = "the lab owns its sockets and clocks: it measures from outside"
 )]
 
+mod attack;
 mod bulk;
 pub mod busy;
 pub mod check;
 mod compare;
 pub mod demo;
+mod ends;
 pub mod exchange;
 pub mod floor;
 pub mod html;
@@ -148,7 +150,8 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list), a scenario file, or `route` for the cost of one decision by rules.
+    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `attack` for
+    /// users of a server under attack (--measures chooses by words), or `probe` for what the time of an end tells.
     #[arg(default_value = "quick")]
     scenario: String,
     /// How often everything is repeated.
@@ -407,6 +410,14 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if args.scenario == "route" {
         let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
         return route::run(&adit, args.json.as_deref());
+    }
+    if args.scenario == "attack" || args.scenario == "probe" {
+        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        raise_descriptor_limit()?;
+        return match &*args.scenario {
+            "attack" => attack::run(&adit, &args.measures, args.json.as_deref()),
+            _ => ends::run(&adit, args.connections, args.json.as_deref()),
+        };
     }
     let mut scenario = Scenario::find(&args.scenario)?;
     if !args.subjects.is_empty() {

@@ -238,7 +238,7 @@ async fn admit(
 ) -> Result<(Next, Option<usize>), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let first = async {
-        let owner = begin(shared, near, &mut wire, ticket, peer).await?;
+        let owner = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
         Ok((read_request(near, &mut wire, Some(ticket)).await?, owner))
     };
     let (request, owner) = in_time(ticket, until, Box::pin(first)).await?;
@@ -265,13 +265,13 @@ async fn begin(
     near: &mut Endpoint,
     wire: &mut RecvBuf,
     ticket: &Ticket,
-    peer: SocketAddr,
+    client: (SocketAddr, Instant),
 ) -> Result<Option<usize>, Refusal> {
     let mut outer = server_outer(shared.obfs);
     let (server, owner) = match &shared.keys {
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
-            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, peer).await?;
+            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, client).await?;
             (Server::opened(&opening), Some(owner))
         }
     };

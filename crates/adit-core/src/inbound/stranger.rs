@@ -152,7 +152,7 @@ pub(super) async fn leave_alone(
 }
 
 /// The next time at which a refused connection with the deadline `until` may end.
-fn next_tick(until: Instant, now: Instant) -> Instant {
+pub(super) fn next_tick(until: Instant, now: Instant) -> Instant {
     let left = until.saturating_duration_since(now).as_nanos();
     let ticks = u32::try_from(left / GRID.as_nanos()).unwrap_or(u32::MAX);
     until.checked_sub(GRID * ticks).unwrap_or(now).max(now)

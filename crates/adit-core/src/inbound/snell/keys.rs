@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use adit_config::model::{self, SnellKeys, SnellVersions};
 use adit_net::rt::{self, Stream};
@@ -15,7 +16,7 @@ use adit_proto::snell::{
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
-use crate::inbound::stranger::{Refusal, receive};
+use crate::inbound::stranger::{Refusal, next_tick, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
@@ -110,13 +111,13 @@ fn name(ids: &HashMap<Box<[u8]>, usize>, client_id: &[u8]) -> Result<usize, Wire
     ids.get(client_id).copied().ok_or(WireError::Authentication { what: "client id" })
 }
 
-/// Reads until somebody's key opens the first header, which stays unread in `wire`.
+/// Reads until somebody's key opens the first header, which stays unread in `wire`. `until` is the client's deadline.
 pub(super) async fn identify(
     trial: &Trial,
     stream: &Stream,
     (outer, wire): (&mut Outer, &mut RecvBuf),
     ticket: &Ticket,
-    peer: SocketAddr,
+    (peer, until): (SocketAddr, Instant),
 ) -> Result<(usize, Opening), Refusal> {
     let mut attempt = trial.attempt(peer.ip());
     let mut tried_on = 0;
@@ -139,7 +140,7 @@ pub(super) async fn identify(
             }
         }
         let tried = async { Ok(attempt.try_all(&first).await) };
-        match rt::race(Box::pin(keep_taking(stream, (outer, wire))), tried).await? {
+        match rt::race(Box::pin(keep_taking(stream, (outer, wire), until)), tried).await? {
             // The same silence as for a wrong key.
             None => return Err(Refusal::Throttled),
             Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
@@ -158,11 +159,18 @@ async fn take_more(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -
     outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)
 }
 
-/// Reads on while keys are tried, up to a bound, and returns when the client has gone: how long the trial takes must
-/// not be seen in when the connection ends.
-async fn keep_taking<T>(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -> Result<T, Refusal> {
+/// Reads on while keys are tried, up to a bound, and returns at the next tick when the client has gone: how long the
+/// trial takes must not be seen in when the connection ends. A trial that is over by then is in time.
+async fn keep_taking<T>(
+    stream: &Stream,
+    (outer, wire): (&mut Outer, &mut RecvBuf),
+    until: Instant,
+) -> Result<T, Refusal> {
     while wire.unread().len() < WHILE_TRYING {
-        take_more(stream, (outer, wire)).await?;
+        if let Err(refusal) = take_more(stream, (outer, wire)).await {
+            rt::sleep_until(next_tick(until, rt::now())).await;
+            return Err(refusal);
+        }
     }
     std::future::pending().await
 }
