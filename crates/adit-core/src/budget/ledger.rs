@@ -360,14 +360,14 @@ mod tests {
     fn the_one_that_has_proven_least_gives_way() {
         let mut ledger = Ledger::default();
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
-        for (rank, at, name) in [
+        for (source, (rank, at, name)) in (0..).zip([
             (Rank::Answered, 1, "idle"),
             (Rank::Answered, 9, "busy"),
             (Rank::Unauthenticated, 8, "new"),
             (Rank::Unauthenticated, 5, "newer"),
             (Rank::Unanswered, 0, "asked"),
-        ] {
-            ledger.enter(rank, ip(name.len() as u8), at, name);
+        ]) {
+            ledger.enter(rank, ip(source), at, name);
         }
         let mut victims = Vec::new();
         while let Some(victim) = ledger.take_victim(Rank::Answered, |_| 0) {

@@ -113,7 +113,9 @@ impl Mount {
             let kind = system.next()?;
             let is_wanted = match source {
                 MemorySource::CgroupV2 => kind == "cgroup2",
-                _ => kind == "cgroup" && system.nth(1)?.split(',').any(|option| option == "memory"),
+                MemorySource::CgroupV1 | MemorySource::Machine | MemorySource::Assumed => {
+                    kind == "cgroup" && system.nth(1)?.split(',').any(|option| option == "memory")
+                }
             };
             let mut fields = mount.split(' ').skip(3);
             let (shows, at) = (fields.next()?, fields.next()?);
@@ -123,7 +125,7 @@ impl Mount {
 
     /// The folders of `group` and of all groups around it. In a container the mount may show the group itself.
     fn folders(&self, group: &str) -> Vec<PathBuf> {
-        let inner = Path::new(group).strip_prefix(&self.shows).unwrap_or(Path::new(""));
+        let inner = Path::new(group).strip_prefix(&self.shows).unwrap_or_else(|_| Path::new(""));
         let inner = inner.strip_prefix("/").unwrap_or(inner);
         // A path with `..` leads out of a namespace of groups.
         let is_plain = inner.components().all(|part| matches!(part, std::path::Component::Normal(_)));

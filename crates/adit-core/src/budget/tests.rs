@@ -1,4 +1,4 @@
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -167,7 +167,7 @@ fn random_comings_and_goings_leave_nothing_behind() {
     let budget = Budget::of(shares(40, 30, 50), 2);
     let cores = [0, 1].map(|core| Rc::new(Places::new(budget.clone(), core)));
     let mut follows = cores.clone().map(|core| Box::pin(core.follow()));
-    let held: RefCell<Vec<(StreamSlot, Option<(Held, Rc<Witness>)>)>> = RefCell::default();
+    let mut held: Vec<(StreamSlot, Held, Rc<Witness>)> = Vec::new();
     let mut flows = Vec::new();
     let cx = &mut Context::from_waker(Waker::noop());
     let mut random = OsRng;
@@ -181,12 +181,11 @@ fn random_comings_and_goings_leave_nothing_behind() {
                 let witness = Rc::<Witness>::default();
                 let source = ip(u8::try_from(random.below(4)).unwrap());
                 let place = core.enter(rank, source, witness.clone());
-                held.borrow_mut().push((slot, Some((place, witness))));
+                held.push((slot, place, witness));
             }
             4 => flows.extend(core.flow()),
             5 => drop(flows.pop()),
             6 => {
-                let mut held = held.borrow_mut();
                 if !held.is_empty() {
                     let at = random.below(u32::try_from(held.len()).unwrap()) as usize;
                     held.swap_remove(at);
@@ -197,16 +196,14 @@ fn random_comings_and_goings_leave_nothing_behind() {
                     assert_eq!(follow.as_mut().poll(cx), Poll::Pending);
                 }
                 // Those who have been told end.
-                let is_told =
-                    |place: &Option<(Held, Rc<Witness>)>| place.as_ref().is_some_and(|p| p.1.told.get());
-                held.borrow_mut().retain(|(_, place)| !is_told(place));
+                held.retain(|(_, _, witness)| !witness.told.get());
                 assert_eq!(budget.leaving(), 0);
                 assert_eq!(budget.descriptors.excess(), 0);
             }
         }
         let status = budget.status();
         assert!(status.flows <= 30);
-        assert_eq!((status.streams, status.flows), (held.borrow().len(), flows.len()));
+        assert_eq!((status.streams, status.flows), (held.len(), flows.len()));
     }
     drop((held, flows));
     assert_eq!((budget.status().streams, budget.status().flows), (0, 0));

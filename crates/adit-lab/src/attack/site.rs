@@ -128,7 +128,7 @@ impl Server {
         let [shadowsocks, snell, kcp] = [local(free_port()?), local(free_port()?), local(free_port()?)];
         let config = format!(
             "[[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\n\
-             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\n\
+             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\nnetwork = \"tcp-and-udp\"\n\
              [[inbound]]\nname = \"snell\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
              [[inbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nlisten = \"{kcp}\"\n\
              method = \"aes-128-gcm\"\npassword = \"{KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n"
@@ -225,6 +225,7 @@ impl Client {
             ),
             ss("ss", *shadowsocks),
             ss("recorded", first),
+            "network = \"tcp-and-udp\"\n".to_owned(),
             ss("kcp", second),
             format!("carrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n"),
             format!(
