@@ -47,6 +47,8 @@ pub(super) enum Refusal {
     Throttled,
     /// It ended, or broke, before it had said anything.
     Gone,
+    /// The same, and the time at which that may show has come.
+    GoneAtTick,
     /// It took too long.
     Late,
     /// It had to make room for another one.
@@ -127,7 +129,7 @@ pub(super) async fn leave_alone(
 ) {
     count(&inbound.metrics.refused, refusal);
     match refusal {
-        Refusal::Gone | Refusal::Late | Refusal::Evicted => {}
+        Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted => {}
         Refusal::Obfs(_) if obfs == ObfsServer::Http => {
             // What a web server says to something that is not HTTP.
             let mut answer = Vec::new();
@@ -143,7 +145,7 @@ pub(super) async fn leave_alone(
             rt::race(stop, discard_all(stream, &inbound.core.pool, DISCARD_LEN, delay)).await;
         }
     }
-    if !ticket.is_evicted() {
+    if !ticket.is_evicted() && !matches!(refusal, Refusal::GoneAtTick) {
         rt::sleep_until(next_tick(until, rt::now())).await;
     }
     // The end is a FIN, whatever has come that nobody has read.
@@ -161,7 +163,7 @@ pub(super) fn next_tick(until: Instant, now: Instant) -> Instant {
 fn count(refused: &Refused, refusal: &Refusal) {
     let counter = match refusal {
         Refusal::Throttled => &refused.authentication,
-        Refusal::Gone => &refused.aborted,
+        Refusal::Gone | Refusal::GoneAtTick => &refused.aborted,
         Refusal::Late => &refused.deadline,
         Refusal::Evicted => &refused.limit,
         Refusal::Wire(error) | Refusal::Obfs(error) => match error {

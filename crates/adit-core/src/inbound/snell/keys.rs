@@ -167,9 +167,13 @@ async fn keep_taking<T>(
     until: Instant,
 ) -> Result<T, Refusal> {
     while wire.unread().len() < WHILE_TRYING {
-        if let Err(refusal) = take_more(stream, (outer, wire)).await {
-            rt::sleep_until(next_tick(until, rt::now())).await;
-            return Err(refusal);
+        match take_more(stream, (outer, wire)).await {
+            Ok(()) => {}
+            Err(Refusal::Gone) => {
+                rt::sleep_until(next_tick(until, rt::now())).await;
+                return Err(Refusal::GoneAtTick);
+            }
+            Err(refusal) => return Err(refusal),
         }
     }
     std::future::pending().await
