@@ -97,6 +97,7 @@ pub(crate) fn may_retry(outcome: &Outcome) -> bool {
         EndReason::Wire(WireError::Truncated { .. }) => true,
         EndReason::Finished
         | EndReason::Idle
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Wire(_) => false,

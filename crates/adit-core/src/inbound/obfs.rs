@@ -158,7 +158,7 @@ impl Serve for ObfsServerSide {
             // All that the handshake needs is gone by the time the connection is idle.
             let prepared = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
             let Some((mut near, session)) = prepared else { return };
-            let entry = inbound.core.conns.enter();
+            let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
     }

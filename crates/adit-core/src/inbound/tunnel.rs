@@ -38,7 +38,7 @@ impl Serve for Tunnel {
         Box::pin(async move {
             let mut near = Endpoint::plain(stream);
             let Some(session) = Box::pin(self.open(&inbound, &near, peer)).await else { return };
-            let entry = inbound.core.conns.enter();
+            let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
     }

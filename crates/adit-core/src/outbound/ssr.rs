@@ -220,6 +220,7 @@ impl SsrShared {
             }
             EndReason::Finished
             | EndReason::Idle
+            | EndReason::Crowded
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

@@ -204,11 +204,18 @@ impl<'a> Relay<'a> {
                 if self.near_is_lost() {
                     return Poll::Ready(EndReason::Socket(Side::Near, io::ErrorKind::ConnectionAborted));
                 }
+                self.entry.set_kept(self.kept());
                 let has_more = self.up.has_more || self.down.has_more;
                 self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Bytes that wait for a slow reader or for the rest of a frame, blocks of the pool aside.
+    fn kept(&self) -> usize {
+        let ends = self.near.tail.capacity() + self.far.tail.capacity();
+        ends + self.up.pending.kept() + self.down.pending.kept()
     }
 
     fn poll_up(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), EndReason>> {
@@ -263,6 +270,9 @@ impl<'a> Relay<'a> {
             matches!(self.broken, Some(EndReason::Socket(_, kind)) if kind != io::ErrorKind::BrokenPipe);
         let result = self.down.poll(cx, io, is_cut, None);
         if self.down.bytes > before {
+            if before == 0 {
+                self.entry.set_answered();
+            }
             self.entry.touch();
             self.traffic.down.add(self.down.bytes - before);
             self.replay = None;
@@ -755,6 +765,14 @@ impl Pending {
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    /// Bytes of a rest that has left its block.
+    pub(crate) fn kept(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Chunk { .. } => 0,
+            Self::Small { bytes, .. } => bytes.capacity(),
         }
     }
 
