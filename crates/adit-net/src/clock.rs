@@ -52,7 +52,7 @@ fn stamp(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs().wrapping_add(ERA) & u64::from(u32::MAX);
     let fraction = (u64::from(since.subsec_nanos()) << 32) / 1_000_000_000;
-    seconds << 32 | fraction
+    (seconds << 32) | fraction
 }
 
 fn offset_of(answer: &[u8], sent: u64, received: u64) -> Option<i64> {
@@ -64,7 +64,7 @@ fn offset_of(answer: &[u8], sent: u64, received: u64) -> Option<i64> {
     }
     let (there, back) = (difference(arrived, sent), difference(left, received));
     // Fractions of 2^-32 seconds.
-    i64::try_from(i128::midpoint(there, back) * 1000 >> 32).ok()
+    i64::try_from((i128::midpoint(there, back) * 1000) >> 32).ok()
 }
 
 /// `a - b`, across the end of an era as well.

@@ -16,7 +16,7 @@ pub(crate) struct Root(PathBuf);
 impl Root {
     /// `/`, unless another directory is given.
     pub(crate) fn new(path: Option<&Path>) -> Self {
-        Self(path.unwrap_or(Path::new("/")).to_owned())
+        Self(path.unwrap_or_else(|| Path::new("/")).to_owned())
     }
 
     /// Whether it is the machine itself, so that its services may be started.

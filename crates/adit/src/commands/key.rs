@@ -55,7 +55,7 @@ pub(super) fn run(args: &KeyArgs) -> anyhow::Result<()> {
             );
             rust::generate_key(method, &mut SystemRng)
         }
-        Some(Purpose::Shadowsocks(method)) if method == Method::None => {
+        Some(Purpose::Shadowsocks(Method::None)) => {
             anyhow::bail!("method none takes no key\n  hint: 2022-blake3-aes-128-gcm encrypts")
         }
         Some(Purpose::Text | Purpose::Shadowsocks(_)) | None => generate_key(&mut SystemRng, args.length),

@@ -111,7 +111,7 @@ fn fast_open(root: &Root, config: Option<&Config>) -> Option<Finding> {
     let config = config?;
     let server = config.inbounds.iter().any(|inbound| inbound.socket.fast_open);
     let client = config.outbounds.iter().any(|outbound| outbound.dial.fast_open);
-    let bits = u64::from(client) | u64::from(server) << 1;
+    let bits = u64::from(client) | (u64::from(server) << 1);
     if bits == 0 {
         return None;
     }

@@ -153,7 +153,7 @@ fn text(findings: &[Finding], all: bool) -> String {
     for finding in &sorted {
         match finding.level {
             Level::Pass if !all => {}
-            level => {
+            level @ (Level::Fail | Level::Warn | Level::Pass) => {
                 let word = match level {
                     Level::Fail => "FAIL",
                     Level::Warn => "WARN",

@@ -1,6 +1,6 @@
 //! Services of systemd that run programs which adit replaces.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -95,7 +95,7 @@ fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
     if !is_known(&program) {
         return None;
     }
-    let mut variables = HashMap::new();
+    let mut variables = BTreeMap::new();
     for path in value("EnvironmentFile") {
         let text = root.read(path.trim_start_matches('-')).unwrap_or_default();
         variables.extend(text.lines().filter_map(assignment));
@@ -173,7 +173,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// The words as the program gets them: `$NAME` alone is split at spaces, `${NAME}` is not (systemd.service(5)).
-fn expand(line: &str, instance: &str, variables: &HashMap<String, String>) -> Vec<String> {
+fn expand(line: &str, instance: &str, variables: &BTreeMap<String, String>) -> Vec<String> {
     let mut all = Vec::new();
     for word in words(line) {
         let word = word.replace("%i", instance).replace("%I", instance).replace("%%", "%");
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn command_lines_are_expanded() {
-        let variables: HashMap<String, String> =
+        let variables: BTreeMap<String, String> =
             [("CONFFILE", "/etc/a.json"), ("DAEMON_ARGS", "-u  -v"), ("NONE", "")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();

@@ -119,9 +119,8 @@ impl Engine {
         let mut answer = [0; MAX_DATAGRAM];
         for _ in 0..3 {
             socket.send(&datagram).await?;
-            match rt::timeout(limit / 3, socket.recv(&mut answer)).await {
-                Ok(received) => return Ok(received? > question.len().min(datagram.len())),
-                Err(rt::Elapsed) => {}
+            if let Ok(received) = rt::timeout(limit / 3, socket.recv(&mut answer)).await {
+                return Ok(received? > 0);
             }
         }
         Ok(false)

@@ -1,5 +1,7 @@
 //! The steps of a test, and the conclusion from them.
 
+#![expect(clippy::large_futures, reason = "one of them runs at a time")]
+
 use std::time::{Duration, Instant};
 
 use adit_config::advice::server_of;
@@ -236,7 +238,8 @@ impl Probe<'_> {
             }
             Ok(false) => {
                 self.push("udp", State::Fail, Some(begun), "no answer");
-                let port = server_of(self.outbound).map_or(self.plan.dns.port(), |server| server.port);
+                let port =
+                    server_of(self.outbound).map_or_else(|| self.plan.dns.port(), |server| server.port);
                 let message = format!(
                     "UDP blocked: TCP works, but no datagram comes back\n  hint: let UDP port {port} in at the server's \
                      firewall and provider, and switch UDP on there"
