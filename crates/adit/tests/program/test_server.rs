@@ -22,7 +22,9 @@ fn page() -> SocketAddr {
         for mut stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let mut request = [0; 512];
-                stream.read(&mut request).ok();
+                if stream.read(&mut request).is_ok_and(|len| len == 0) {
+                    return;
+                }
                 stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").ok();
             });
         }

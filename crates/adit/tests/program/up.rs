@@ -48,8 +48,9 @@ fn up_twice_keeps_keys_and_ports() {
     assert!(ports.iter().all(|port| (10_000..=60_000).contains(port)) && ports[0] != ports[1], "{ports:?}");
     assert!(inbounds.iter().all(|inbound| !inbound.allow_private && inbound.listen.len() == 2));
     // No key reaches a log, and the firewall's rules are named.
-    for key in
-        text.lines().filter_map(|line| line.strip_prefix("psk = ").or(line.strip_prefix("password = ")))
+    for key in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("psk = ").or_else(|| line.strip_prefix("password = ")))
     {
         assert!(!out.contains(key.trim_matches('"')), "{out}");
         assert!(fs::read_to_string(&clients).unwrap().contains(key.trim_matches('"')));

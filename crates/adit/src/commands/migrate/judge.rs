@@ -1,4 +1,4 @@
-//! What becomes of a service's settings when adit runs it.
+//! The fate of a service's settings when adit runs it.
 
 use std::ffi::OsString;
 use std::path::Path;
