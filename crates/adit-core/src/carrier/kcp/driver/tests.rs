@@ -88,7 +88,7 @@ fn address(peer: u8) -> SocketAddr {
 
 #[expect(clippy::disallowed_methods, reason = "a test has its own socket")]
 fn driver() -> Driver {
-    let context = Context::new(Rc::default(), Arc::new(Memory::new(None)));
+    let context = Context::new(Rc::default(), Arc::new(Memory::new(64 << 20)));
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let link = Link::Udp(Socket::from_std(socket).unwrap());
     Driver::new(SHARED.clone(), context, link, Some(Box::new(|_, _| {}))).unwrap()
