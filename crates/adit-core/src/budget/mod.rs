@@ -40,7 +40,7 @@ pub use self::system::MemorySource;
 /// No rank: a core without holders.
 const NOBODY: u8 = u8::MAX;
 
-/// What the process has, divided, and how much of it is in use.
+/// The resources of the process, divided, and how much of them is in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
     shares: Shares,
@@ -54,7 +54,7 @@ pub(crate) struct Budget {
     evicted: AtomicU64,
 }
 
-/// Where a core is asked to make room.
+/// The place at which a core is asked to make room.
 #[derive(Debug)]
 struct Desk {
     lowest: AtomicU8,
@@ -74,7 +74,7 @@ impl Desk {
 /// The budget, as `adit status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetStatus {
-    /// How it is divided.
+    /// Its division into shares.
     pub shares: Shares,
     /// Descriptors of streams in use.
     pub streams: usize,
@@ -118,7 +118,7 @@ impl Budget {
         })
     }
 
-    /// How it is divided.
+    /// Its division into shares.
     pub(crate) fn shares(&self) -> &Shares {
         &self.shares
     }

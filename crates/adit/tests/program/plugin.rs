@@ -380,7 +380,7 @@ fn a_plugin_ends_with_its_parent() {
     let deadline = Instant::now() + PATIENCE;
     let is_alive = || {
         let stat = std::fs::read_to_string(Path::new("/proc").join(&pid).join("stat")).unwrap_or_default();
-        // What nobody waits for stays as a zombie.
+        // A process that nobody waits for stays as a zombie.
         !stat.is_empty() && !stat.contains(") Z ")
     };
     while is_alive() {
