@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::super::Memory;
 use super::*;
 
-/// What comes, and what happens, in any order.
+/// One arrival or event; they come in any order.
 #[derive(Debug, Clone)]
 enum Step {
     /// A segment of a conversation of this peer, with this number.
@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the table is to hold: for each peer its conversation, and whether that has gone.
+/// The expected content of the table: for each peer its conversation, and whether that has gone.
 #[derive(Default)]
 struct Model {
     sessions: BTreeMap<u8, (u32, bool)>,
