@@ -27,9 +27,7 @@ use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise};
 use crate::ssr::refusal::{check_clock, low_32};
 use crate::ssr::{Key, Obfs, Refusal};
-use crate::wire::{
-    Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records,
-};
+use crate::wire::{Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records};
 
 /// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
 pub const DEFAULT_WINDOW_S: u32 = 86_400;

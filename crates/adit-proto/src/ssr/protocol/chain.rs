@@ -84,7 +84,8 @@ impl Way {
     fn guess(&self, user: &UserKey, unread: &[u8], tag_at: usize) -> Guessed {
         let mut messages = [&unread[..0]; LANES];
         let packets = unread.chunks_exact(tag_at + TAG_LEN).take(LANES);
-        let count = messages.iter_mut().zip(packets).map(|(message, packet)| *message = &packet[..tag_at]).count();
+        let count =
+            messages.iter_mut().zip(packets).map(|(message, packet)| *message = &packet[..tag_at]).count();
         let nothing = Guessed { tag_at, ..Guessed::default() };
         if count < FEWEST {
             return nothing;
