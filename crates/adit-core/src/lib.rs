@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod budget;
 mod carrier;
 mod conns;
 mod dispatch;
@@ -32,6 +33,7 @@ pub use api::status::{
     Status, UserStatus,
 };
 pub use api::unix::ask_status;
+pub use budget::{BudgetStatus, MemorySource, Shares};
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
 pub use dns::{fuzz_dns_files, fuzz_dns_reply, resolver};
 pub use engine::{

@@ -13,11 +13,13 @@
     reason = "the lab owns its sockets and clocks: it measures from outside"
 )]
 
+mod attack;
 mod bulk;
 pub mod busy;
 pub mod check;
 mod compare;
 pub mod demo;
+mod ends;
 pub mod exchange;
 pub mod floor;
 pub mod html;
@@ -149,8 +151,9 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules,
-    /// `ssr` for the published table of ShadowsocksR, or `ssr-matrix` for who understands whom.
+    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `ssr` for the
+    /// published table of ShadowsocksR, `ssr-matrix` for other programs of ShadowsocksR, `attack` for users of a server
+    /// under attack (--measures chooses by words), or `probe` for differences in the time of an end.
     #[arg(default_value = "quick")]
     scenario: String,
     /// Number of repetitions of everything.
@@ -412,6 +415,14 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     }
     if let "ssr" | "ssr-matrix" = args.scenario.as_str() {
         return ssr_bench(args, helper);
+    }
+    if args.scenario == "attack" || args.scenario == "probe" {
+        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        raise_descriptor_limit()?;
+        return match &*args.scenario {
+            "attack" => attack::run(&adit, &args.measures, args.json.as_deref()),
+            _ => ends::run(&adit, args.connections, args.json.as_deref()),
+        };
     }
     let mut scenario = Scenario::find(&args.scenario)?;
     if !args.subjects.is_empty() {

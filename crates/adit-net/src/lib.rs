@@ -41,9 +41,12 @@ pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
 
-/// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].
-pub fn system_memory() -> Option<usize> {
-    adit_sys::process::memory()
+/// Soft and hard limit of open descriptors; see [`adit_sys::process::fd_limit`].
+///
+/// # Errors
+/// The error that the system reports.
+pub fn fd_limit() -> std::io::Result<(u64, u64)> {
+    adit_sys::process::fd_limit()
 }
 
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].

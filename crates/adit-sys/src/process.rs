@@ -41,26 +41,6 @@ pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     Ok((old, fd_limit()?.0))
 }
 
-/// Bytes of memory that the system has, or that the control group of this process may use if that is less; `None` where
-/// it does not say.
-pub fn memory() -> Option<usize> {
-    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let all = total_kib(&file("/proc/meminfo")).map(|kib| kib.saturating_mul(1024));
-    // Version 2 alone, and the limit next to the process: the ones further up are for machines with several tenants.
-    let group = file("/proc/self/cgroup");
-    let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-    let limits = [format!("/sys/fs/cgroup{group}/memory.max"), "/sys/fs/cgroup/memory.max".to_owned()];
-    // `max` is no number, and no limit.
-    let limits = limits.iter().filter_map(|path| file(path).trim().parse::<usize>().ok());
-    all.into_iter().chain(limits).min()
-}
-
-/// The first line of `/proc/meminfo`: `MemTotal:        8145396 kB`.
-fn total_kib(text: &str) -> Option<usize> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
 /// Makes the child that `command` starts receive SIGTERM when its parent ends, however that ends.
 ///
 /// The kernel's parent is the *thread* that spawns: spawn from one that lives as long as the child is to live.

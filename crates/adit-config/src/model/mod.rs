@@ -200,17 +200,18 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for a graceful end after the first signal.
     pub drain: Duration,
-    /// Where a server would drop its answer at the end of a client's data, that end is passed on after this long without a
+    /// If a server would drop its answer at the end of a client's data, that end is passed on after this long without a
     /// byte, once there was an answer. At least a second.
     pub half_close: Duration,
     /// The same before there was any answer.
     pub half_close_unanswered: Duration,
-    /// Connections to server inbounds that have not authenticated yet, in total.
-    pub unauthenticated: usize,
-    /// The same per source (IPv4 address, IPv6 /64).
-    pub unauthenticated_per_source: usize,
+    /// Connections to server inbounds that have not authenticated yet, in total; `None` for 4096, or fewer where
+    /// descriptors or memory are scarce.
+    pub unauthenticated: Option<usize>,
+    /// The same per source (IPv4 address, IPv6 /64); `None` for a number from 128 to 512 that each start draws.
+    pub unauthenticated_per_source: Option<usize>,
     /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
-    /// of what the system has.
+    /// of what the process has.
     pub carrier_memory: Option<usize>,
 }
 
@@ -226,8 +227,8 @@ impl Default for Limits {
             drain: Duration::from_secs(10),
             half_close: Duration::from_secs(5),
             half_close_unanswered: Duration::from_secs(60),
-            unauthenticated: 4096,
-            unauthenticated_per_source: 256,
+            unauthenticated: None,
+            unauthenticated_per_source: None,
             carrier_memory: None,
         }
     }

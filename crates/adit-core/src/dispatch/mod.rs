@@ -11,6 +11,7 @@ mod outbound;
 mod session;
 mod table;
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use adit_net::reach::Reach;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::{Host, Target};
 
+use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
 use crate::packet::Routes as _;
@@ -43,6 +45,8 @@ pub(crate) struct CoreContext {
     pub(crate) pool: Pool,
     /// The table of connections.
     pub(crate) conns: Rc<Conns>,
+    /// The descriptors and memory that connections draw on.
+    pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
 }
@@ -87,10 +91,12 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    /// Where this machine may dial it.
+    /// The addresses at which this machine may dial it.
     reach: Reach,
-    /// How a rule refuses it, if one does.
+    /// The manner in which a rule refuses it, if one does.
     refusal: Option<Manner>,
+    /// The descriptor of the connection to its target.
+    slot: OnceCell<StreamSlot>,
 }
 
 impl Origin {
@@ -116,7 +122,14 @@ impl Request {
         let router = live.router();
         if router.is_empty() {
             let outbound = live.leaf().outbound;
-            return Routed { request: self, outbound, addresses: None, reach: live.reach(), refusal: None };
+            return Routed {
+                request: self,
+                outbound,
+                addresses: None,
+                reach: live.reach(),
+                refusal: None,
+                slot: OnceCell::new(),
+            };
         }
         let mut addresses = None;
         if self.decide(&router, None) == Outcome::NeedsAddresses {
@@ -133,7 +146,7 @@ impl Request {
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
-                Routed { request: self, outbound, addresses, reach, refusal: None }
+                Routed { request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new() }
             }
         }
     }
@@ -141,7 +154,14 @@ impl Request {
     /// Directly to the target, without the rules: for targets of the configuration.
     pub(crate) fn direct(self) -> Routed {
         let outbound = self.source.origin.live.resolver().outbound;
-        Routed { request: self, outbound, addresses: None, reach: Reach::Anywhere, refusal: None }
+        Routed {
+            request: self,
+            outbound,
+            addresses: None,
+            reach: Reach::Anywhere,
+            refusal: None,
+            slot: OnceCell::new(),
+        }
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
@@ -159,7 +179,14 @@ impl Request {
 
 impl Routed {
     fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
-        Self { request, outbound, addresses: None, reach: Reach::Public, refusal: Some(manner) }
+        Self {
+            request,
+            outbound,
+            addresses: None,
+            reach: Reach::Public,
+            refusal: Some(manner),
+            slot: OnceCell::new(),
+        }
     }
 
     /// A connection of the outbound, counted as a request.
@@ -168,7 +195,10 @@ impl Routed {
         metrics.requests.add(1);
         let opened = match self.refusal {
             Some(manner) => Err(self.refuse(manner).await),
-            None => self.dial(false).await,
+            None => {
+                self.slot.get_or_init(|| self.request.source.origin.core.places.stream());
+                self.dial(false).await
+            }
         };
         opened.inspect_err(|error| {
             let private = error.private();

@@ -29,6 +29,7 @@ use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
 use crate::api::status::{Directory, Status};
+use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
 use crate::route::CompileError;
@@ -251,7 +252,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     });
     let count = count.max(1);
     let (stopper, stop) = Stopper::new();
-    let memory = Arc::new(carrier::Memory::new(config.limits.carrier_memory));
+    let budget = Budget::new(&config.limits, count);
+    let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
@@ -260,7 +262,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let (sender, orders) = rt::orders();
         senders.push(sender);
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let plan = Plan { config, orders, memory, dns, index, count };
+        let budget = budget.clone();
+        let plan = Plan { config, orders, memory, budget, dns, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -271,7 +274,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         salts: None,
         retired: Vec::new(),
     };
-    let directory = Arc::new(Directory::new(count, rt::now()));
+    let directory = Arc::new(Directory::new(count, budget, rt::now()));
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),

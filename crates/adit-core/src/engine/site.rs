@@ -14,6 +14,7 @@ use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
+use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
@@ -35,6 +36,7 @@ pub(super) struct Plan {
     pub(super) config: Arc<Config>,
     pub(super) orders: Orders<Order>,
     pub(super) memory: Arc<carrier::Memory>,
+    pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
     /// The number of this core, of so many.
     pub(super) index: usize,
@@ -49,6 +51,7 @@ struct Site {
     pool: Pool,
     dns: Rc<Dns>,
     guard: Rc<Guard>,
+    places: Rc<Places>,
     active: Rc<Cell<usize>>,
     carrier: carrier::Context,
     scratch: SharedScratch,
@@ -79,13 +82,19 @@ struct OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, dns, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, index, count } = plan;
     let per_core = |limit: usize| limit.div_ceil(count);
-    let limits = &config.limits;
-    let guard =
-        Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
+    let shares = *budget.shares();
+    let places = Rc::new(Places::new(budget, index));
+    let guard = Guard::new(
+        per_core(shares.unauthenticated),
+        per_core(shares.unauthenticated_per_source),
+        places.clone(),
+        rt::now(),
+    );
     let active = Rc::new(Cell::new(0));
-    let (pool, dns, outbounds) = (Pool::new(), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
+    let (pool, dns, outbounds) =
+        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
     let site = Rc::new(Site {
         index,
@@ -93,6 +102,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         pool,
         dns,
         guard: Rc::new(guard),
+        places: places.clone(),
         carrier: carrier::Context::new(active.clone(), memory),
         active,
         scratch: SharedScratch::default(),
@@ -106,6 +116,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
+    rt::spawn_local(places.follow());
     Box::pin(wait_for_end(&site, stop)).await;
     site.dns.clear_streams();
 }
@@ -203,7 +214,8 @@ impl Site {
         let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
         let core = Rc::new(CoreContext {
             pool: self.pool.clone(),
-            conns: Rc::new(Conns::default()),
+            conns: Rc::new(Conns::new(&self.places)),
+            places: self.places.clone(),
             log_destinations: self.config.borrow().log.destinations,
         });
         let live = Rc::new(Live::new(
@@ -355,9 +367,15 @@ impl Site {
     }
 }
 
-/// Where the clients of an inbound may be led.
+/// The reach of the clients of an inbound.
 fn reach_of(inbound: &model::Inbound) -> Reach {
     if inbound.leads_anywhere() { Reach::Anywhere } else { Reach::Public }
+}
+
+/// The blocks of one core of so many.
+fn pool_of(places: &Places, count: usize) -> Pool {
+    let budget = places.budget();
+    Pool::bounded(budget.shares().blocks / count, budget.buffers().clone())
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
@@ -405,6 +423,7 @@ async fn keep_house(site: Rc<Site>) {
             conns.sweep(idle);
             is_worth_trimming |= conns.take_worth_trimming();
         });
+        site.places.tick();
         site.pool.trim();
         for (source, count) in site.guard.take_report(rt::now()) {
             tracing::info!(

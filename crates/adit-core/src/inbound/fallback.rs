@@ -42,7 +42,7 @@ struct Server {
     target: Target,
 }
 
-/// What a client must have in common with a server.
+/// The properties that a client must share with a server.
 #[derive(Debug)]
 struct When {
     /// For the client's first bytes.
@@ -164,7 +164,12 @@ impl<'a> Fallback<'a> {
     fn takes(&self, refusal: &Refusal) -> bool {
         let has_begun = !self.received.borrow().is_empty();
         let may_go = match refusal {
-            Refusal::Wire(_) | Refusal::Obfs(_) | Refusal::Throttled | Refusal::Gone | Refusal::Late => true,
+            Refusal::Wire(_)
+            | Refusal::Obfs(_)
+            | Refusal::Throttled
+            | Refusal::Gone
+            | Refusal::GoneAtTick
+            | Refusal::Late => true,
             Refusal::Evicted => false,
         };
         may_go && has_begun && !self.is_closed.get()
@@ -210,6 +215,7 @@ async fn relay(
         }
     };
     let mut near = Endpoint::plain(stream);
+    // The ticket of the client is its place in the budget.
     let entry = inbound.core.conns.enter();
     let session = Box::new(Session::new(routed, opened, early));
     let run = async {

@@ -22,6 +22,7 @@ use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 
+use crate::budget::StreamSlot;
 use crate::carrier;
 use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
@@ -222,7 +223,8 @@ impl Inbound {
     ) -> Listener {
         let (name, metrics) = (self.name.clone(), self.metrics.clone());
         let routes = self.origin.live.clone();
-        Listener { name, metrics, socket, inbound, routes, renewal }
+        let places = self.core.places.clone();
+        Listener { name, metrics, socket, inbound, routes, renewal, places }
     }
 
     /// One task per connection.
@@ -234,7 +236,7 @@ impl Inbound {
             self.metrics.refused.rule.add(1);
             return;
         }
-        let open = Open::new(&self);
+        let open = Open::new(&self, stream.is_carried());
         let serve = self.protocol.clone().serve(self, stream, peer);
         rt::spawn_local(async move {
             serve.await;
@@ -247,7 +249,9 @@ impl Inbound {
 pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     let accept = async {
         loop {
-            let accepted = acceptor.accept().await;
+            let places = slot.borrow().core.places.clone();
+            places.room().await;
+            let accepted = acceptor.accept_making_room(&mut || places.make_room()).await;
             let inbound = slot.borrow().clone();
             match accepted {
                 Ok((stream, peer)) => {
@@ -295,13 +299,16 @@ pub(crate) async fn accept_carried(
 struct Open {
     metrics: Arc<InboundMetrics>,
     active: Rc<Cell<usize>>,
+    /// Its descriptor, if it has one of its own.
+    _slot: Option<StreamSlot>,
 }
 
 impl Open {
-    fn new(inbound: &Inbound) -> Self {
+    fn new(inbound: &Inbound, is_carried: bool) -> Self {
         inbound.metrics.open.add(1);
         inbound.active.set(inbound.active.get() + 1);
-        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone() }
+        let slot = (!is_carried).then(|| inbound.core.places.stream());
+        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone(), _slot: slot }
     }
 }
 

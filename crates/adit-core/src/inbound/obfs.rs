@@ -30,7 +30,7 @@ use crate::rng::OsRng;
 /// Bytes of a client that are buffered until its obfs is known: a TLS record of 16 KiB, and room behind it.
 const LONGEST: usize = 32 * 1024;
 
-/// What the server side of an obfs shares over all cores.
+/// The state that the server side of an obfs shares over all cores.
 #[derive(Debug)]
 pub(super) struct ObfsServerShared {
     target: Target,
@@ -158,7 +158,7 @@ impl Serve for ObfsServerSide {
             // All that the handshake needs is gone by the time the connection is idle.
             let prepared = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
             let Some((mut near, session)) = prepared else { return };
-            let entry = inbound.core.conns.enter();
+            let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
     }

@@ -10,7 +10,7 @@ mod sessions;
 pub(crate) use packets::packets;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)>
     Some((Relay::new(keys, derived.shared_users()), key.hops().into()))
 }
 
-/// Which salts are remembered, as the generation of the method needs it.
+/// The salts that are remembered, as the generation of the method needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemoryOf {
     /// None are told apart: there are none, or it was not asked for.
@@ -188,13 +188,13 @@ async fn serve(inbound: &Inbound, shared: &ShadowsocksServerShared, stream: Stre
     }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    run(inbound, client).await;
+    run(inbound, client, peer.ip()).await;
 }
 
 /// The relay of bytes.
-async fn run(inbound: &Inbound, client: Client) {
+async fn run(inbound: &Inbound, client: Client, peer: IpAddr) {
     let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer);
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }

@@ -136,7 +136,7 @@ async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, pe
     let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
         return;
     };
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     loop {
         let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
             Step::Relay(session) => {
@@ -212,6 +212,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
             last_word(inbound, near).await
         }
         EndReason::Idle
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)
@@ -243,7 +244,7 @@ async fn admit(
 ) -> Result<(Next, Option<usize>), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let first = async {
-        let owner = begin(shared, near, &mut wire, ticket, peer).await?;
+        let owner = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
         Ok((read_request(near, &mut wire, Some(ticket)).await?, owner))
     };
     let (request, owner) = in_time(ticket, until, Box::pin(first)).await?;
@@ -270,13 +271,13 @@ async fn begin(
     near: &mut Endpoint,
     wire: &mut RecvBuf,
     ticket: &Ticket,
-    peer: SocketAddr,
+    client: (SocketAddr, Instant),
 ) -> Result<Option<usize>, Refusal> {
     let mut outer = server_outer(shared.obfs);
     let (server, owner) = match &shared.keys {
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
-            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, peer).await?;
+            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, client).await?;
             (Server::opened(&opening), Some(owner))
         }
     };

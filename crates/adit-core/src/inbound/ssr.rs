@@ -171,7 +171,7 @@ async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
     let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }

@@ -38,7 +38,7 @@ impl Serve for Tunnel {
         Box::pin(async move {
             let mut near = Endpoint::plain(stream);
             let Some(session) = Box::pin(self.open(&inbound, &near, peer)).await else { return };
-            let entry = inbound.core.conns.enter();
+            let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
     }
@@ -60,7 +60,7 @@ impl Tunnel {
     }
 }
 
-/// What the application sends first; `None` if it ends without a byte.
+/// The first bytes from the application; `None` if it ends without a byte.
 async fn first_bytes(near: &Endpoint) -> Option<Early> {
     rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
     let mut bytes = vec![0; FIRST_LEN];

@@ -210,6 +210,11 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         (id, evicted)
     }
 
+    /// Forgets the flow that would be the first to make room in a full table.
+    pub(crate) fn evict(&mut self, now: Tick) -> Option<(K, V)> {
+        self.oldest(now).and_then(|id| self.remove(id))
+    }
+
     /// Forgets a flow.
     pub(crate) fn remove(&mut self, id: FlowId) -> Option<(K, V)> {
         self.live(id)?;

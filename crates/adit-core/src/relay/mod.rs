@@ -93,7 +93,7 @@ pub(crate) struct Early {
 pub(crate) struct Policy {
     /// When the near side's end is passed on.
     pub(crate) half_close: HalfClose,
-    /// What carries the far side's stream drops the answer at the near side's end, unless it is known to do better.
+    /// The carrier of the far side's stream drops the answer at the near side's end, unless it is known to do better.
     pub(crate) carrier_drops: bool,
     /// Whether what has been sent is kept until an answer comes, for a second try on a fresh connection.
     pub(crate) keep_for_replay: bool,
@@ -204,11 +204,18 @@ impl<'a> Relay<'a> {
                 if self.near_is_lost() {
                     return Poll::Ready(EndReason::Socket(Side::Near, io::ErrorKind::ConnectionAborted));
                 }
+                self.entry.set_kept(self.kept());
                 let has_more = self.up.has_more || self.down.has_more;
                 self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Bytes that wait for a slow reader or for the rest of a frame, blocks of the pool aside.
+    fn kept(&self) -> usize {
+        let ends = self.near.tail.capacity() + self.far.tail.capacity();
+        ends + self.up.pending.kept() + self.down.pending.kept()
     }
 
     fn poll_up(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), EndReason>> {
@@ -263,6 +270,9 @@ impl<'a> Relay<'a> {
             matches!(self.broken, Some(EndReason::Socket(_, kind)) if kind != io::ErrorKind::BrokenPipe);
         let result = self.down.poll(cx, io, is_cut, None);
         if self.down.bytes > before {
+            if before == 0 {
+                self.entry.set_answered();
+            }
             self.entry.touch();
             self.traffic.down.add(self.down.bytes - before);
             self.replay = None;
@@ -292,7 +302,7 @@ impl<'a> Relay<'a> {
         let quiet_for = self.entry.quiet_for();
         let is_due = self.up.looked_at.replace(quiet_for) != Some(quiet_for);
         let near_is_gone = is_due && is_gone(&self.near.stream);
-        // What the far side can do may have become known meanwhile.
+        // The abilities of the far side may have become known meanwhile.
         let is_safe = far_has_ended || !self.drops_answers();
         if is_safe || near_is_gone || quiet_for >= self.entry.patience(self.down.bytes > 0) {
             self.entry.set_wants_tick(false);
@@ -755,6 +765,14 @@ impl Pending {
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    /// Bytes of a rest that has left its block.
+    pub(crate) fn kept(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Chunk { .. } => 0,
+            Self::Small { bytes, .. } => bytes.capacity(),
         }
     }
 

@@ -107,6 +107,11 @@ impl Stream {
         tokio::net::UnixStream::pair().map(|(left, right)| (left.into(), right.into()))
     }
 
+    /// Whether it is one of many streams of a carrier, without a descriptor of its own.
+    pub fn is_carried(&self) -> bool {
+        matches!(self.kind, Kind::Carried(_))
+    }
+
     /// Makes a TCP connection share `pacer`'s rate with the others of its peer.
     #[must_use]
     pub fn paced(self, pacer: &Arc<Pacer>) -> Self {

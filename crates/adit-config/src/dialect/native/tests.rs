@@ -386,9 +386,15 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
     let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
-    let half_closes = (0_u64..100_000, 0_u64..1_000_000);
-    (idle, 0_u64..100_000_000, half_closes, 1_usize..10_000, 1_usize..1000, memory).prop_map(
-        |(idle, drain, (answered, unanswered), total, per, carrier_memory)| Limits {
+    (
+        idle,
+        0_u64..100_000_000,
+        (0_u64..100_000, 0_u64..1_000_000),
+        proptest::option::of(1_usize..10_000),
+        proptest::option::of(1_usize..1000),
+        memory,
+    )
+        .prop_map(|(idle, drain, (answered, unanswered), total, per, carrier_memory)| Limits {
             idle: idle.map(Duration::from_millis),
             drain: Duration::from_millis(drain),
             half_close: Duration::from_millis(answered),
@@ -396,8 +402,7 @@ fn limits_strategy() -> impl Strategy<Value = Limits> {
             unauthenticated: total,
             unauthenticated_per_source: per,
             carrier_memory,
-        },
-    )
+        })
 }
 
 fn udp_strategy() -> impl Strategy<Value = Udp> {

@@ -120,7 +120,7 @@ impl Client<'_> {
             client: self,
             near: Endpoint::plain(stream),
             wire,
-            entry: self.inbound.core.conns.enter(),
+            entry: self.inbound.core.conns.enter_from(self.peer.ip()),
             local,
             kept: None,
         };

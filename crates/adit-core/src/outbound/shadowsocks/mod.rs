@@ -134,6 +134,7 @@ impl ShadowsocksShared {
             }
             EndReason::Finished
             | EndReason::Idle
+            | EndReason::Crowded
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

@@ -10,6 +10,7 @@ use adit_net::udp::{Datagram, Outgoing};
 use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, Stage, UNANSWERED, Waiting};
+use crate::budget::FlowSlot;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
@@ -194,10 +195,11 @@ impl Engine {
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.
         self.flush_targets(scratch);
+        let slot = self.flow_slot()?;
         self.inbound.hold(&key.client)?;
-        let made = match self.make_flow(&key, peer, target) {
+        let made = match self.make_flow(&key, peer, target, slot) {
             Err(DropReason::System(error)) if is_short(&error) && self.evict_one_unanswered() => {
-                self.make_flow(&key, peer, target)
+                self.flow_slot().and_then(|slot| self.make_flow(&key, peer, target, slot))
             }
             made => made,
         };
@@ -224,7 +226,13 @@ impl Engine {
         Ok(id)
     }
 
-    fn make_flow(&mut self, key: &FlowKey, peer: Peer, target: &Target) -> Result<Flow, DropReason> {
+    fn make_flow(
+        &mut self,
+        key: &FlowKey,
+        peer: Peer,
+        target: &Target,
+        slot: FlowSlot,
+    ) -> Result<Flow, DropReason> {
         let outbound = self.routes.outbound(key.via).ok_or(DropReason::Unresolved)?;
         let account = self.inbound.account(&key.client);
         let user = account.map(|account| Lease::begin_flow(account, peer.at.ip()).map(Box::new));
@@ -242,6 +250,7 @@ impl Engine {
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            _slot: slot,
         })
     }
 

@@ -30,6 +30,7 @@ use super::ready::Ready;
 use super::routes::{Decisions, FlowKey, Routes, Via};
 use super::scratch::SharedScratch;
 use super::table::{FlowId, FlowTable, Tick};
+use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
@@ -47,7 +48,7 @@ const RESTING: usize = 2;
 const UNANSWERED: usize = 3;
 const ONCE: usize = 4;
 const STILL: usize = 5;
-/// What makes room first.
+/// The classes of flows that make room first.
 const UNPROVEN: &[usize] = &[STILL, UNANSWERED, BRIEF, ONCE];
 
 /// No descriptor is left to the process, or to the system (`EMFILE`, `ENFILE`).
@@ -79,6 +80,8 @@ pub(crate) struct Listener {
     pub(crate) routes: Rc<dyn Routes>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,
+    /// The descriptors that its flows draw on.
+    pub(crate) places: Rc<Places>,
 }
 
 /// Tells a listener that its clients speak something else from now on: the same protocol with other users.
@@ -121,6 +124,7 @@ pub(crate) struct Engine {
     fixed: Option<Via>,
     changes: u32,
     renewal: Rc<Renewal>,
+    places: Rc<Places>,
     decisions: Decisions,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
@@ -160,9 +164,11 @@ struct Flow {
     waiting: Vec<Waiting>,
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
+    /// Its descriptor.
+    _slot: FlowSlot,
 }
 
-/// How far a flow has come.
+/// The progress of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Nothing has come back.
@@ -217,7 +223,7 @@ impl Engine {
     /// # Errors
     /// The system's error.
     pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
-        let Listener { name, metrics, socket, inbound, routes, renewal } = listener;
+        let Listener { name, metrics, socket, inbound, routes, renewal, places } = listener;
         let listener = Socket::from_std(socket)?;
         if listener.local_addr()?.ip().is_unspecified() {
             listener.report_destination()?;
@@ -237,6 +243,7 @@ impl Engine {
             fixed: routes.fixed(),
             changes: routes.changes(),
             renewal,
+            places,
             routes,
             decisions: Decisions::default(),
             undecided: Undecided::new(ready.decision_waker()),
@@ -333,6 +340,7 @@ impl Engine {
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(&key);
         }
+        self.make_room_for_others();
         for (class, silent) in [(NORMAL, RESTING), (UNANSWERED, STILL), (ONCE, STILL)] {
             while let Some(id) = self.flows.oldest_of(class, REST_AFTER, self.now) {
                 self.flows.demote(id, silent);
@@ -340,6 +348,35 @@ impl Engine {
             }
         }
         self.ready.decide_again();
+    }
+
+    /// Flows of other listeners and cores found no descriptor: some of the oldest here make room.
+    fn make_room_for_others(&mut self) {
+        if self.flows.len() < 4 {
+            return;
+        }
+        let refused = usize::try_from(self.places.budget().take_refused_flows()).unwrap_or(usize::MAX);
+        for _ in 0..refused.min(self.flows.len() / 4) {
+            self.evict_oldest();
+        }
+    }
+
+    /// Ends the flow that is the first to make room; datagrams that are queued for it must have been sent.
+    fn evict_oldest(&mut self) {
+        if let Some((key, _)) = self.flows.evict(self.now) {
+            self.metrics.datagrams.evicted.add(1);
+            self.ended(&key);
+        }
+    }
+
+    /// The descriptor of a flow that is to begin.
+    fn flow_slot(&mut self) -> Result<FlowSlot, DropReason> {
+        if let Some(slot) = self.places.flow() {
+            return Ok(slot);
+        }
+        self.evict_oldest();
+        let none = || DropReason::System(io::Error::other("no descriptor is left for flows"));
+        self.places.flow().ok_or_else(none)
     }
 
     /// A flow that has been silent for a while gives up what can be derived again.
