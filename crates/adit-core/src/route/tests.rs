@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use adit_config::dialect::shadowsocks::{Family, acl};
 use adit_config::model::Tag;
 use adit_config::model::acl::Verdict as Judgement;
-use adit_config::model::rule::{Cidr, Manner, Matcher};
+use adit_config::model::rule::{Cidr, Manner, Matcher, PortRange};
 use adit_config::set::access::{Role, list_rules};
 use adit_proto::wire::Host;
 use proptest::prelude::*;
