@@ -59,7 +59,7 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
     super::run(program.name(), loaded, &statuses)
 }
 
-/// What the command line and its file ask for.
+/// The setup that the command line and its file ask for.
 fn named(program: Program, flags: &Flags) -> Result<Setup, Diagnostics> {
     let may_guess = flags.is_bare || program == Program::Server;
     let by_default = || program.default_paths().into_iter().find(|path| may_guess && path.exists());
