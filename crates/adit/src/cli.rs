@@ -185,6 +185,12 @@ pub(crate) struct ExplainArgs {
     /// A datagram instead of a connection
     #[arg(long)]
     pub(crate) udp: bool,
+    /// The protocol that the client speaks to the target, as rules name it: tls, http and so on
+    #[arg(long, value_name = "PROTOCOL")]
+    pub(crate) protocol: Option<String>,
+    /// Read the file as another program's: ss-local, ssserver, snell-client, ssr-local and so on
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
+    pub(crate) format: Option<Format>,
     /// Decide about each request of a file and print how long that takes; a line is
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
     #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]

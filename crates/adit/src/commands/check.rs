@@ -10,7 +10,7 @@ use adit_config::set::Sets;
 use adit_core::route::{CompileError, Router};
 
 use crate::cli::{CheckArgs, FileArgs};
-use crate::commands::files;
+use crate::commands::foreign;
 use crate::{print, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
@@ -50,31 +50,7 @@ fn with_advice(mut loaded: Loaded) -> Loaded {
 }
 
 fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
-    let named = [&*args.files.config, &*args.paths].concat();
-    let Some(format) = args.format else { return files::load(&FileArgs { config: named }) };
-    let paths = match (&*named, format.default_path()) {
-        ([], Some(path)) => &[path.into()],
-        ([], None) => {
-            let error = Diagnostic::error(&format.name().into(), "", "no file is named");
-            return Err(error.hint("write its name behind the flags").into());
-        }
-        (named, _) => named,
-    };
-    let mut last = None;
-    let mut found = Diagnostics::new();
-    for path in paths {
-        match format.check(path) {
-            Ok(loaded) => {
-                found.append(loaded.diagnostics);
-                last = Some(loaded.config);
-            }
-            Err(errors) => found.append(errors),
-        }
-    }
-    match last {
-        Some(config) if !found.has_errors() => Ok(Loaded { config, diagnostics: found }),
-        _ => Err(found),
-    }
+    foreign::load(args.format, &FileArgs { config: [&*args.files.config, &*args.paths].concat() })
 }
 
 /// A summary of the configuration that would run.
