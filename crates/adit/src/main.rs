@@ -11,6 +11,8 @@ mod kcptun;
 mod logging;
 mod plugin;
 mod print;
+mod reload;
+mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
