@@ -23,7 +23,7 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Ticks since the core started.
 pub(crate) type Tick = u32;
 
-/// How long the near side's end is held back where the far side would drop its answer, in ticks without a byte.
+/// Time for which the near side's end is held back where the far side would drop its answer, in ticks without a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Patience {
     /// Once the far side has said something.
@@ -59,7 +59,7 @@ pub(crate) struct Conns {
     is_ending: Cell<bool>,
     /// The process ends now.
     is_cut: Cell<bool>,
-    /// What the connections draw on, outside of tests.
+    /// The descriptors and memory that the connections draw on, outside of tests.
     places: Option<Rc<Places>>,
 }
 
@@ -174,7 +174,7 @@ impl Conns {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// How long ends are held back from now on.
+    /// Sets the time for which ends are held back from now on.
     pub(crate) fn set_patience(&self, patience: Patience) {
         self.patience.set(patience);
     }

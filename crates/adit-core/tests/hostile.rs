@@ -100,7 +100,7 @@ fn an_unauthenticated_peer_that_never_stops_is_read_at_a_bounded_rate() {
         while since.elapsed() < Duration::from_secs(8) {
             sent += stream.write(&block).unwrap_or(0);
         }
-        // What a core reads at once, what it reads in this time, and what the system holds.
+        // The sum of what a core reads at once, what it reads in this time, and what the system holds.
         assert!(sent < (64 + 4 * 8 + 24) << 20, "{sent} bytes: all is read");
         assert!(sent > 32 << 20, "{sent}");
         assert_silent(&[("flood".into(), stream)]);
@@ -124,7 +124,7 @@ fn an_end_behind_any_number_of_bytes_is_answered_by_an_end() {
 }
 
 #[test]
-fn who_makes_room_sees_a_fin_whatever_it_has_sent() {
+fn a_peer_that_makes_room_sees_a_fin_after_any_bytes() {
     within(60, || {
         let setup = Setup { limits: limits(100, 1), ..setup() };
         let server = setup.server();

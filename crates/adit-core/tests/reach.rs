@@ -1,4 +1,4 @@
-//! Where a server leads its clients: to public addresses alone, unless its inbound or a rule says otherwise.
+//! The addresses to which a server leads its clients: public ones alone, unless its inbound or a rule says otherwise.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "these tests are the world outside")]

@@ -1,4 +1,4 @@
-//! What a prober learns from the time of an end: `adit bench run probe`.
+//! Measures what a prober learns from the time of an end: `adit bench run probe`.
 //!
 //! A probe sends so many random bytes and the end of its direction, and measures the time until the server's end. For
 //! each two lengths, and for each two servers, the figure is the area under the ROC curve (AUC): the chance that a probe of

@@ -189,7 +189,7 @@ impl Subject {
     }
 }
 
-/// What both know; who says nothing knows everything.
+/// The parts that both know; a subject that lists nothing knows everything.
 fn common(one: &[Vec<String>], other: &[Vec<String>]) -> Vec<Vec<String>> {
     match (one, other) {
         ([], known) | (known, []) => known.to_vec(),

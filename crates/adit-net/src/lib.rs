@@ -44,7 +44,7 @@ pub fn trim_heap() {
 /// Soft and hard limit of open descriptors; see [`adit_sys::process::fd_limit`].
 ///
 /// # Errors
-/// What the system reports.
+/// The error that the system reports.
 pub fn fd_limit() -> std::io::Result<(u64, u64)> {
     adit_sys::process::fd_limit()
 }

@@ -1,4 +1,4 @@
-//! Which addresses a connection or datagram may go to: everything, or the public network alone.
+//! The addresses that a connection or datagram may go to: all addresses, or the public network alone.
 //!
 //! The check belongs where an address is used, after names have been resolved: [`crate::dial`] asks before each
 //! connection, and direct datagrams before each new address.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::rt;
 
-/// Where a client may be led.
+/// The addresses to which a client may be led.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reach {
     /// Any address.
@@ -120,7 +120,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// How long the kernel's answer holds.
+/// Time for which the kernel's answer holds.
 const LIFE: Duration = Duration::from_secs(2);
 /// Answers that each event loop remembers.
 const REMEMBERED: usize = 64;

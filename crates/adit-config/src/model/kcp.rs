@@ -145,7 +145,7 @@ pub struct KcpClient {
     pub expire: Option<Duration>,
     /// A session that takes no further streams is ended after this time, even with open streams.
     pub linger: Duration,
-    /// Whether the end of the local side's data is passed on at once, whatever the server says of itself. Otherwise it is
+    /// Whether the end of the local side's data is passed on at once to every server. Otherwise it is
     /// passed on at once to adit alone.
     pub half_close: bool,
 }

@@ -202,7 +202,7 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for a graceful end after the first signal.
     pub drain: Duration,
-    /// Where a server would drop its answer at the end of a client's data, that end is passed on after this long without a
+    /// If a server would drop its answer at the end of a client's data, that end is passed on after this long without a
     /// byte, once there was an answer. At least a second.
     pub half_close: Duration,
     /// The same before there was any answer.

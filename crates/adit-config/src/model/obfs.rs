@@ -28,7 +28,7 @@ pub enum ObfsServerLayer {
     GoQuiet(Secret),
 }
 
-/// A client side: connects to a server and puts the obfs around the stream, whatever target is asked for.
+/// A client side: connects to a server and puts the obfs around the stream, for any target that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObfsOutbound {
     servers: Vec<Target>,
@@ -95,7 +95,7 @@ pub struct GoQuietClient {
     pub key: Secret,
     /// The name in the client hello; empty for the server's own.
     pub server_name: Box<str>,
-    /// Whose client hello it is.
+    /// The browser that the client hello imitates.
     pub browser: Browser,
     /// Seconds in which the hellos of this process share a ticket, at least 1.
     pub ticket_s: u64,
@@ -109,7 +109,7 @@ pub struct ObfsError {
     why: String,
 }
 
-/// What all connections of a client share of an obfs of ShadowsocksR or of GoQuiet.
+/// The state that all connections of a client share, for an obfs of ShadowsocksR or of GoQuiet.
 #[derive(Debug)]
 pub enum ObfsClientConfig {
     /// One of ShadowsocksR.
@@ -119,7 +119,7 @@ pub enum ObfsClientConfig {
 }
 
 impl GoQuietClient {
-    /// What all connections to `server` share; `rng` draws the identity of this process.
+    /// The state that all connections to `server` share; `rng` draws the identity of this process.
     ///
     /// # Errors
     /// A server name that does not fit.
@@ -133,7 +133,7 @@ impl GoQuietClient {
 }
 
 impl ObfsClientLayer {
-    /// What all connections to `server` share, for the kinds that have something of the sort; `rng` draws the identity
+    /// The state that all connections to `server` share, for the kinds that have such a state; `rng` draws the identity
     /// of this process.
     ///
     /// # Errors

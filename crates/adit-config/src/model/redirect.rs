@@ -22,7 +22,7 @@ const MAX_TEXT: usize = 1024;
 /// Its text is `host[:port]` or `pattern[:port]#host[:port]`, where `*` stands for any pattern or port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
-    /// What a peer must have in common with the entry.
+    /// The properties that a peer must share with the entry.
     pub when: Option<RedirectWhen>,
     /// The fallback server.
     pub target: Target,

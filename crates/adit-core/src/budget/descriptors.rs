@@ -1,8 +1,8 @@
 //! The account of descriptors that connections of all cores draw on.
 //!
 //! Streams and UDP flows draw on the same sum. Each kind has a bound of its own below that sum, so that the other always
-//! has something left. A stream is always counted: it has been accepted already, and whoever counts it makes somebody
-//! give way then. A flow begins only if there is room.
+//! has something left. A stream is always counted: it has been accepted already, and the caller then makes somebody
+//! give way. A flow begins only if there is room.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::shares::Shares;
 const STREAM: u64 = 1 << 32;
 const FLOWS: u64 = STREAM - 1;
 
-/// How many descriptors are in use.
+/// The numbers of descriptors in use.
 #[derive(Debug)]
 pub(super) struct Descriptors {
     free: usize,
@@ -62,7 +62,7 @@ impl Descriptors {
         (streams, flows, usize::try_from(self.peak.load(Ordering::Relaxed)).unwrap_or(usize::MAX))
     }
 
-    /// How many streams there are beyond what there is room for.
+    /// The number of streams beyond those that there is room for.
     pub(super) fn excess(&self) -> usize {
         self.excess_of(split(self.used.load(Ordering::Relaxed)))
     }

@@ -1,4 +1,4 @@
-//! Who holds something, and who gives way first when it runs short. No clock, no waker, no socket.
+//! The holders of something, and the order in which they give way when it runs short. No clock, no waker, no socket.
 //!
 //! The first to give way has the lowest [`Rank`]. Among those, a source that holds far more than its part comes first;
 //! of what is left, the one that has been still for longest, and of equals the one that came first.
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Ticks of a clock that never steps back, in seconds.
 pub(crate) type Tick = u32;
 
-/// What a holder has proven, the least first.
+/// The degree of proof that a holder has given, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Rank {
     /// Has not authenticated yet, or not asked for anything.
@@ -60,7 +60,7 @@ pub(crate) struct Ledger<H> {
     next: u64,
     all: BTreeSet<Key>,
     of_source: HashMap<(Rank, IpAddr), BTreeSet<Key>>,
-    /// How many holders each source has, the most last.
+    /// The number of holders of each source, the most last.
     counts: BTreeSet<(Rank, usize, IpAddr)>,
     by_rank: [usize; 3],
 }
@@ -226,7 +226,7 @@ mod tests {
 
     const RANKS: [Rank; 3] = [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered];
 
-    /// What the ledger is to do, without any thought for speed: a list.
+    /// The model of the ledger, without any thought for speed: a list.
     #[derive(Default)]
     struct Model(Vec<Row>);
 

@@ -21,13 +21,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use adit_config::model::Limits;
 use adit_net::rt::Buffers;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use self::descriptors::Descriptors;
 use self::shares::{ASSUMED, PER_SOURCE, Resources};
+use crate::notice::Notice;
 use crate::rng::OsRng;
 use adit_proto::wire::Rng as _;
 
@@ -40,7 +43,7 @@ pub use self::system::MemorySource;
 /// No rank: a core without holders.
 const NOBODY: u8 = u8::MAX;
 
-/// What the process has, divided, and how much of it is in use.
+/// The resources of the process, divided, and how much of them is in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
     shares: Shares,
@@ -52,9 +55,10 @@ pub(crate) struct Budget {
     leaving: AtomicUsize,
     /// Holders that were told to give way for want of descriptors or memory, since the start.
     evicted: AtomicU64,
+    shortage: Notice,
 }
 
-/// Where a core is asked to make room.
+/// The place at which a core is asked to make room.
 #[derive(Debug)]
 struct Desk {
     lowest: AtomicU8,
@@ -74,7 +78,7 @@ impl Desk {
 /// The budget, as `adit status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetStatus {
-    /// How it is divided.
+    /// Its division into shares.
     pub shares: Shares,
     /// Descriptors of streams in use.
     pub streams: usize,
@@ -114,11 +118,25 @@ impl Budget {
             desks: (0..cores).map(desk).collect(),
             leaving: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            shortage: Notice::default(),
             shares,
         })
     }
 
-    /// How it is divided.
+    /// Reports that descriptors are short, once a minute.
+    fn report_shortage(&self, now: Instant) {
+        if let Some(times) = self.shortage.due(now) {
+            let (streams, flows, _) = self.descriptors.used();
+            warn!(
+                times,
+                streams,
+                flows,
+                "too few descriptors: connections that have proven least make room; raise the limit (ulimit -n, LimitNOFILE=)"
+            );
+        }
+    }
+
+    /// Its division into shares.
     pub(crate) fn shares(&self) -> &Shares {
         &self.shares
     }

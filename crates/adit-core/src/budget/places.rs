@@ -17,7 +17,7 @@ use super::{Budget, NOBODY};
 
 /// While everything is in use, a listener looks again after this time.
 const LOOK: Duration = Duration::from_millis(50);
-/// And takes one more connection after this time, whatever the account says: it may count what is about to end.
+/// And takes one more connection after this time, even against the account, which may count what is about to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection that has moved no byte for so many ticks does not read.
@@ -86,7 +86,7 @@ impl Places {
         self.clock.get()
     }
 
-    /// A second has passed. Where much memory waits for slow readers, the slowest give way.
+    /// A second has passed. If much memory waits for slow readers, the slowest give way.
     pub(crate) fn tick(&self) {
         self.clock.set(self.clock.get().wrapping_add(1));
         if let Some(bytes) = self.budget.buffers.wanted_back() {
@@ -116,7 +116,7 @@ impl Places {
         }
     }
 
-    /// What all cores draw on.
+    /// The budget that all cores draw on.
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -171,7 +171,7 @@ impl Places {
         }
     }
 
-    /// Counts the descriptor of a stream that is open. Where that is one too many, somebody gives way.
+    /// Counts the descriptor of a stream that is open. If that is one too many, somebody gives way.
     pub(crate) fn stream(&self) -> StreamSlot {
         let slot = Descriptors::add_stream(&self.budget);
         if self.budget.descriptors.excess() > self.budget.leaving() {
@@ -185,7 +185,7 @@ impl Places {
         Descriptors::add_flow(&self.budget)
     }
 
-    /// Makes whoever has proven least give way, on this core or on another one. False if nobody can.
+    /// Makes the holder that has proven least give way, on this core or on another one. False if nobody can.
     pub(crate) fn make_room(&self) -> bool {
         let here = self.shown.get();
         match self.budget.lowest_but(self.core).filter(|(lowest, _)| *lowest < here) {
@@ -211,7 +211,7 @@ impl Places {
             desk.register(cx.waker());
             for _ in 0..desk.asked.swap(0, Ordering::AcqRel) {
                 self.make_room_here();
-                // Who was asked for has been told, or is not there.
+                // The holder that was asked for has been told, or is not there.
                 self.budget.leaving.fetch_sub(1, Ordering::Relaxed);
             }
             Poll::<()>::Pending
@@ -225,6 +225,7 @@ impl Places {
         if descriptors.excess() == 0 {
             return;
         }
+        self.budget.report_shortage(rt::now());
         let until = rt::now() + PATIENCE;
         while descriptors.excess() > 0 && rt::now() < until {
             if descriptors.excess() > self.budget.leaving() {

@@ -15,17 +15,17 @@ const STREAM_LEN: usize = 5 << 10;
 const LEAST_BUFFERS: usize = 4 << 20;
 /// Memory that is assumed where the system does not say.
 pub(super) const ASSUMED: u64 = 256 << 20;
-/// More descriptors than this are of no use, whatever the system allows.
+/// More descriptors than this are of no use, even if the system allows them.
 const MOST_DESCRIPTORS: u64 = 1 << 26;
 
-/// What the process has.
+/// The resources of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resources {
     /// The soft limit of open descriptors.
     pub(crate) descriptors: u64,
     /// Bytes of memory.
     pub(crate) memory: u64,
-    /// Where that number is from.
+    /// The source of that number.
     pub(crate) memory_from: MemorySource,
     /// Event loops.
     pub(crate) cores: usize,
@@ -48,7 +48,7 @@ pub struct Shares {
     pub unauthenticated_per_source: usize,
     /// Bytes of memory that the process may use.
     pub memory: usize,
-    /// Where that number is from.
+    /// The source of that number.
     pub memory_from: MemorySource,
     /// Bytes for blocks under way in relays.
     pub blocks: usize,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// Limits from this size on are none: version 1 writes the largest multiple of a page below 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Where a memory limit comes from.
+/// The source of a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemorySource {
@@ -92,14 +92,14 @@ fn limit(text: &str) -> Option<u64> {
 /// A mount of control groups.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Where it is mounted.
+    /// The folder at which it is mounted.
     at: PathBuf,
     /// The group that it shows as its root.
     shows: PathBuf,
 }
 
 impl Mount {
-    /// Where nearly everybody has it.
+    /// The mount at the folder that nearly everybody uses.
     fn usual(source: MemorySource) -> Self {
         let at = if source == MemorySource::CgroupV1 { "/sys/fs/cgroup/memory" } else { "/sys/fs/cgroup" };
         Self { at: at.into(), shows: "/".into() }

@@ -165,7 +165,7 @@ fn readers_that_stand_still_give_their_memory_back() {
     drop(held);
 }
 
-/// The accounts are right whatever comes and goes.
+/// The accounts are right after connections and flows have come and gone in any order.
 #[test]
 fn random_comings_and_goings_leave_nothing_behind() {
     let budget = Budget::of(shares(40, 30, 50), 2);

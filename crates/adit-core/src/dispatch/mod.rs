@@ -45,7 +45,7 @@ pub(crate) struct CoreContext {
     pub(crate) pool: Pool,
     /// The table of connections.
     pub(crate) conns: Rc<Conns>,
-    /// What connections draw on.
+    /// The descriptors and memory that connections draw on.
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
@@ -91,9 +91,9 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    /// Where this machine may dial it.
+    /// The addresses at which this machine may dial it.
     reach: Reach,
-    /// How a rule refuses it, if one does.
+    /// The manner in which a rule refuses it, if one does.
     refusal: Option<Manner>,
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,

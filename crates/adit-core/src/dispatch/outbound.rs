@@ -22,7 +22,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) target: &'a Target,
     /// The only addresses that may be dialled, where the target's address is looked up on this machine.
     pub(crate) addresses: Option<&'a [IpAddr]>,
-    /// What may be dialled where this machine dials the target itself.
+    /// The addresses that may be dialled where this machine dials the target itself.
     pub(crate) reach: Reach,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Live {
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
     router: RefCell<Arc<Router>>,
-    /// Where requests may lead that no rule decides.
+    /// The reach of requests that no rule decides.
     reach: Cell<Reach>,
     /// Requests for private targets.
     refused: Notice,
@@ -112,12 +112,12 @@ impl Live {
         }
     }
 
-    /// Where requests may lead that no rule decides.
+    /// The reach of requests that no rule decides.
     pub(super) fn reach(&self) -> Reach {
         self.reach.get()
     }
 
-    /// Where a request may lead: a rule that matches is the operator's own word.
+    /// The reach of a request: a rule that matches is the operator's own word.
     pub(super) fn reach_of(&self, decision: &route::Decision<'_>) -> Reach {
         if decision.rule.is_some() { Reach::Anywhere } else { self.reach() }
     }

@@ -367,7 +367,7 @@ impl Site {
     }
 }
 
-/// Where the clients of an inbound may be led.
+/// The reach of the clients of an inbound.
 fn reach_of(inbound: &model::Inbound) -> Reach {
     if inbound.leads_anywhere() { Reach::Anywhere } else { Reach::Public }
 }

@@ -42,7 +42,7 @@ struct Server {
     target: Target,
 }
 
-/// What a client must have in common with a server.
+/// The properties that a client must share with a server.
 #[derive(Debug)]
 struct When {
     /// For the client's first bytes.

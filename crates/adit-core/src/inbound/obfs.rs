@@ -30,7 +30,7 @@ use crate::rng::OsRng;
 /// Bytes of a client that are buffered until its obfs is known: a TLS record of 16 KiB, and room behind it.
 const LONGEST: usize = 32 * 1024;
 
-/// What the server side of an obfs shares over all cores.
+/// The state that the server side of an obfs shares over all cores.
 #[derive(Debug)]
 pub(super) struct ObfsServerShared {
     target: Target,

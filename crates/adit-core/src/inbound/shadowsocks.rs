@@ -70,7 +70,7 @@ fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)>
     Some((Relay::new(keys, derived.shared_users()), key.hops().into()))
 }
 
-/// Which salts are remembered, as the generation of the method needs it.
+/// The salts that are remembered, as the generation of the method needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemoryOf {
     /// None are told apart: there are none, or it was not asked for.

@@ -60,7 +60,7 @@ impl Tunnel {
     }
 }
 
-/// What the application sends first; `None` if it ends without a byte.
+/// The first bytes from the application; `None` if it ends without a byte.
 async fn first_bytes(near: &Endpoint) -> Option<Early> {
     rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
     let mut bytes = vec![0; FIRST_LEN];

@@ -148,7 +148,7 @@ pub(super) async fn leave_alone(
     if !ticket.is_evicted() && !matches!(refusal, Refusal::GoneAtTick) {
         rt::sleep_until(next_tick(until, rt::now())).await;
     }
-    // The end is a FIN, whatever has come that nobody has read.
+    // The end is a FIN, even if bytes have come that nobody has read.
     drop(stream.shutdown_write());
     discard_received(stream, &inbound.core.pool, RECEIVED_LEN).await;
 }

@@ -23,7 +23,7 @@ use crate::rng::OsRng;
 /// Bytes of a stream that `http_simple` puts into its path at least, where the address is not known.
 const HEAD_LEN: usize = 30;
 
-/// What the client side of an obfs shares over all cores.
+/// The state that the client side of an obfs shares over all cores.
 #[derive(Debug)]
 pub(super) struct ObfsShared {
     servers: Box<[(Target, Shape)]>,

@@ -45,9 +45,9 @@ pub(crate) struct SsrShared {
     carries_datagrams: bool,
     /// Time for the obfs' handshake.
     timeout: Duration,
-    /// Where the plugin listens that takes the server's place, and for what.
+    /// The port of the plugin that takes the server's place, and the transports that it carries.
     plugin: Option<(PluginPort, Transports)>,
-    /// To a plugin on this machine, whatever the way out from it.
+    /// To a plugin on this machine, without the settings of the way out from it.
     loopback: Dial,
     rejected: Notice,
 }
@@ -106,14 +106,14 @@ fn start_plugin(
 }
 
 impl SsrShared {
-    /// Where the plugin listens for streams at this moment, if there is one.
+    /// The address at which the plugin listens for streams at this moment, if there is one.
     fn plugin(&self) -> Option<Target> {
         let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
         let addr = port.addr();
         Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
     }
 
-    /// Where the plugin takes datagrams, if there is one that does.
+    /// The port at which the plugin takes datagrams, if there is one that does.
     fn datagram_plugin(&self) -> Option<&PluginPort> {
         self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }

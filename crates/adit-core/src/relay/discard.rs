@@ -47,7 +47,7 @@ pub(crate) async fn discard_exchange(end: &mut Endpoint, pool: &Pool, max: usize
     came.unwrap_or(false)
 }
 
-/// Reads on until the peer has ended or failed, whatever it sends. For each read beyond the first `free` bytes `delay`
+/// Reads on, through any bytes, until the peer has ended or failed. For each read beyond the first `free` bytes `delay`
 /// says how long to wait before the next one.
 pub(crate) async fn discard_all(
     stream: &Stream,

@@ -93,7 +93,7 @@ pub(crate) struct Early {
 pub(crate) struct Policy {
     /// When the near side's end is passed on.
     pub(crate) half_close: HalfClose,
-    /// What carries the far side's stream drops the answer at the near side's end, unless it is known to do better.
+    /// The carrier of the far side's stream drops the answer at the near side's end, unless it is known to do better.
     pub(crate) carrier_drops: bool,
     /// Whether what has been sent is kept until an answer comes, for a second try on a fresh connection.
     pub(crate) keep_for_replay: bool,
@@ -302,7 +302,7 @@ impl<'a> Relay<'a> {
         let quiet_for = self.entry.quiet_for();
         let is_due = self.up.looked_at.replace(quiet_for) != Some(quiet_for);
         let near_is_gone = is_due && is_gone(&self.near.stream);
-        // What the far side can do may have become known meanwhile.
+        // The abilities of the far side may have become known meanwhile.
         let is_safe = far_has_ended || !self.drops_answers();
         if is_safe || near_is_gone || quiet_for >= self.entry.patience(self.down.bytes > 0) {
             self.entry.set_wants_tick(false);

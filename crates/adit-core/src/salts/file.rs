@@ -34,14 +34,14 @@ const MAGIC: &[u8; 16] = b"adit salts 1\0\0\0\0";
 /// Context of the checksum of the head.
 const SUM: &str = "adit 2026-11 replay file checksum";
 const HEAD_LEN: usize = 64;
-/// Where the first ring begins, in bytes: records then never cross a sector.
+/// Offset of the first ring, in bytes: records then never cross a sector.
 const FRONT: u64 = 4096;
 /// Records of one ring.
 pub(super) const RING: u64 = 1 << 20;
 const RECORD_LEN: usize = 16;
 const RING_LEN: u64 = RING * RECORD_LEN as u64;
 
-/// Which ring.
+/// One of the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Salts that are good for ever.
@@ -87,7 +87,7 @@ pub(super) struct SaltFile {
     is_dirty: AtomicBool,
 }
 
-/// What opening has found.
+/// The result of opening a replay file.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: SaltFile,
@@ -96,7 +96,7 @@ pub(super) struct Opened {
     pub(super) lasting: Vec<u64>,
     /// Fingerprints of recent salts that may still be replayed.
     pub(super) recent: Vec<u64>,
-    /// What a person should know.
+    /// A fault that a person should know of.
     pub(super) warning: Option<String>,
 }
 
@@ -180,7 +180,7 @@ impl SaltFile {
     /// the next [`SaltFile::sync`].
     ///
     /// # Errors
-    /// What the system reports.
+    /// The error that the system reports.
     pub(super) fn append(&self, kind: Kind, print: u64, unix_s: u64) -> io::Result<()> {
         let written = match kind {
             Kind::Lasting => &self.lasting,
@@ -197,7 +197,7 @@ impl SaltFile {
     /// Has everything that was written before survive a loss of power.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The error that the system reports.
     pub(super) fn sync(&self) -> io::Result<()> {
         if self.is_dirty.swap(false, Ordering::AcqRel) { self.file.sync_data() } else { Ok(()) }
     }
@@ -263,7 +263,7 @@ impl Record {
     }
 }
 
-/// What a ring holds.
+/// The content of a ring.
 struct Ring {
     /// Oldest first.
     records: Vec<Record>,
@@ -412,7 +412,7 @@ mod tests {
         file.set_len(1 << 40).unwrap();
         assert_eq!(open(&path).lasting, [5]);
         drop(file);
-        // What is no file at all.
+        // A path that is no file at all.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(matches!(SaltFile::open(&path, KEY, 0), Err(FileError::System(_))));

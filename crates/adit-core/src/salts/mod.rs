@@ -38,10 +38,10 @@ pub(crate) use self::file::salts_path;
 const LASTING: usize = 1_000_000;
 /// Salts of one minute that are remembered; beyond it connections are refused.
 const RECENT: usize = 1_000_000;
-/// How long a recent salt is remembered at least, in seconds: a request is valid from 30 s before the time that it
+/// Least time for which a recent salt is remembered, in seconds: a request is valid from 30 s before the time that it
 /// carries to 30 s after (SIP022, "Replay Protection").
 const LIFE_S: u64 = 60;
-/// How often the file is synced.
+/// Time between two syncs of the file.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The key of the fingerprints.
@@ -66,7 +66,7 @@ impl SaltFilter {
     }
 }
 
-/// What the servers of a process have seen.
+/// The salts that the servers of a process have seen.
 pub(crate) struct Salts {
     key: Key,
     lasting: Prints,

@@ -48,7 +48,7 @@ impl Prints {
         true
     }
 
-    /// How many are remembered.
+    /// The number of fingerprints that are remembered.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap().order.len()).sum()

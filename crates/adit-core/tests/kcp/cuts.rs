@@ -16,7 +16,7 @@ use crate::support::{
     service, tunnel,
 };
 
-/// What a client has sent first.
+/// The first bytes that a client has sent.
 type First = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// A path to a server that keeps what the client sends first, and can be cut.

@@ -20,7 +20,7 @@ const KEY: &str = "a key for the lab";
 /// Longest wait for a program to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the server holds.
+/// The memory and descriptors that the server holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     pub(super) rss_kib: u64,

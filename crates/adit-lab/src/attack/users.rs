@@ -19,7 +19,7 @@ const ONE: u8 = 1;
 /// Asks it to send for ever.
 pub(super) const FOR_EVER: u8 = 2;
 
-/// Where requests lead.
+/// The target to which requests lead.
 pub(super) struct Target {
     pub(super) address: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! Who understands whom: `adit bench run ssr-matrix`, adit against other programs, each in both roles.
+//! Pairs that understand each other: `adit bench run ssr-matrix`, adit against other programs, each in both roles.
 //!
 //! Each protocol goes through each obfs once with one method, and each method once with `origin` and `plain`. A pair
 //! carries verified streams of up to 100 KB, and a datagram there and back. A combination that a program does not know is
@@ -76,7 +76,7 @@ const METHODS: [&str; 31] = [
 const PATIENCE: Duration = Duration::from_secs(1);
 const TRIES: usize = 3;
 
-/// How one pair got on with one combination.
+/// The result of one pair with one combination.
 #[derive(Debug, Serialize)]
 struct Outcome {
     pair: String,

@@ -46,12 +46,12 @@ pub(crate) const PAIRS: [&str; 8] = [
     "ssr-native@adit-ssr",
 ];
 
-/// How much of everything.
+/// The programs and the extent of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The programs; each takes `METHOD/PROTOCOL/OBFS` as its method.
     pub(crate) subjects: Vec<Subject>,
-    /// How often everything is repeated.
+    /// Number of times that everything is repeated.
     pub(crate) rounds: usize,
     /// Seconds and settings of a download.
     pub(crate) sizes: Sizes,

@@ -13,7 +13,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::random::Stream;
 
-/// What a protocol does to every byte.
+/// The work that a protocol does on every byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Primitive {
     /// HMAC-MD5 over messages of 8100 bytes.

@@ -43,7 +43,7 @@ struct Figure {
     percent: Option<f64>,
     /// The bare primitive at both ends, in nanoseconds per KB.
     primitive_ns_per_kb: Option<f64>,
-    /// What the row costs above the same method with `origin` and `plain`, in times the primitive at both ends; the
+    /// The cost of the row above the same method with `origin` and `plain`, in times the primitive at both ends; the
     /// ratio taken within each round.
     above_by_primitive: Option<f64>,
 }

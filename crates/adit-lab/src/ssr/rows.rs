@@ -15,7 +15,7 @@ pub(super) struct Row {
     pub(super) published: u32,
     /// Percent of `aes-256-ctr` as published.
     pub(super) percent: u32,
-    /// What the protocol does to every byte besides the cipher.
+    /// The work that the protocol does on every byte besides the cipher.
     pub(super) primitive: Option<Primitive>,
 }
 

@@ -13,18 +13,18 @@ const READ_LEN: usize = 256 * 1024;
 pub const CHUNK_LEN: usize = READ_LEN + 40 * 1024;
 /// Bytes that one read brings while chunks are scarce.
 const SCARCE_READ_LEN: usize = 32 * 1024;
-/// What one read brings while rests hold most of the memory that they may. Frames and their padding still fit.
+/// Bytes that one read brings while rests hold most of the memory that they may. Frames and their padding still fit.
 const TIGHT_READ_LEN: usize = 8 * 1024;
 /// Small vectors that a pool keeps: as many connections as are likely to be busy on one core at a time.
 const KEPT_SMALL: usize = 128;
 /// Small vectors above this capacity are not kept.
 const SMALL_LEN: usize = 128 * 1024;
-/// Chunks that may be out at the same time on one core, at most: 74 MiB. And at least, whatever the memory.
+/// Chunks that may be out at the same time on one core, at most: 74 MiB. And at least, even with little memory.
 const CEILING: usize = 256;
 const FLOOR: usize = 4;
 
-/// The memory of bytes that wait for slow readers, for all cores: rests of blocked writes, parts of cut frames. Whoever
-/// keeps such bytes counts them here.
+/// The memory of bytes that wait for slow readers, for all cores: rests of blocked writes, parts of cut frames.
+/// A holder of such bytes counts them here.
 #[derive(Debug)]
 pub struct Buffers {
     most: usize,

@@ -362,7 +362,7 @@ fn others_see_no_signals() {
         ends[1 - silent].poll_transmit(&mut wire, usize::MAX);
         assert_eq!(wire, frame(Command::Fin, id.get(), b"", Version::V1));
     }
-    // What an end without a greeting says is no signal either.
+    // A frame from an end without a greeting is no signal either.
     let mut ends = signalling(Version::V1);
     let id = ends[0].open().unwrap();
     let mut wire = Vec::new();

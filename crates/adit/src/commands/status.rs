@@ -115,7 +115,7 @@ fn render(status: &Status) -> String {
     out
 }
 
-/// What the process has and how much of it is in use.
+/// The resources of the process, and how much of them is in use.
 fn budget(status: &Status) -> String {
     let Some(budget) = &status.budget else { return String::new() };
     let shares = &budget.shares;

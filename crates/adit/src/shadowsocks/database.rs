@@ -61,7 +61,7 @@ type Bytes = (u64, u64);
 
 struct Follower {
     database: Database,
-    /// What runs.
+    /// The configuration that runs.
     config: Config,
     applier: Applier,
     observer: Observer,
@@ -126,7 +126,7 @@ impl Follower {
         Ok(new)
     }
 
-    /// What every account has counted, by name.
+    /// The bytes that every account has counted, by name.
     fn counted(&self) -> HashMap<Box<str>, Bytes> {
         let users = self.observer.status().inbounds.into_iter().flat_map(|inbound| inbound.users);
         users.map(|user| (user.name.into(), (user.up_bytes, user.down_bytes))).collect()

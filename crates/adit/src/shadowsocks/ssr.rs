@@ -67,7 +67,7 @@ fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
     flags.config.clone().or_else(by_default)
 }
 
-/// What the command line and its file ask for.
+/// The setup that the command line and its file ask for.
 fn named(program: Program, flags: &Flags) -> Result<Setup, Diagnostics> {
     let is_plain = flags.config.is_none() && program == Program::Server;
     if is_plain && let Some(path) = database_here() {

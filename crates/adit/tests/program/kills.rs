@@ -159,10 +159,10 @@ fn a_download_that_is_cut_is_reset() {
     }
 }
 
-/// How a stream ended for its reader.
+/// The end of a stream, as its reader saw it.
 type End = Result<(), ErrorKind>;
 
-/// What targets have seen: the connection's first byte, which names the pair, and its end.
+/// A target, and the events that it has seen: the connection's first byte, which names the pair, and its end.
 fn sink() -> (SocketAddr, Receiver<(u8, End)>) {
     let (sender, ends) = channel();
     let sender = Mutex::new(sender);

@@ -296,7 +296,7 @@ fn obfs_of_shadowsocksr_under_a_shadowsocks_client() {
     ] {
         let text = format!(
             "[[inbound]]\nprotocol = \"ssr\"\nlisten = \"127.0.0.1:0\"\nmethod = \"{method}\"\npassword = \"p\"\n\
-             ssr-obfs = \"{obfs}\"\n"
+             ssr-obfs = \"{obfs}\"\nallow-private = true\n"
         );
         let file = dir.file("adit.toml", &text);
         let server = Running::start(dir.adit(&["run", "-c", file.to_str().unwrap()]));
@@ -380,7 +380,7 @@ fn a_plugin_ends_with_its_parent() {
     let deadline = Instant::now() + PATIENCE;
     let is_alive = || {
         let stat = std::fs::read_to_string(Path::new("/proc").join(&pid).join("stat")).unwrap_or_default();
-        // What nobody waits for stays as a zombie.
+        // A process that nobody waits for stays as a zombie.
         !stat.is_empty() && !stat.contains(") Z ")
     };
     while is_alive() {

@@ -70,7 +70,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What goes through a port of SOCKS and comes back; false if the server does not serve.
+/// True if `len` bytes go through a port of SOCKS and come back; false if the server does not serve.
 fn is_served(local: SocketAddr, target: SocketAddr, len: usize) -> bool {
     use std::io::{Read as _, Write as _};
 
@@ -228,7 +228,7 @@ fn the_python_servers_file_with_ports() {
     assert!(!log.contains("hunter"), "{log}");
 }
 
-/// Where an inbound listens; plugins write lines of their own between those of the program.
+/// The address at which an inbound listens; plugins write lines of their own between those of the program.
 fn address_of(running: &Running, inbound: &str) -> SocketAddr {
     let line = running.line(inbound);
     let rest = line.split_once("address=").unwrap_or_else(|| panic!("{line}")).1;

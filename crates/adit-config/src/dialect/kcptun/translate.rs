@@ -354,7 +354,7 @@ impl Translator {
     }
 }
 
-/// Fuzz target. First byte: the program; the rest: its file. What it makes of that has one way in and one way out.
+/// Fuzz target. First byte: the program; the rest: its file. Its configuration has one way in and one way out.
 #[doc(hidden)]
 pub fn fuzz_kcptun(data: &[u8]) {
     let Some((&choice, text)) = data.split_first() else { return };

@@ -1,4 +1,4 @@
-//! Where a plugin listens and connects to.
+//! The addresses at which a plugin listens, and those to which it connects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::Program;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, MAX_LISTEN, excerpt};
 
-/// What stands for the environment in messages.
+/// Name of the environment in messages.
 const FILE: &str = "environment";
 
 /// The variables of SIP003.
@@ -64,7 +64,7 @@ impl Environment {
     }
 }
 
-/// Where a program listens, and the targets that it connects to, at least one each.
+/// The addresses at which a program listens, and the targets that it connects to, at least one each.
 pub(super) struct Ends {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) targets: Vec<Target>,

@@ -50,7 +50,7 @@ const SPECS: &[Spec] = &[
     value("n", SIMPLE, "has no effect: the limit of open files is raised as far as it goes"),
 ];
 
-/// What a command line has given.
+/// The flags that a command line has given.
 #[derive(Clone, Default)]
 pub struct Flags(Vec<(&'static str, Zeroizing<String>)>);
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Flags {
     }
 }
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To run.
@@ -77,7 +77,7 @@ impl Flags {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
-    /// What `-c` gives: options, or the path of a file.
+    /// The value of `-c`: options, or the path of a file.
     pub fn options(&self) -> &str {
         self.get("c").unwrap_or_default()
     }

@@ -26,7 +26,7 @@ pub use self::translate::{load_flags, load_plugin};
 /// The status that the programs exit with when they cannot start.
 pub const EXIT_FAILURE: u8 = 1;
 
-/// Which of the programs.
+/// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// The client of the SSR libev fork, as a plugin alone.

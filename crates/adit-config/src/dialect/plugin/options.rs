@@ -12,7 +12,7 @@ use crate::source::Source;
 
 /// The options that were given, in their order.
 pub(super) struct Options {
-    /// What they come from, for messages.
+    /// Name of their source, for messages.
     pub(super) file: Arc<str>,
     entries: Vec<Entry>,
 }
@@ -67,7 +67,7 @@ impl Options {
         Ok(Self { entries: entries.collect(), file: source.file.clone() })
     }
 
-    /// The last value of a key, whatever the case of its letters.
+    /// The last value of a key, in any case of its letters.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.find(key)?.value.as_ref().map(|value| value.as_str())
     }

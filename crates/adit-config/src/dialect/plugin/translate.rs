@@ -25,7 +25,7 @@ const MAX_TEXT: usize = 4096;
 /// Longest time with one ticket: a year.
 const MAX_TICKET_S: u64 = 366 * 24 * 3600;
 
-/// What a program runs that a Shadowsocks program has started. `file` is that of [`Program::file`].
+/// The configuration of a program that a Shadowsocks program has started. `file` is that of [`Program::file`].
 ///
 /// # Errors
 /// Everything that is wrong.
@@ -45,7 +45,7 @@ pub fn load_plugin(
     Ok(loaded)
 }
 
-/// What a program runs by itself. `file` is that of [`Program::file`].
+/// The configuration of a program that was started by itself. `file` is that of [`Program::file`].
 ///
 /// # Errors
 /// Everything that is wrong.

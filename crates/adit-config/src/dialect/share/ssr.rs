@@ -13,7 +13,7 @@ use crate::model::{Inbound, InboundProtocol, ObfsClient, OutboundProtocol, SsrCl
 /// A ShadowsocksR server as one of its clients sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowsocksR {
-    /// What the user reads in a list of servers.
+    /// The name that the user reads in a list of servers.
     pub name: Box<str>,
     /// The client that fits.
     pub client: SsrClient,

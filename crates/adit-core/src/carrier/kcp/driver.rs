@@ -28,7 +28,7 @@ const PER_CALL: usize = 128;
 const MAX_SESSIONS: usize = 4096;
 /// One session in so many is left to newcomers, whose peers have not acknowledged anything.
 const NEWCOMERS: usize = 4;
-/// How often it is looked for a session at rest, at most: each look goes through all.
+/// Least time between two looks for a session at rest: each look goes through all.
 const LOOK: Duration = Duration::from_millis(100);
 /// Pause between two reports for people.
 const REPORT: Duration = Duration::from_secs(1);

@@ -401,7 +401,7 @@ impl Session {
         !self.arq.is_flushed() && now >= self.gone_at()
     }
 
-    /// When the peer is given up, unless it is heard before. What was sent last has had its time by then: with signs of
+    /// When the peer is given up, unless it is heard before. Data sent last has had its time by then: with signs of
     /// life every now and then, it was sent while the timeout ran.
     fn gone_at(&self) -> Instant {
         let Kcp { timeout, keep_alive, .. } = self.shared.config;
@@ -762,7 +762,7 @@ pub(super) fn conversation(payload: &[u8]) -> Option<(u32, u32)> {
 }
 
 /// Fuzz target. First byte: the settings; the rest: pieces of a length byte and that many bytes each, that are datagrams,
-/// or bytes of the stream inside of them. Whatever they are, what a session holds stays bounded, and a failed one stays
+/// or bytes of the stream inside of them. For any bytes, what a session holds stays bounded, and a failed one stays
 /// failed.
 #[doc(hidden)]
 pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {

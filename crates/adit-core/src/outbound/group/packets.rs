@@ -18,7 +18,7 @@ pub(crate) struct GroupPackets {
     group: Rc<Group>,
     /// For targets whose addresses are judged before a member is chosen.
     names: Scope,
-    /// Where members that dial targets themselves may lead.
+    /// The reach of members that dial targets themselves.
     reach: Reach,
 }
 

@@ -35,7 +35,7 @@ impl SsrPackets {
     ) -> Self {
         let names = dns.scope(&outbound.dial);
         let egress = match shared.datagram_plugin() {
-            // The plugin is on this machine, whatever the way to the server.
+            // The plugin is on this machine, so the way out to the server does not matter.
             Some(_) => Egress::default(),
             None => outbound.dial.egress.clone(),
         };

@@ -48,7 +48,7 @@ const RESTING: usize = 2;
 const UNANSWERED: usize = 3;
 const ONCE: usize = 4;
 const STILL: usize = 5;
-/// What makes room first.
+/// The classes of flows that make room first.
 const UNPROVEN: &[usize] = &[STILL, UNANSWERED, BRIEF, ONCE];
 
 /// No descriptor is left to the process, or to the system (`EMFILE`, `ENFILE`).
@@ -80,7 +80,7 @@ pub(crate) struct Listener {
     pub(crate) routes: Rc<dyn Routes>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,
-    /// What its flows draw on.
+    /// The descriptors that its flows draw on.
     pub(crate) places: Rc<Places>,
 }
 
@@ -168,7 +168,7 @@ struct Flow {
     _slot: FlowSlot,
 }
 
-/// How far a flow has come.
+/// The progress of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Nothing has come back.

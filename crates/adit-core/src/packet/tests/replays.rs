@@ -4,7 +4,7 @@ use super::*;
 const METHOD: &str = "aes-128-gcm";
 const FLOWS: usize = 64;
 
-/// What the target gets next, and from where.
+/// The next new datagram at the target, and its source.
 fn take(target: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut bytes = [0; 100];
     loop {

@@ -227,216 +227,25 @@ macro_rules! step {
 /// MD5's compression of one block in each lane.
 #[target_feature(enable = "avx2")]
 #[inline]
+#[rustfmt::skip]
 fn compress(before: Vectors<4>, w: &Vectors<16>) -> Vectors<4> {
     let [mut a, mut b, mut c, mut d] = before;
-    four_steps!(
-        w,
-        first,
-        [7, 12, 17, 22],
-        [0, 0xd76a_a478],
-        [1, 0xe8c7_b756],
-        [2, 0x2420_70db],
-        [3, 0xc1bd_ceee],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        first,
-        [7, 12, 17, 22],
-        [4, 0xf57c_0faf],
-        [5, 0x4787_c62a],
-        [6, 0xa830_4613],
-        [7, 0xfd46_9501],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        first,
-        [7, 12, 17, 22],
-        [8, 0x6980_98d8],
-        [9, 0x8b44_f7af],
-        [10, 0xffff_5bb1],
-        [11, 0x895c_d7be],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        first,
-        [7, 12, 17, 22],
-        [12, 0x6b90_1122],
-        [13, 0xfd98_7193],
-        [14, 0xa679_438e],
-        [15, 0x49b4_0821],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        second,
-        [5, 9, 14, 20],
-        [1, 0xf61e_2562],
-        [6, 0xc040_b340],
-        [11, 0x265e_5a51],
-        [0, 0xe9b6_c7aa],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        second,
-        [5, 9, 14, 20],
-        [5, 0xd62f_105d],
-        [10, 0x0244_1453],
-        [15, 0xd8a1_e681],
-        [4, 0xe7d3_fbc8],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        second,
-        [5, 9, 14, 20],
-        [9, 0x21e1_cde6],
-        [14, 0xc337_07d6],
-        [3, 0xf4d5_0d87],
-        [8, 0x455a_14ed],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        second,
-        [5, 9, 14, 20],
-        [13, 0xa9e3_e905],
-        [2, 0xfcef_a3f8],
-        [7, 0x676f_02d9],
-        [12, 0x8d2a_4c8a],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        third,
-        [4, 11, 16, 23],
-        [5, 0xfffa_3942],
-        [8, 0x8771_f681],
-        [11, 0x6d9d_6122],
-        [14, 0xfde5_380c],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        third,
-        [4, 11, 16, 23],
-        [1, 0xa4be_ea44],
-        [4, 0x4bde_cfa9],
-        [7, 0xf6bb_4b60],
-        [10, 0xbebf_bc70],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        third,
-        [4, 11, 16, 23],
-        [13, 0x289b_7ec6],
-        [0, 0xeaa1_27fa],
-        [3, 0xd4ef_3085],
-        [6, 0x0488_1d05],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        third,
-        [4, 11, 16, 23],
-        [9, 0xd9d4_d039],
-        [12, 0xe6db_99e5],
-        [15, 0x1fa2_7cf8],
-        [2, 0xc4ac_5665],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        fourth,
-        [6, 10, 15, 21],
-        [0, 0xf429_2244],
-        [7, 0x432a_ff97],
-        [14, 0xab94_23a7],
-        [5, 0xfc93_a039],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        fourth,
-        [6, 10, 15, 21],
-        [12, 0x655b_59c3],
-        [3, 0x8f0c_cc92],
-        [10, 0xffef_f47d],
-        [1, 0x8584_5dd1],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        fourth,
-        [6, 10, 15, 21],
-        [8, 0x6fa8_7e4f],
-        [15, 0xfe2c_e6e0],
-        [6, 0xa301_4314],
-        [13, 0x4e08_11a1],
-        a,
-        b,
-        c,
-        d
-    );
-    four_steps!(
-        w,
-        fourth,
-        [6, 10, 15, 21],
-        [4, 0xf753_7e82],
-        [11, 0xbd3a_f235],
-        [2, 0x2ad7_d2bb],
-        [9, 0xeb86_d391],
-        a,
-        b,
-        c,
-        d
-    );
+    four_steps!(w, first, [7, 12, 17, 22], [0, 0xd76a_a478], [1, 0xe8c7_b756], [2, 0x2420_70db], [3, 0xc1bd_ceee], a, b, c, d);
+    four_steps!(w, first, [7, 12, 17, 22], [4, 0xf57c_0faf], [5, 0x4787_c62a], [6, 0xa830_4613], [7, 0xfd46_9501], a, b, c, d);
+    four_steps!(w, first, [7, 12, 17, 22], [8, 0x6980_98d8], [9, 0x8b44_f7af], [10, 0xffff_5bb1], [11, 0x895c_d7be], a, b, c, d);
+    four_steps!(w, first, [7, 12, 17, 22], [12, 0x6b90_1122], [13, 0xfd98_7193], [14, 0xa679_438e], [15, 0x49b4_0821], a, b, c, d);
+    four_steps!(w, second, [5, 9, 14, 20], [1, 0xf61e_2562], [6, 0xc040_b340], [11, 0x265e_5a51], [0, 0xe9b6_c7aa], a, b, c, d);
+    four_steps!(w, second, [5, 9, 14, 20], [5, 0xd62f_105d], [10, 0x0244_1453], [15, 0xd8a1_e681], [4, 0xe7d3_fbc8], a, b, c, d);
+    four_steps!(w, second, [5, 9, 14, 20], [9, 0x21e1_cde6], [14, 0xc337_07d6], [3, 0xf4d5_0d87], [8, 0x455a_14ed], a, b, c, d);
+    four_steps!(w, second, [5, 9, 14, 20], [13, 0xa9e3_e905], [2, 0xfcef_a3f8], [7, 0x676f_02d9], [12, 0x8d2a_4c8a], a, b, c, d);
+    four_steps!(w, third, [4, 11, 16, 23], [5, 0xfffa_3942], [8, 0x8771_f681], [11, 0x6d9d_6122], [14, 0xfde5_380c], a, b, c, d);
+    four_steps!(w, third, [4, 11, 16, 23], [1, 0xa4be_ea44], [4, 0x4bde_cfa9], [7, 0xf6bb_4b60], [10, 0xbebf_bc70], a, b, c, d);
+    four_steps!(w, third, [4, 11, 16, 23], [13, 0x289b_7ec6], [0, 0xeaa1_27fa], [3, 0xd4ef_3085], [6, 0x0488_1d05], a, b, c, d);
+    four_steps!(w, third, [4, 11, 16, 23], [9, 0xd9d4_d039], [12, 0xe6db_99e5], [15, 0x1fa2_7cf8], [2, 0xc4ac_5665], a, b, c, d);
+    four_steps!(w, fourth, [6, 10, 15, 21], [0, 0xf429_2244], [7, 0x432a_ff97], [14, 0xab94_23a7], [5, 0xfc93_a039], a, b, c, d);
+    four_steps!(w, fourth, [6, 10, 15, 21], [12, 0x655b_59c3], [3, 0x8f0c_cc92], [10, 0xffef_f47d], [1, 0x8584_5dd1], a, b, c, d);
+    four_steps!(w, fourth, [6, 10, 15, 21], [8, 0x6fa8_7e4f], [15, 0xfe2c_e6e0], [6, 0xa301_4314], [13, 0x4e08_11a1], a, b, c, d);
+    four_steps!(w, fourth, [6, 10, 15, 21], [4, 0xf753_7e82], [11, 0xbd3a_f235], [2, 0x2ad7_d2bb], [9, 0xeb86_d391], a, b, c, d);
     let after = [a, b, c, d];
     array::from_fn(|n| _mm256_add_epi32(before[n], after[n]))
 }

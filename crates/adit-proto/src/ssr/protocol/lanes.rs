@@ -68,7 +68,7 @@ impl Lanes {
         }
     }
 
-    /// How many of `packets`, from the first on, have the codes that they must have.
+    /// The number of `packets`, from the first on, that have the codes that they must have.
     fn count_right(&self, bytes: &[u8], packets: &[Range<usize>]) -> usize {
         let checks = self.tags_of(packets, |packet| &bytes[packet.start..packet.start + LEN_LEN]);
         let tags = self.tags_of(packets, |packet| &bytes[packet.start..packet.end - TAG_LEN]);

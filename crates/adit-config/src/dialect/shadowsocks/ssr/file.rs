@@ -18,7 +18,7 @@ const MAX_PORTS: usize = 4096;
 /// Most fallback servers.
 const MAX_REDIRECTS: usize = 256;
 
-/// What flags and files can say.
+/// The settings of flags and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Server,
@@ -155,7 +155,7 @@ const NOT_YET: &[&str] = &["manager_address", "log-file", "pid-file", "udp_over_
 /// Settings of one file, server or port.
 pub(super) type Section = Vec<(Key, Given)>;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     pub(super) values: Section,

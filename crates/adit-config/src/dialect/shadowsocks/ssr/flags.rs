@@ -12,7 +12,7 @@ use crate::dialect::shadowsocks::getopt::{self, Item, Opt, switch, value};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::value::excerpt;
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To run.
@@ -23,7 +23,7 @@ pub enum Invocation {
     Version,
 }
 
-/// What is asked of the process in the background (`-d`).
+/// The action that is asked of the process in the background (`-d`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Daemon {
     /// To start it.
@@ -51,7 +51,7 @@ pub struct Flags {
     pub(super) pid_file: Option<PathBuf>,
     pub(super) is_background: bool,
     pub(super) interface: Option<Given>,
-    /// What the file may say too; the last one counts.
+    /// Settings that the file may give too; the last one counts.
     pub(super) values: Vec<(Key, Given)>,
 }
 
@@ -59,7 +59,7 @@ pub struct Flags {
 pub(super) const PID_FILE: &str = "/var/run/shadowsocksr.pid";
 
 impl Flags {
-    /// Where the number of the process in the background is, for `-d stop`.
+    /// The file with the number of the process in the background, for `-d stop`.
     pub fn pid_file(&self) -> PathBuf {
         self.pid_file.clone().unwrap_or_else(|| PID_FILE.into())
     }

@@ -28,7 +28,7 @@ const SCHEME: &str = "ssr://";
 /// A server as a link describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// What a person calls it.
+    /// The name that a person gives it.
     pub name: Option<Box<str>>,
     /// The group of servers that it belongs to.
     pub group: Option<Box<str>>,
@@ -60,9 +60,9 @@ pub enum LinkError {
     /// A part that is no base64 of a text, or no text for its place.
     #[error("{part}: {why}")]
     Part {
-        /// Which part.
+        /// The part at fault.
         part: &'static str,
-        /// What is wrong with it.
+        /// The fault in it.
         why: String,
     },
 }

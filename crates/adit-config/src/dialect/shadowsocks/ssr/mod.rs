@@ -1,8 +1,8 @@
 //! ShadowsocksR: the flags and files of its C client (`ss-local`, `ss-tunnel` of the libev fork) and of its Python server
 //! (`server.py`), and `ssr://` links.
 //!
-//! A flag counts more than the file. Comments and a comma at the end are allowed in every file. What no program of the
-//! family knows gives a warning; keys of the others pass in silence, as one file serves several.
+//! A flag counts more than the file. Comments and a comma at the end are allowed in every file. A key that no program
+//! of the family knows gives a warning; keys of the others pass in silence, as one file serves several.
 //!
 //! | key | flag | default | becomes |
 //! |---|---|---|---|
@@ -40,7 +40,7 @@ use super::setup::Setup;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::Source;
 
-/// What a program exits with after a mistake on the command line, or when something is missing.
+/// Exit status of a program after a mistake on the command line, or when something is missing.
 pub const EXIT_USAGE: u8 = 1;
 
 /// One of the programs.
@@ -128,7 +128,7 @@ pub fn load(
     translate::translate(program, flags, values, database, found)
 }
 
-/// Fuzz target: whatever the bytes, findings lie inside the text, what is accepted can be written as adit's own file and
+/// Fuzz target: for any bytes, findings lie inside the text, what is accepted can be written as adit's own file and
 /// read again, and a database into which traffic is written is a database with that traffic.
 #[doc(hidden)]
 pub fn fuzz_ssr(data: &[u8]) {

@@ -92,7 +92,7 @@ impl Database {
     /// Reads the text of the file. Rows that cannot be used are left out with a warning each.
     ///
     /// # Errors
-    /// What is wrong with the form of the text.
+    /// The faults in the form of the text.
     pub fn read(&self, text: &str) -> Result<(Rows, Diagnostics), Diagnostics> {
         let name = self.file();
         let source = Source::new(&name, text);
@@ -120,8 +120,8 @@ impl Database {
         Ok((rows, softened(&report.found)))
     }
 
-    /// What runs with these rows. `used` says how many bytes the account of a row has counted since the start, all of which
-    /// are in the row.
+    /// The configuration that runs with these rows. `used` says how many bytes the account of a row
+    /// has counted since the start, all of which are in the row.
     pub fn config(&self, rows: &Rows, used: &dyn Fn(&Row) -> u64) -> (Config, Diagnostics) {
         let mut builder = Builder { database: self, found: Diagnostics::new(), users: Vec::new() };
         let mut config = self.config.clone();
@@ -235,7 +235,7 @@ fn row(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Row> {
     })
 }
 
-/// What keeps a row from being served does not keep the others from it.
+/// A fault that keeps a row from being served does not keep the others from it.
 fn softened(found: &Diagnostics) -> Diagnostics {
     let mut soft = Diagnostics::new();
     for finding in found {
@@ -283,7 +283,7 @@ pub struct Traffic {
 /// over.
 ///
 /// # Errors
-/// What is wrong with the form of the text.
+/// The faults in the form of the text.
 pub fn add_traffic(file: &str, text: &str, traffic: &[Traffic]) -> Result<Zeroizing<String>, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len_up_to(MAX_LEN)?;
@@ -330,7 +330,7 @@ fn edit(object: usize, members: &[Member], key: &str, bytes: u64) -> Option<(usi
     Some((at, at + len, before.saturating_add(bytes).to_string()))
 }
 
-/// What fuzzing asks: traffic that is written is there, and nothing else has changed.
+/// The check of the fuzz target: traffic that is written is there, and nothing else has changed.
 pub(super) fn check_written(text: &str) {
     let base = Base::for_checks();
     let database = Database::new(Path::new("mudb.json"), base, Config::default());

@@ -96,7 +96,7 @@ fn short(text: &str) -> Result<&str, Problem> {
     if text.len() > 64 { Err(Problem::new("longer than 64 bytes")) } else { Ok(text) }
 }
 
-/// What all warn of who speak an old cipher.
+/// The warning that every program gives about an old cipher.
 pub(super) fn warn_of_method(method: Method, protocol: Protocol) -> Option<Problem> {
     let better = "aes-256-ctr or chacha20-ietf on both ends";
     if method.repeats_keystream() {

@@ -24,7 +24,7 @@ const FORBIDDEN: &str = "127.0.0.0/8,::1/128";
 /// Most entries of a filter.
 const MAX_ENTRIES: usize = 4096;
 
-/// What all ports of a server have in common.
+/// The settings that all ports of a server have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
     pub(super) flags: Section,
@@ -77,7 +77,7 @@ impl Base {
     }
 }
 
-/// What a user may use, without the quota.
+/// The limits of a user, without the quota.
 pub(super) fn limits(layers: &Layers<'_>, found: &mut Diagnostics) -> UserLimits {
     if let Some(given) =
         layers.get(Key::RatePerConnection).filter(|given| !matches!(given.text().trim(), "" | "0"))
@@ -226,7 +226,7 @@ fn hosts(merged: &mut Merged<'_>) -> Vec<IpAddr> {
     hosts
 }
 
-/// Whose targets are refused.
+/// The scope of the rules that refuse targets.
 pub(super) struct Filter<'a> {
     /// Addresses that are refused unless something is said.
     pub(super) default: &'a str,

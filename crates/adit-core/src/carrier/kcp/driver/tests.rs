@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::super::Memory;
 use super::*;
 
-/// What comes, and what happens, in any order.
+/// One arrival or event; they come in any order.
 #[derive(Debug, Clone)]
 enum Step {
     /// A segment of a conversation of this peer, with this number.
@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the table is to hold: for each peer its conversation, and whether that has gone.
+/// The expected content of the table: for each peer its conversation, and whether that has gone.
 #[derive(Default)]
 struct Model {
     sessions: BTreeMap<u8, (u32, bool)>,
@@ -88,7 +88,7 @@ fn address(peer: u8) -> SocketAddr {
 
 #[expect(clippy::disallowed_methods, reason = "a test has its own socket")]
 fn driver() -> Driver {
-    let context = Context::new(Rc::default(), Arc::new(Memory::new(None)));
+    let context = Context::new(Rc::default(), Arc::new(Memory::new(64 << 20)));
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let link = Link::Udp(Socket::from_std(socket).unwrap());
     Driver::new(SHARED.clone(), context, link, Some(Box::new(|_, _| {}))).unwrap()
