@@ -12,6 +12,8 @@ mod logging;
 mod machine;
 mod plugin;
 mod print;
+mod reload;
+mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;

@@ -7,15 +7,17 @@ use adit_config::model::{
     SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
+use adit_net::rt::Signals;
 
 use crate::machine::Root;
+use crate::reload::{self, Source};
 
-/// Runs a configuration until SIGINT or SIGTERM.
+/// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
 /// # Errors
 /// When it cannot start.
-pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
-    run_holding(config, |_| Ok(()))
+pub(crate) fn run(config: &Config, source: Source) -> anyhow::Result<()> {
+    run_holding(config, source, |_| Ok(()))
 }
 
 /// The same, with something that is made once the ports are open, and dropped at the end.
@@ -24,8 +26,10 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
     config: &Config,
+    source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
+    Signals::outlive()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
@@ -40,11 +44,19 @@ pub(crate) fn run_holding<T>(
             return Err(error);
         }
     };
+    let requests = match reload::start(source, config, &running) {
+        Ok(requests) => requests,
+        Err(error) => {
+            running.end();
+            return Err(error.into());
+        }
+    };
     let lines = Start::new(config, &running);
-    let result = running.run_until_signal(|| {
+    let ready = || {
         lines.write();
         adit_net::trim_heap();
-    });
+    };
+    let result = running.run_until_signal(ready, |signal| requests.heard(signal));
     drop(held);
     result?;
     tracing::info!("stopped");

@@ -64,7 +64,7 @@ impl Format {
     }
 
     /// The file that is read when none is named.
-    fn default_path(self) -> Option<&'static str> {
+    pub(super) fn default_path(self) -> Option<&'static str> {
         match self {
             Self::Snell(program) => Some(program.default_path()),
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),

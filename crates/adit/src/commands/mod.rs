@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod control;
 mod demo;
 mod doctor;
 mod explain;
@@ -14,8 +15,10 @@ mod share;
 mod status;
 mod test;
 mod up;
+mod user;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_config::dialect::share::Rng;
@@ -23,14 +26,16 @@ use adit_config::model::{Level, Log};
 use clap::{CommandFactory as _, Parser as _};
 
 pub(crate) use self::doctor::DoctorArgs;
+pub(crate) use self::files::{load_all, place_of_part};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{Cli, Command, LogArgs, RunArgs};
+use crate::cli::{Cli, Command, FileArgs, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
+use crate::reload::{Source, is_stdin};
 use crate::{print, serve, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
@@ -62,6 +67,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => share::import(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Reload(args) => control::reload(&args)?,
+        Command::Diff(args) => control::diff(&args)?,
+        Command::User(command) => user::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,
         Command::Convert(args) => config::convert(&args)?,
@@ -84,14 +92,24 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
-    let mut loaded = files::load(&args.files)?;
+    let paths = files::paths(&args.files)?;
+    let mut loaded = files::load(&FileArgs { config: paths.clone() })?;
     let log = merged(&loaded.config.log, flags);
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::has_state) {
-        state::settle(&mut loaded.config, &files::paths(&args.files)?);
+        state::settle(&mut loaded.config, &paths);
     }
-    serve::run(&loaded.config)
+    serve::run(&loaded.config, source(paths, loaded.config.watch))
+}
+
+/// The files that are read again at a reload.
+fn source(paths: Vec<PathBuf>, is_watched: bool) -> Source {
+    if paths.iter().any(|path| is_stdin(path)) {
+        return Source::fixed("the configuration came from standard input, which cannot be read again");
+    }
+    let args = FileArgs { config: paths.clone() };
+    Source { is_native: true, is_watched, ..Source::of(paths, move || files::load(&args)) }
 }
 
 /// The settings of the file, overruled by the command line.

@@ -35,6 +35,26 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
     print::data(out)
 }
 
+/// The line for Surge, the link and its picture for one user of an inbound.
+pub(super) fn of_user(
+    inbound: &Inbound,
+    given: Option<&str>,
+    user: &str,
+    has_picture: bool,
+) -> anyhow::Result<String> {
+    let host = host(inbound, given)?;
+    let mut out = String::new();
+    for server in forms_of(inbound, &host, Some(user))? {
+        out.push_str(&server.all(&[Form::Surge, Form::Shadowrocket]));
+        if let Ok(link) = server.share(Form::Shadowrocket)
+            && has_picture
+        {
+            out.push_str(&print::qr(link.text.trim_end(), print::Background::Auto)?);
+        }
+    }
+    Ok(out)
+}
+
 /// A server that can be shared.
 pub(super) enum Server {
     Snell(Deployment),

@@ -16,6 +16,7 @@ mod kcptun;
 mod kills;
 mod manager;
 mod plugin;
+mod reload;
 mod run;
 mod secrets;
 mod shadowsocks;
