@@ -83,8 +83,9 @@ impl Engine {
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
-        let gone = self.make_room(state, &config, &mut draft)?;
+        // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
+        let gone = self.make_room(state, &config, &mut draft)?;
         self.commit(state, config, draft, (gone, renewed, router))
     }
 

@@ -17,6 +17,7 @@ mod kills;
 mod manager;
 mod plugin;
 mod reload;
+mod reload_load;
 mod run;
 mod secrets;
 mod shadowsocks;

@@ -241,9 +241,10 @@ fn sslocal_takes_another_server_at_a_user_signal() {
             "sl.json",
             &format!(
                 "{{\"server\":\"{}\",\"server_port\":{},\"method\":\"aes-256-gcm\",\"password\":\"p\",\
-                 \"local_address\":\"127.0.0.1\",\"local_port\":{}{more}}}",
+                 \"local_address\":\"{}\",\"local_port\":{}{more}}}",
                 server.ip(),
                 server.port(),
+                local.ip(),
                 local.port()
             ),
         );
