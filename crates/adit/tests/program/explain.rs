@@ -159,7 +159,7 @@ fn names_are_looked_up_as_the_file_says() {
             let is_v4 = bytes[name..name + 2] == [0, 1];
             let head = [&bytes[..2], &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]].concat();
             let record: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 7, 7, 7];
-            let answer = [&head, &bytes[12..name + 4], if is_v4 { record } else { &[] }].concat();
+            let answer = [&head[..], &bytes[12..name + 4], if is_v4 { record } else { &[] }].concat();
             server.send_to(&answer, from).unwrap();
         }
     });
