@@ -28,8 +28,8 @@ mod words;
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::Config;
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict};
+use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -162,6 +162,20 @@ pub fn rules_of(config: &Config, sets: &mut Sets) -> Vec<Rule> {
     let mut rules = access::rules(config, &DIRECT.into(), sets);
     rules.extend_from_slice(&config.rules);
     rules
+}
+
+/// The outbound named [`DIRECT`] that a configuration needs and does not have: access lists of clients send targets to
+/// it, and fallback servers are reached through it. It has the socket options of the first outbound that is no group.
+pub fn implied_direct(config: &Config) -> Option<Outbound> {
+    let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
+    let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+    if !(has_lists || has_fallback) || config.outbound(DIRECT).is_some() {
+        return None;
+    }
+    let is_leaf = |outbound: &&Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
+    let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
+    let dial = Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
+    Some(Outbound { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct })
 }
 
 /// No rules.
