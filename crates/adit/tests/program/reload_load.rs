@@ -1,5 +1,7 @@
 //! Flows that are held open and under load while users and files change.
 
+#![expect(clippy::print_stdout, reason = "a measurement prints its figures")]
+
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -175,7 +177,12 @@ fn port_teller() -> SocketAddr {
 }
 
 /// The time within which 99 of 100 requests are done, of connections of their own.
-fn p99(server: &Server, target: SocketAddr, requests: usize, mut is_over: impl FnMut() -> bool) -> (Duration, usize) {
+fn p99(
+    server: &Server,
+    target: SocketAddr,
+    requests: usize,
+    mut is_over: impl FnMut() -> bool,
+) -> (Duration, usize) {
     let mut times = Vec::new();
     while times.len() < requests || !is_over() {
         let begin = Instant::now();
@@ -214,7 +221,10 @@ fn run(size: &Size) -> (Duration, Duration) {
         });
         p99(&server, target, size.requests, || is_over.load(Ordering::Relaxed))
     });
-    println!("during: p99 {during:?} of {count} requests, {} changes of users, {} reloads", size.changes, size.reloads);
+    println!(
+        "during: p99 {during:?} of {count} requests, {} changes of users, {} reloads",
+        size.changes, size.reloads
+    );
     let sent = load.stop();
     let until = Instant::now() + PATIENCE;
     while server.bytes_of_ann() != (sent, sent) {
