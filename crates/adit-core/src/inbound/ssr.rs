@@ -30,12 +30,12 @@ use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
 use super::fallback::{Fallback, Refused, Servers};
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
-use crate::relay::{Early, Endpoint, Outer, Stack};
+use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
@@ -203,7 +203,7 @@ async fn prepare(
             return None;
         }
     };
-    let Admitted { stack, tail, target, user, early } = admitted;
+    let Admitted { stack, tail, target, user, mut early } = admitted;
     let lease = match user {
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
@@ -212,7 +212,7 @@ async fn prepare(
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
     let user = lease.as_ref().map(|lease| lease.account().clone());
-    let routed = inbound.origin.request(peer, user, target).route().await;
+    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
     let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
     Some(Client { near, lease, session })
 }
