@@ -3,14 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::commands::Format;
-use adit_config::dialect::share::{Form, KEY_LEN, KEY_LENGTHS};
+use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
+use adit_config::dialect::share::Form;
 use adit_config::model::{Level, LogFormat};
 use adit_core::route::Target;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
 const EXAMPLES: &str = "\
 Examples:
+  adit up                            a server with fresh keys, as a service; prints lines for clients
   adit demo                          see it work on this machine, nothing to configure
   adit key                           a key for a new server
   adit check -c adit.toml            all errors of a file
@@ -65,6 +66,22 @@ pub(crate) struct LogArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make a server: configuration with fresh keys, service, lines for clients
+    ///
+    /// Asks nothing. One Snell 5 and one Shadowsocks 2022 inbound on free ports; a second run keeps keys and ports, and
+    /// prints the same lines. Keys are shown on a terminal alone.
+    Up(UpArgs),
+    /// Move from other programs to adit: find their services, translate their files, switch over
+    ///
+    /// Without --apply nothing is changed.
+    Migrate(MigrateArgs),
+    /// Install, remove or print the service: systemd, OpenRC or procd
+    #[command(subcommand)]
+    Service(ServiceCommand),
+    /// Judge this machine: clock, limits, buffers, firewall, DNS and more, with the command that helps
+    Doctor(DoctorArgs),
+    /// Try a server: resolve, connect, handshake, first byte and UDP, each with its time
+    Test(TestArgs),
     /// Run a configuration until SIGINT or SIGTERM
     ///
     /// The first signal stops accepting and lets open connections finish, for the time that `limits.drain` gives; the
@@ -180,6 +197,12 @@ pub(crate) struct ExplainArgs {
     /// A datagram instead of a connection
     #[arg(long)]
     pub(crate) udp: bool,
+    /// The protocol that the client speaks to the target, as rules name it: tls, http and so on
+    #[arg(long, value_name = "PROTOCOL")]
+    pub(crate) protocol: Option<String>,
+    /// Read the file as another program's: ss-local, ssserver, snell-client, ssr-local and so on
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
+    pub(crate) format: Option<Format>,
     /// Decide about each request of a file and print how long that takes; a line is
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
     #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
@@ -187,13 +210,6 @@ pub(crate) struct ExplainArgs {
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct KeyArgs {
-    /// Letters and digits
-    #[arg(long, default_value_t = KEY_LEN, value_parser = key_len)]
-    pub(crate) length: usize,
 }
 
 #[derive(Debug, Args)]
@@ -212,9 +228,9 @@ pub(crate) struct ShareArgs {
     /// The user of this name alone
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Draw the Shadowrocket link as a QR code
-    #[arg(long)]
-    pub(crate) qr: bool,
+    /// Draw the link as a QR code; without colours for text on a dark or light background
+    #[arg(long, value_name = "BACKGROUND", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) qr: Option<crate::print::Background>,
 }
 
 #[derive(Debug, Args)]
@@ -444,11 +460,6 @@ fn format(text: &str) -> Result<LogFormat, &'static str> {
         "json" => Ok(LogFormat::Json),
         _ => Err("the formats are text and json"),
     }
-}
-
-fn key_len(text: &str) -> Result<usize, String> {
-    let len = text.parse().ok().filter(|len| KEY_LENGTHS.contains(len));
-    len.ok_or_else(|| format!("a number from {} to {}", KEY_LENGTHS.start(), KEY_LENGTHS.end()))
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.

@@ -9,6 +9,7 @@ mod cli;
 mod commands;
 mod kcptun;
 mod logging;
+mod machine;
 mod plugin;
 mod print;
 mod reload;
@@ -72,6 +73,11 @@ fn main() -> ExitCode {
         return main(args);
     }
     commands::main(args)
+}
+
+/// Whether adit runs as a program of this name.
+pub(crate) fn answers_to(name: &str) -> bool {
+    find(&name.into()).is_some()
 }
 
 /// The program of that name; the folder that it lies in does not matter.

@@ -1,5 +1,6 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
     Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
@@ -8,6 +9,7 @@ use adit_config::model::{
 use adit_core::Running;
 use adit_net::rt::Signals;
 
+use crate::machine::Root;
 use crate::reload::{self, Source};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
@@ -33,6 +35,7 @@ pub(crate) fn run_holding<T>(
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
+    log_findings(&advice(config));
     let running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
@@ -63,6 +66,11 @@ pub(crate) fn run_holding<T>(
 /// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
 pub(crate) fn has_state(inbound: &Inbound) -> bool {
     !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+}
+
+/// Warnings about weak keys and loops.
+pub(crate) fn advice(config: &Config) -> Diagnostics {
+    advise("configuration", config, &Root::new(None).addresses())
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -86,6 +86,14 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
         }
         return environment.load(flags.level);
     }
-    let text = source::read(&flags.config)?;
-    opensnell::parse(program, flags.level, &flags.config.to_string_lossy(), &text)
+    let path = usual(program, &flags.config);
+    let text = source::read(path)?;
+    opensnell::parse(program, flags.level, &path.to_string_lossy(), &text)
+}
+
+/// The file to read: where OpenSnell's default is not there, that of the official server's scripts.
+fn usual(program: Program, named: &Path) -> &Path {
+    let official = Path::new("/etc/snell/snell-server.conf");
+    let is_default = program == Program::Server && named == Path::new(program.default_path());
+    if is_default && !named.exists() && official.exists() { official } else { named }
 }

@@ -28,8 +28,8 @@ mod words;
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::Config;
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict};
+use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -164,6 +164,20 @@ pub fn rules_of(config: &Config, sets: &mut Sets) -> Vec<Rule> {
     rules
 }
 
+/// The outbound named [`DIRECT`] that a configuration needs and does not have: access lists of clients send targets to
+/// it, and fallback servers are reached through it. It has the socket options of the first outbound that is no group.
+pub fn implied_direct(config: &Config) -> Option<Outbound> {
+    let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
+    let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+    if !(has_lists || has_fallback) || config.outbound(DIRECT).is_some() {
+        return None;
+    }
+    let is_leaf = |outbound: &&Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
+    let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
+    let dial = Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
+    Some(Outbound { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct })
+}
+
 /// No rules.
 impl Default for Router {
     fn default() -> Self {
@@ -194,6 +208,23 @@ impl Router {
     /// It takes microseconds and allocates little, however many rules there are.
     pub fn decide(&self, query: &Query<'_>, addresses: Option<&[IpAddr]>) -> Outcome<'_> {
         Walk::new(self, query, addresses).decide()
+    }
+
+    /// Whether a rule, or a part of one, asks for the protocol that the client speaks to its target.
+    pub fn needs_protocol(&self) -> bool {
+        !self.protocols.is_empty()
+    }
+
+    /// Whether the protocol, which is not known yet, can change the decision about a request.
+    pub fn depends_on_protocol(&self, query: &Query<'_>) -> bool {
+        let decide = |protocol| self.decide(&Query { protocol, ..*query }, None);
+        let mut protocols = self.protocols.iter();
+        let Some(first) = protocols.next() else { return false };
+        let unknown = decide(None);
+        // With the addresses of a name, which are asked for later, it may matter.
+        unknown == Outcome::NeedsAddresses
+            || decide(Some(first)) != unknown
+            || protocols.any(|protocol| decide(Some(protocol)) != unknown)
     }
 
     /// Whether a client at this address is taken in at all: false if the rules refuse it, wherever it wants to go.

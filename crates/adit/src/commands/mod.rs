@@ -4,24 +4,36 @@ mod check;
 mod config;
 mod control;
 mod demo;
+mod doctor;
 mod explain;
 mod files;
 mod foreign;
+mod key;
+mod migrate;
+mod service;
 mod share;
 mod status;
+mod test;
+mod up;
 mod user;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_config::dialect::share::{Rng, generate_key};
+use adit_config::dialect::share::Rng;
 use adit_config::model::{Level, Log};
 use clap::{CommandFactory as _, Parser as _};
 
+pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::files::{load_all, place_of_part};
 pub(crate) use self::foreign::Format;
-use crate::cli::{Cli, Command, FileArgs, KeyArgs, LogArgs, RunArgs};
+pub(crate) use self::key::KeyArgs;
+pub(crate) use self::migrate::MigrateArgs;
+pub(crate) use self::service::ServiceCommand;
+pub(crate) use self::test::TestArgs;
+pub(crate) use self::up::UpArgs;
+use crate::cli::{Cli, Command, FileArgs, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Source, is_stdin};
 use crate::{print, serve, state};
@@ -46,7 +58,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => run(&args, &cli.log)?,
         Command::Check(args) => return check::run(&args),
         Command::Explain(args) => explain::run(&args)?,
-        Command::Key(args) => key(&args)?,
+        Command::Up(args) => up::run(&args)?,
+        Command::Migrate(args) => migrate::run(&args)?,
+        Command::Service(command) => service::run(&command)?,
+        Command::Doctor(args) => return doctor::run(&args),
+        Command::Test(args) => return test::run(&args),
+        Command::Key(args) => key::run(&args)?,
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => share::import(&args)?,
         Command::Status(args) => status::run(&args)?,
@@ -103,10 +120,6 @@ fn merged(log: &Log, flags: &LogArgs) -> Log {
         _ => Some(Level::Trace),
     };
     Log { level: asked.unwrap_or(log.level), format: flags.log_format.unwrap_or(log.format), ..log.clone() }
-}
-
-fn key(args: &KeyArgs) -> anyhow::Result<()> {
-    print::data(format_args!("{}\n", generate_key(&mut SystemRng, args.length).expose()))
 }
 
 /// The system's random source.

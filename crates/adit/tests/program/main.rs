@@ -24,5 +24,7 @@ mod shadowsocks;
 mod snell;
 mod ssr;
 mod support;
+mod test_server;
 mod units;
+mod up;
 mod users;
