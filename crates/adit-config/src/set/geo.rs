@@ -63,14 +63,80 @@ pub(super) fn read(
     Ok(countries)
 }
 
-fn codes(record: Option<Record>, wanted: &BTreeSet<Country>) -> Vec<Country> {
-    let texts = match record {
+/// The networks of each text in `wanted` (countries and other codes, in lower case); those without any are left out.
+///
+/// # Errors
+/// The problem with the database.
+pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<BTreeMap<String, Entries>, String> {
+    read_by(bytes, |record: Option<Record>| {
+        let texts = texts(record).into_iter().map(|text| text.to_lowercase());
+        texts.filter(|text| wanted.contains(text)).collect()
+    })
+}
+
+/// The networks of each number of an autonomous system in `wanted`; those without any are left out.
+///
+/// # Errors
+/// The problem with the database.
+pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<BTreeMap<u32, Entries>, String> {
+    read_by(bytes, |record: Option<System>| {
+        let named = |text: String| text.trim_start_matches("AS").parse().ok();
+        let number = record.and_then(|record| record.number.or_else(|| record.asn.and_then(named)));
+        number.into_iter().filter(|number| wanted.contains(number)).collect()
+    })
+}
+
+/// The networks of a database by the keys that `keys` finds in a record.
+fn read_by<R: for<'a> Deserialize<'a>, K: Ord + Clone>(
+    bytes: Vec<u8>,
+    keys: impl Fn(Option<R>) -> Vec<K>,
+) -> Result<BTreeMap<K, Entries>, String> {
+    let bad = |error: maxminddb::MaxMindDbError| error.to_string();
+    let reader = Reader::from_source(bytes).map_err(bad)?;
+    let mut lists: BTreeMap<K, Entries> = BTreeMap::new();
+    let mut known: HashMap<usize, Vec<K>> = HashMap::new();
+    for found in reader.networks(WithinOptions::default()).map_err(bad)?.take(MAX_NETWORKS) {
+        let found = found.map_err(bad)?;
+        let Some(offset) = found.offset() else { continue };
+        if let std::collections::hash_map::Entry::Vacant(vacant) = known.entry(offset) {
+            vacant.insert(keys(found.decode().map_err(bad)?));
+        }
+        if known[&offset].is_empty() {
+            continue;
+        }
+        let network = found.network().map_err(bad)?;
+        let Some(cidr) = of_database(network.ip(), network.prefix()) else { continue };
+        for key in &known[&offset] {
+            lists.entry(key.clone()).or_default().add_range(cidr.range());
+        }
+    }
+    Ok(lists)
+}
+
+/// A record of a database of autonomous systems (GeoLite2, DB-IP; ipinfo).
+#[derive(Deserialize)]
+struct System {
+    #[serde(default, rename = "autonomous_system_number")]
+    number: Option<u32>,
+    #[serde(default)]
+    asn: Option<String>,
+}
+
+fn texts(record: Option<Record>) -> Vec<String> {
+    match record {
         None => Vec::new(),
         Some(Record::Text(text)) => vec![text],
         Some(Record::Texts(texts)) => texts,
         Some(Record::Map { country }) => country.and_then(|named| named.iso_code).into_iter().collect(),
-    };
-    texts.iter().filter_map(|text| Country::parse(text)).filter(|code| wanted.contains(code)).collect()
+    }
+}
+
+fn codes(record: Option<Record>, wanted: &BTreeSet<Country>) -> Vec<Country> {
+    texts(record)
+        .iter()
+        .filter_map(|text| Country::parse(text))
+        .filter(|code| wanted.contains(code))
+        .collect()
 }
 
 /// A database for both families keeps IPv4 below `::/96`.

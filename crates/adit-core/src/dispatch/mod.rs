@@ -141,6 +141,7 @@ impl Request {
             network: Network::Tcp,
             target: &self.target,
             protocol: None,
+            known: Default::default(),
         };
         router.decide(&query, addresses)
     }

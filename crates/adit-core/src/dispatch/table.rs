@@ -107,8 +107,10 @@ impl Live {
     pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
         match verdict {
             Verdict::Default => Some(self.leaf()),
-            Verdict::Outbound(name) => Some(self.outbounds.find(name)),
-            Verdict::Reject(_) => None,
+            Verdict::Outbound(name) | Verdict::Streams { outbound: name, .. } => {
+                Some(self.outbounds.find(name))
+            }
+            Verdict::Reject(_) | Verdict::Pass(_) => None,
         }
     }
 
@@ -167,6 +169,7 @@ impl Routes for Live {
             network: Network::Udp,
             target: question.target,
             protocol: None,
+            known: Default::default(),
         };
         let mut address = None;
         let mut outcome = router.decide(&query, None);

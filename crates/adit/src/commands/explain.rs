@@ -15,16 +15,29 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
+use crate::commands::batch::{self, Batch};
 use crate::commands::files;
 use crate::print;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let begun = now();
-    let config = files::load(&args.files)?.config;
+    let setup = if args.files.config == [Path::new("-")] { None } else { files::clash(&args.files)? };
+    if let Some(setup) = &setup {
+        for found in [&setup.diagnostics, &setup.refused] {
+            print::remark(format_args!("{found}"));
+        }
+    }
+    let config = match &setup {
+        Some(setup) => setup.config.clone(),
+        None => files::load(&args.files)?.config,
+    };
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
-    let router = Router::new(&rules, &sets)?;
+    let router = Router::new(&rules, &sets)?.with_hosts(&config);
     drop(sets);
+    if let Some(requests) = &args.batch {
+        return batch::run(&Batch { config: &config, router: &router, setup: setup.as_ref() }, requests);
+    }
     if let Some(requests) = &args.measure {
         let loaded = begun.elapsed();
         drop(rules);
@@ -80,6 +93,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         network,
         target,
         protocol: None,
+        known: Default::default(),
     };
     let given = (!args.address.is_empty()).then_some(&*args.address);
     let mut addresses = None;
@@ -136,8 +150,10 @@ fn end<'a>(
 ) -> anyhow::Result<(Option<&'a Outbound>, Option<&'static str>)> {
     match decision.verdict {
         Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
-        Verdict::Default => Ok((Some(named(config, &inbound.outbound)?), None)),
-        Verdict::Outbound(tag) => Ok((Some(named(config, tag)?), None)),
+        Verdict::Default | Verdict::Pass(_) => Ok((Some(named(config, &inbound.outbound)?), None)),
+        Verdict::Outbound(tag) | Verdict::Streams { outbound: tag, .. } => {
+            Ok((Some(named(config, tag)?), None))
+        }
     }
 }
 
@@ -243,6 +259,7 @@ fn measure(
                 network: *network,
                 target,
                 protocol: None,
+                known: Default::default(),
             };
             let begun = now();
             let mut outcome = router.decide(&query, None);

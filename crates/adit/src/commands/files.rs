@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::clash::{self, Setup};
 use adit_config::dialect::{Loaded, native};
 use adit_config::source;
 
@@ -31,7 +32,15 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
     let (mut found, mut configs) = (Diagnostics::new(), Vec::new());
     for path in paths(args)? {
-        match read(&path).and_then(|(name, text)| Ok((native::parse(&name, &text)?, name))) {
+        let parsed = read(&path).and_then(|(name, text)| {
+            let loaded = if clash::is_clash(&text) {
+                clash::load(&name, &text, home(&path))?.run()?
+            } else {
+                native::parse(&name, &text)?
+            };
+            Ok((loaded, name))
+        });
+        match parsed {
             Ok((loaded, name)) => {
                 found.append(loaded.diagnostics);
                 configs.push((name, loaded.config));
@@ -49,6 +58,21 @@ pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
             Err(found)
         }
     }
+}
+
+/// The file of a command, if it is one and of the Clash family, for explaining its rules.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
+    let [path] = &*paths(args)? else { return Ok(None) };
+    let (name, text) = read(path)?;
+    if clash::is_clash(&text) { clash::load(&name, &text, home(path)).map(Some) } else { Ok(None) }
+}
+
+/// The folder of the lists that a file names.
+fn home(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 /// The name in messages and the text of a file.
