@@ -34,7 +34,7 @@ usage: cargo xtask <command>
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
   full      the long suite: .ci/run, every ignored test (interop and soak are among them), instruction counts, fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
-            ADIT_FUZZ_SECONDS: time for each fuzz target, default 60)
+            ADIT_FUZZ_SECONDS: time for each fuzz target, default 30)
 ";
 
 fn main() -> ExitCode {

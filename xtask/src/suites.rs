@@ -10,7 +10,7 @@ use crate::process::{cargo, output, run};
 use crate::{instructions, size};
 
 /// Time for each fuzz target in the long suite, in seconds, unless `ADIT_FUZZ_SECONDS` says otherwise.
-const FUZZ_SECONDS: u32 = 60;
+const FUZZ_SECONDS: u32 = 30;
 
 /// Measures the release binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
 pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {

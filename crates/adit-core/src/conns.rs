@@ -10,6 +10,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use adit_config::model::Limits;
+
+use crate::budget::{Held, Holder, Places, Rank};
+use crate::guard::prefix;
 use crate::record::EndReason;
 use crate::user::{Account, Lease, Limit};
 
@@ -19,6 +23,29 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Ticks since the core started.
 pub(crate) type Tick = u32;
 
+/// Time for which the near side's end is held back where the far side would drop its answer, in ticks without a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// Once the far side has said something.
+    pub(crate) answered: Tick,
+    /// Before.
+    pub(crate) unanswered: Tick,
+}
+
+impl Patience {
+    /// As configured, at least one tick each.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let ticks = |time: Duration| Tick::try_from(time.as_secs().max(1)).unwrap_or(Tick::MAX);
+        Self { answered: ticks(limits.half_close), unanswered: ticks(limits.half_close_unanswered) }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new(&Limits::default())
+    }
+}
+
 /// All relayed connections of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Conns {
@@ -27,10 +54,13 @@ pub(crate) struct Conns {
     free: RefCell<Vec<usize>>,
     live: Cell<usize>,
     ended: Cell<usize>,
+    patience: Cell<Patience>,
     /// The process is to end.
     is_ending: Cell<bool>,
     /// The process ends now.
     is_cut: Cell<bool>,
+    /// The descriptors and memory that the connections draw on, outside of tests.
+    places: Option<Rc<Places>>,
 }
 
 /// The facts about a connection that the sweep needs.
@@ -41,9 +71,33 @@ pub(crate) struct Conn {
     /// Between two requests: nothing is lost by ending it.
     resting: Cell<bool>,
     expired: Cell<bool>,
+    /// It has to make room for others.
+    crowded: Cell<bool>,
+    /// Its target has answered.
+    answered: Cell<bool>,
+    /// Bytes that wait for slow readers, as accounted.
+    kept: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     /// The user whose connection it is, where there are users.
     lease: RefCell<Option<Rc<Lease>>>,
+}
+
+impl Holder for Conn {
+    fn active_at(&self) -> Tick {
+        self.active_at.get()
+    }
+
+    fn pinned(&self) -> usize {
+        self.kept.get()
+    }
+
+    fn give_way(&self) {
+        self.crowded.set(true);
+        self.expired.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Conn {
@@ -59,10 +113,29 @@ pub(crate) struct Entry {
     conn: Rc<Conn>,
     index: usize,
     table: Rc<Conns>,
+    held: Option<Held>,
 }
 
 impl Conns {
-    /// Enters a connection.
+    /// An empty table of connections that hold `places`.
+    pub(crate) fn new(places: &Rc<Places>) -> Self {
+        Self { tick: Cell::new(places.clock()), places: Some(places.clone()), ..Self::default() }
+    }
+
+    /// Enters a connection from `source` with a request.
+    pub(crate) fn enter_from(self: &Rc<Self>, source: IpAddr) -> Entry {
+        self.enter_as(Rank::Unanswered, source)
+    }
+
+    /// Enters a connection from `source` that has proven so much.
+    pub(crate) fn enter_as(self: &Rc<Self>, rank: Rank, source: IpAddr) -> Entry {
+        let mut entry = self.enter();
+        let place = |places: &Rc<Places>| places.enter(rank, prefix(source), entry.conn.clone());
+        entry.held = self.places.as_ref().map(place);
+        entry
+    }
+
+    /// Enters a connection that never makes room for others.
     pub(crate) fn enter(self: &Rc<Self>) -> Entry {
         let (active_at, expired) = (Cell::new(self.tick.get()), self.is_cut.clone());
         let conn = Rc::new(Conn { active_at, expired, ..Conn::default() });
@@ -73,7 +146,7 @@ impl Conns {
         });
         slots[index] = Some(conn.clone());
         self.live.set(self.live.get() + 1);
-        Entry { conn, index, table: self.clone() }
+        Entry { conn, index, table: self.clone(), held: None }
     }
 
     /// Connections in the table.
@@ -99,6 +172,11 @@ impl Conns {
             }
         }
         wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Sets the time for which ends are held back from now on.
+    pub(crate) fn set_patience(&self, patience: Patience) {
+        self.patience.set(patience);
     }
 
     /// The process is to end: ends connections that rest between two requests, now and from now on.
@@ -146,6 +224,26 @@ impl Entry {
         self.conn.active_at.set(self.table.tick.get());
     }
 
+    /// The target has answered, which puts this connection behind those that wait.
+    pub(crate) fn set_answered(&self) {
+        if !self.conn.answered.replace(true)
+            && let Some(held) = &self.held
+        {
+            held.set_rank(Rank::Answered);
+        }
+    }
+
+    /// So many bytes wait for slow readers.
+    pub(crate) fn set_kept(&self, bytes: usize) {
+        let before = self.conn.kept.get();
+        if before != bytes
+            && let Some(places) = &self.table.places
+        {
+            self.conn.kept.set(bytes);
+            places.keep(before, bytes);
+        }
+    }
+
     /// The core's tick.
     pub(crate) fn tick(&self) -> Tick {
         self.table.tick.get()
@@ -154,6 +252,12 @@ impl Entry {
     /// Ticks since bytes last moved.
     pub(crate) fn quiet_for(&self) -> Tick {
         self.table.tick.get().wrapping_sub(self.conn.active_at.get())
+    }
+
+    /// Ticks without a byte after which the near side's end is held back no longer.
+    pub(crate) fn patience(&self, is_answered: bool) -> Tick {
+        let Patience { answered, unanswered } = self.table.patience.get();
+        if is_answered { answered } else { unanswered }
     }
 
     /// Whether the sweep has ended this connection.
@@ -168,6 +272,9 @@ impl Entry {
         }
         if self.table.is_cut.get() {
             return Some(EndReason::Stopped);
+        }
+        if self.conn.crowded.get() {
+            return Some(EndReason::Crowded);
         }
         Some(self.conn.limited().map_or(EndReason::Idle, EndReason::Limited))
     }
@@ -220,6 +327,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        self.set_kept(0);
         self.table.slots.borrow_mut()[self.index] = None;
         self.table.free.borrow_mut().push(self.index);
         self.table.live.set(self.table.live.get() - 1);

@@ -5,11 +5,13 @@
 //! unauthenticated connection when failures flood in. Each of them sees the usual silence.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+
+use crate::budget::{Held, Holder, Places, Rank, Tick};
 
 /// Sources that are remembered.
 const SOURCES: usize = 4096;
@@ -19,6 +21,10 @@ const SOURCE_RATE: f64 = 2.0;
 /// The same for all unauthenticated connections of a core together: 2,000 derivations are 3 to 4 % of its time.
 const TOTAL_BURST: f64 = 2000.0;
 const TOTAL_RATE: f64 = 2000.0;
+/// Bytes of refused connections that a core reads beyond the first of each, at once and per second. A flood must not
+/// keep it busy.
+const DISCARD_BURST: f64 = 64.0 * 1024.0 * 1024.0;
+const DISCARD_RATE: f64 = 4.0 * 1024.0 * 1024.0;
 /// A source is named in the log once in this time.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Sources that one report names.
@@ -29,14 +35,14 @@ const NAMED: usize = 8;
 pub(crate) struct Guard {
     max_total: usize,
     max_per_source: usize,
+    places: Rc<Places>,
     state: RefCell<State>,
+    /// Bytes that may be read from refused connections beyond their first.
+    discard: Cell<Bucket>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Oldest first.
-    queue: VecDeque<(IpAddr, Weak<Place>)>,
-    total: usize,
     sources: HashMap<IpAddr, Source>,
     bucket: Bucket,
 }
@@ -69,14 +75,19 @@ impl Bucket {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
+    came_at: Tick,
     evicted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Place {
-    fn evict(&self) {
+impl Holder for Place {
+    fn active_at(&self) -> Tick {
+        self.came_at
+    }
+
+    fn give_way(&self) {
         self.evicted.set(true);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -88,19 +99,21 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     place: Rc<Place>,
+    _held: Held,
     source: IpAddr,
     guard: Rc<Guard>,
 }
 
 impl Guard {
-    /// Bounds for one core.
-    pub(crate) fn new(max_total: usize, max_per_source: usize, now: Instant) -> Self {
+    /// Bounds for one core, whose connections hold `places`.
+    pub(crate) fn new(max_total: usize, max_per_source: usize, places: Rc<Places>, now: Instant) -> Self {
         let bucket = Bucket { tokens: TOTAL_BURST, at: now };
-        let state = State { queue: VecDeque::new(), total: 0, sources: HashMap::new(), bucket };
         Self {
             max_total: max_total.max(1),
             max_per_source: max_per_source.max(1),
-            state: RefCell::new(state),
+            places,
+            state: RefCell::new(State { sources: HashMap::new(), bucket }),
+            discard: Cell::new(Bucket { tokens: DISCARD_BURST, at: now }),
         }
     }
 
@@ -108,27 +121,30 @@ impl Guard {
     /// the key authenticates within a round trip, even if others share its address.
     pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
         let source = prefix(ip);
-        let mut state = self.state.borrow_mut();
-        if state.source(source, now).waiting >= self.max_per_source {
-            state.evict_oldest(Some(source));
-        } else if state.total >= self.max_total {
-            state.evict_oldest(None);
+        if self.places.unauthenticated(Some(source)) >= self.max_per_source {
+            self.places.evict_unauthenticated(Some(source));
+        } else if self.places.unauthenticated(None) >= self.max_total {
+            self.places.evict_unauthenticated(None);
         }
-        let place = Rc::new(Place::default());
-        state.queue.push_back((source, Rc::downgrade(&place)));
-        state.total += 1;
-        state.source(source, now).waiting += 1;
-        if state.queue.len() > 2 * self.max_total {
-            state.queue.retain(|(_, place)| place.strong_count() > 0);
-        }
-        Ticket { place, source, guard: self.clone() }
+        let (came_at, evicted) = (self.places.clock(), Cell::new(false));
+        let place = Rc::new(Place { came_at, evicted, waker: RefCell::default() });
+        let held = self.places.enter(Rank::Unauthenticated, source, place.clone());
+        self.state.borrow_mut().source(source, now).waiting += 1;
+        Ticket { place, _held: held, source, guard: self.clone() }
     }
 
     /// Evicts all unauthenticated connections, because the process is about to end.
     pub(crate) fn dismiss(&self) {
-        let places: Vec<_> =
-            self.state.borrow().queue.iter().filter_map(|(_, place)| place.upgrade()).collect();
-        places.iter().for_each(|place| place.evict());
+        self.places.evict_all_unauthenticated();
+    }
+
+    /// Time to wait before `len` more bytes are read from refused connections; they count as read.
+    pub(crate) fn delay_discard(&self, len: usize, now: Instant) -> Duration {
+        let mut bucket = self.discard.get();
+        bucket.refill(DISCARD_RATE, DISCARD_BURST, now);
+        bucket.tokens -= f64::from(u32::try_from(len).unwrap_or(u32::MAX));
+        self.discard.set(bucket);
+        Duration::from_secs_f64((-bucket.tokens / DISCARD_RATE).max(0.0))
     }
 
     /// Lines for the log: sources whose keys failed since they were last named, with the count.
@@ -164,18 +180,6 @@ impl State {
         let entry = self.sources.entry(source).or_insert(fresh);
         entry.seen_at = now;
         entry
-    }
-
-    /// Evicts the oldest unauthenticated connection, of all or of one source.
-    fn evict_oldest(&mut self, of: Option<IpAddr>) {
-        while self.queue.front().is_some_and(|(_, place)| place.strong_count() == 0) {
-            self.queue.pop_front();
-        }
-        let candidates = self.queue.iter().filter(|(source, _)| of.is_none_or(|of| of == *source));
-        let oldest = candidates.filter_map(|(_, place)| place.upgrade()).find(|place| !place.evicted.get());
-        if let Some(place) = oldest {
-            place.evict();
-        }
     }
 }
 
@@ -214,6 +218,11 @@ impl Ticket {
         self.guard.state.borrow_mut().source(self.source, now).known = true;
     }
 
+    /// Whether this connection has had to make room.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.place.evicted.get()
+    }
+
     /// Whether this connection is evicted. If not, `waker` is woken when it is.
     pub(crate) fn poll_evicted(&self, waker: &Waker) -> bool {
         *self.place.waker.borrow_mut() = Some(waker.clone());
@@ -224,7 +233,6 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.guard.state.borrow_mut();
-        state.total -= 1;
         if let Some(source) = state.sources.get_mut(&self.source) {
             source.waiting = source.waiting.saturating_sub(1);
         }
@@ -246,7 +254,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn guard(total: usize, per_source: usize) -> (Rc<Guard>, Instant) {
         let now = Instant::now();
-        (Rc::new(Guard::new(total, per_source, now)), now)
+        (Rc::new(Guard::new(total, per_source, Places::unbounded(), now)), now)
     }
 
     fn ip(n: u32) -> IpAddr {
@@ -320,12 +328,22 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_bytes_is_read_at_a_bounded_rate() {
+        let (guard, now) = guard(16, 16);
+        for _ in 0..64 {
+            assert_eq!(guard.delay_discard(1 << 20, now), Duration::ZERO);
+        }
+        assert_eq!(guard.delay_discard(1 << 20, now), Duration::from_millis(250));
+        assert_eq!(guard.delay_discard(0, now + Duration::from_millis(250)), Duration::ZERO);
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let (guard, now) = guard(16, 16);
         for n in 0..20_000 {
             guard.enter(ip(n), now).failed(now);
         }
         assert!(guard.state.borrow().sources.len() <= SOURCES);
-        assert!(guard.state.borrow().queue.len() <= 33);
+        assert_eq!(guard.places.unauthenticated(None), 0);
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod budget;
 mod carrier;
 mod conns;
 mod dispatch;
@@ -32,9 +33,10 @@ pub use api::status::{
     Status, UserStatus,
 };
 pub use api::unix::ask_status;
-pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus};
-pub use dns::{fuzz_dns_reply, resolver};
+pub use budget::{BudgetStatus, MemorySource, Shares};
+pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
+pub use dns::{fuzz_dns_files, fuzz_dns_reply, resolver};
 pub use engine::{
-    ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
+    Applier, ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };
-pub use user::{StateError, state_file_name};
+pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

@@ -12,16 +12,20 @@ use crate::rng::OsRng;
 
 /// The server side of one connection's obfuscation.
 pub(crate) fn server_outer(obfs: ObfsServer) -> Outer {
+    Outer::default().with(server_layer(obfs))
+}
+
+/// The same as a layer of its own; `None` for [`ObfsServer::Off`].
+pub(crate) fn server_layer(obfs: ObfsServer) -> Option<Box<dyn Layer>> {
     let time = rt::unix_time();
-    let layer: Option<Box<dyn Layer>> = match obfs {
+    match obfs {
         ObfsServer::Off => None,
         ObfsServer::Http => Some(Box::new(obfs::http::HttpServer::new(time, &mut OsRng))),
         ObfsServer::Tls => {
             let time = u32::try_from(time).unwrap_or(u32::MAX);
             Some(Box::new(obfs::tls::TlsServer::new(time, &mut OsRng)))
         }
-    };
-    Outer::default().with(layer)
+    }
 }
 
 /// The client side. The whole process has one identity, as a browser has.
@@ -50,14 +54,18 @@ impl ClientObfs {
 
     /// The layers of one connection.
     pub(crate) fn outer(&self) -> Outer {
-        let layer: Option<Box<dyn Layer>> = match self {
+        Outer::default().with(self.layer())
+    }
+
+    /// The same as a layer of its own; `None` for [`ClientObfs::Off`].
+    pub(crate) fn layer(&self) -> Option<Box<dyn Layer>> {
+        match self {
             Self::Off => None,
             Self::Http(config) => Some(Box::new(obfs::http::HttpClient::new(config, &mut OsRng))),
             Self::Tls(host) => {
                 let time = u32::try_from(rt::unix_time()).unwrap_or(u32::MAX);
                 Some(Box::new(obfs::tls::TlsClient::new(host, time, &mut OsRng)))
             }
-        };
-        Outer::default().with(layer)
+        }
     }
 }

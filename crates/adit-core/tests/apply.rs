@@ -85,7 +85,7 @@ impl Place {
             if extra.bob { format!("{{ name = \"bob\", password = \"{BOB}\" }}, ") } else { String::new() };
         text += &format!(
             "[[inbound]]\nname = \"server\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\nmethod = \"{METHOD}\"\n\
-             password = \"{MAIN}\"\nnetwork = \"tcp-and-udp\"\noutbound = \"direct\"\n\
+             password = \"{MAIN}\"\nnetwork = \"tcp-and-udp\"\noutbound = \"direct\"\nallow-private = true\n\
              users = [{bob}{{ name = \"ann\", password = \"{ANN}\", connections = {} }}]\n",
             extra.connections
         );

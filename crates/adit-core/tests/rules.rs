@@ -228,8 +228,9 @@ fn an_outbound_dials_through_another() {
     let server = format!(
         "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\
          [[inbound]]\nprotocol = \"snell\"\nlisten = \"{snell}\"\npsk = \"a key of the tests\"\n\
+         allow-private = true\n\
          [[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\nmethod = \"aes-128-gcm\"\n\
-         password = \"loopback\"\n"
+         password = \"loopback\"\nallow-private = true\n"
     );
     let client = format!(
         "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\

@@ -102,9 +102,15 @@ fn wait_refused(running: &Running, cause: &str, count: u64) {
 
 /// A target that sends back what comes, over streams and datagrams, until the process ends.
 fn echo() -> SocketAddr {
-    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    // The number that TCP gives may be another process's for UDP.
+    let (listener, socket) = (0..1000)
+        .find_map(|_| {
+            let listener = TcpListener::bind(LOOPBACK).unwrap();
+            let socket = UdpSocket::bind(listener.local_addr().unwrap()).ok()?;
+            Some((listener, socket))
+        })
+        .expect("a port that is free for both");
     let at = listener.local_addr().unwrap();
-    let socket = UdpSocket::bind(at).unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || echo_stream(stream));

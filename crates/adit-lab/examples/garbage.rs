@@ -204,6 +204,7 @@ ready = "server"
 protocol = "snell"
 listen = "127.0.0.1:{{port:server}}"
 version = {quoted}
+allow-private = true
 users = [
 {users}]
 '''

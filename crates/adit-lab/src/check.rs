@@ -76,14 +76,15 @@ pub struct Footprint {
 }
 
 impl Outcome {
+    /// Whether all streams carried what they should.
+    pub(crate) fn has_right_bytes(&self) -> bool {
+        self.wrong == 0 && self.cut == 0 && self.stuck == 0 && self.failed == 0
+    }
+
     /// Whether nothing was wrong. Threads are reported, but a runtime may keep those that it started.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.wrong == 0
-            && self.cut == 0
-            && self.stuck == 0
-            && self.failed == 0
-            && self.processes.iter().all(|one| one.descriptors.1 <= one.descriptors.0)
+        self.has_right_bytes() && self.processes.iter().all(|one| one.descriptors.1 <= one.descriptors.0)
     }
 }
 
@@ -162,6 +163,20 @@ pub fn run(subject: &Subject, programs: &Programs, plan: &Plan, done: &(dyn Fn()
         })
         .collect();
     Ok(outcome)
+}
+
+/// Starts `subject` and drives it by `plan`, without a look at descriptors.
+///
+/// # Errors
+/// If the subject does not start or dies.
+pub(crate) fn streams(subject: &Subject, programs: &Programs, plan: &Plan) -> Result<Outcome> {
+    let target = Target::start(plan.patience)?;
+    let mut running = Running::start(subject, programs, target.address())?;
+    let path = Path { address: running.address, entry: running.entry, target: target.address() };
+    let ledger = Ledger::default();
+    drive(&path, plan, plan.half_close && subject.half_close, &ledger, &|| {});
+    running.alive()?;
+    Ok(ledger.outcome())
 }
 
 fn footprints(running: &Running) -> Result<Vec<(String, usize, usize, u64)>> {

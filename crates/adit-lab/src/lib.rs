@@ -13,11 +13,13 @@
     reason = "the lab owns its sockets and clocks: it measures from outside"
 )]
 
+mod attack;
 mod bulk;
 pub mod busy;
 pub mod check;
 mod compare;
 pub mod demo;
+mod ends;
 pub mod exchange;
 pub mod floor;
 pub mod html;
@@ -32,6 +34,7 @@ pub mod random;
 pub mod rounds;
 mod route;
 pub mod scenario;
+mod ssr;
 pub mod stats;
 pub mod subject;
 pub mod summaries;
@@ -148,7 +151,9 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list), a scenario file, or `route` for the cost of one decision by rules.
+    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `ssr` for the
+    /// published table of ShadowsocksR, `ssr-matrix` for other programs of ShadowsocksR, `attack` for users of a server
+    /// under attack (--measures chooses by words), or `probe` for differences in the time of an end.
     #[arg(default_value = "quick")]
     scenario: String,
     /// Number of repetitions of everything.
@@ -408,6 +413,17 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
         return route::run(&adit, args.json.as_deref());
     }
+    if let "ssr" | "ssr-matrix" = args.scenario.as_str() {
+        return ssr_bench(args, helper);
+    }
+    if args.scenario == "attack" || args.scenario == "probe" {
+        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        raise_descriptor_limit()?;
+        return match &*args.scenario {
+            "attack" => attack::run(&adit, &args.measures, args.json.as_deref()),
+            _ => ends::run(&adit, args.connections, args.json.as_deref()),
+        };
+    }
     let mut scenario = Scenario::find(&args.scenario)?;
     if !args.subjects.is_empty() {
         scenario.subjects.clone_from(&args.subjects);
@@ -461,6 +477,29 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         verdicts.push(bench_once(args, &scenario, &measures, &sizes, &programs, number));
     }
     verdicts.into_iter().collect()
+}
+
+/// The table of ShadowsocksR, or its matrix: `--subjects` names programs or pairs.
+fn ssr_bench(args: &RunArgs, helper: Helper) -> Result<()> {
+    subject::clean_up_on_signals()?;
+    let programs = args.programs.programs(helper);
+    let all = args.programs.subjects()?;
+    let is_matrix = args.scenario == "ssr-matrix";
+    let default = if is_matrix { &ssr::PAIRS[..] } else { &ssr::PROGRAMS };
+    let names: Vec<&str> = match args.subjects.as_slice() {
+        [] => default.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    let subjects = names.into_iter().map(|name| find(&all, name)).collect::<Result<Vec<Subject>>>()?;
+    let out = &mut std::io::stdout().lock();
+    if is_matrix {
+        return ssr::matrix(&subjects, &programs, args.json.as_deref(), out);
+    }
+    let quick = Scenario::quick();
+    let rounds = args.rounds.unwrap_or(5);
+    let scenario = Scenario { rounds, seconds: args.seconds.unwrap_or(quick.seconds), ..quick };
+    let plan = ssr::Plan { subjects, rounds, sizes: scenario.sizes()? };
+    ssr::run(&plan, &programs, args.json.as_deref(), out)
 }
 
 /// Measures over one link, or none; `number` counts the links.

@@ -53,6 +53,9 @@ pub struct Subject {
     /// The methods that it knows; empty: unknown, every method is tried.
     #[serde(default)]
     pub methods: Vec<String>,
+    /// Of methods with slashes, the values that each part may have; empty: unknown, everything is tried.
+    #[serde(default)]
+    pub parts: Vec<Vec<String>>,
     /// The congestion control of TCP that it is measured with; only over a link, whose networks have their own.
     #[serde(default)]
     pub congestion: Option<String>,
@@ -147,7 +150,10 @@ impl Subject {
     }
 
     fn knows(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.iter().any(|known| known == method)
+        let knows_parts = || {
+            method.split('/').zip(&self.parts).all(|(part, known)| known.iter().any(|known| known == part))
+        };
+        (self.methods.is_empty() || self.methods.iter().any(|known| known == method)) && knows_parts()
     }
 
     /// The same subject with another method, called `NAME:METHOD`.
@@ -173,12 +179,26 @@ impl Subject {
             about: format!("{}; {}", self.about, other.about),
             method: other.method.clone(),
             methods: [self.methods.as_slice(), &other.methods].concat(),
+            parts: common(&self.parts, &other.parts),
             half_close: self.half_close && other.half_close,
             udp: self.udp && other.udp,
             drops: None,
             process: vec![half(other, true)?, half(self, false)?],
             ..self.clone()
         })
+    }
+}
+
+/// The parts that both know; a subject that lists nothing knows everything.
+fn common(one: &[Vec<String>], other: &[Vec<String>]) -> Vec<Vec<String>> {
+    match (one, other) {
+        ([], known) | (known, []) => known.to_vec(),
+        _ => {
+            let both = |(one, other): (&Vec<String>, &Vec<String>)| {
+                one.iter().filter(|part| other.contains(part)).cloned().collect()
+            };
+            one.iter().zip(other).map(both).collect()
+        }
     }
 }
 
@@ -244,6 +264,11 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/kcptun-grid.toml"),
         include_str!("../../../bench/subjects/opensnell-obfs-http.toml"),
         include_str!("../../../bench/subjects/sing-box-https.toml"),
+        include_str!("../../../bench/subjects/adit-ssr.toml"),
+        include_str!("../../../bench/subjects/ssr-fork.toml"),
+        include_str!("../../../bench/subjects/ssr-python.toml"),
+        include_str!("../../../bench/subjects/ssr-libev.toml"),
+        include_str!("../../../bench/subjects/ssr-native.toml"),
     ];
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
@@ -364,6 +389,19 @@ mod tests {
         );
         assert!(!both.half_close);
         assert!(named("direct").at(named("opensnell")).is_err());
+    }
+
+    #[test]
+    fn parts_of_a_method_are_known_by_both_halves() {
+        let all = builtin();
+        let named = |name: &str| all.iter().find(|subject| subject.name == name).unwrap();
+        let pair = named("ssr-fork").at(named("adit-ssr")).unwrap();
+        assert!(pair.knows("aes-128-cfb/auth_chain_a/plain"));
+        assert!(!pair.knows("aes-128-cfb/auth_chain_b/plain"));
+        assert!(!pair.knows("aes-128-cfb/auth_chain_a/random_head"));
+        let mut python = named("ssr-python").clone();
+        python.parts[0].retain(|method| method != "none");
+        assert!(!named("ssr-fork").at(&python).unwrap().knows("none/origin/plain"));
     }
 
     #[test]

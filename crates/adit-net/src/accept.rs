@@ -19,6 +19,9 @@ use crate::rt::Stream;
 /// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(100)];
 
+/// The same when something has been ended to make room.
+const ROOM_PAUSE: Duration = Duration::from_millis(2);
+
 /// A shortage of descriptors that has lasted this long is not a blip: from then on those who wait are turned away,
 /// so that they learn of it instead of hanging.
 const SHED_AFTER: Duration = Duration::from_secs(1);
@@ -145,6 +148,18 @@ impl Acceptor {
     /// # Errors
     /// Only what means that this listener will never accept again.
     pub async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr)> {
+        self.accept_making_room(&mut || false).await
+    }
+
+    /// The same; where descriptors have run out, `make_room` is asked to end something, and nothing is turned away as
+    /// long as it says that it does.
+    ///
+    /// # Errors
+    /// As [`Acceptor::accept`].
+    pub async fn accept_making_room(
+        &mut self,
+        make_room: &mut dyn FnMut() -> bool,
+    ) -> io::Result<(Accepted, SocketAddr)> {
         let mut aborted = 0;
         loop {
             let error = match poll_fn(|cx| self.listener.poll_accept(cx)).await {
@@ -162,6 +177,11 @@ impl Acceptor {
                     if aborted % MAX_ABORTED == 0 {
                         sleep(PAUSE[0]).await;
                     }
+                }
+                Failure::Descriptors if make_room() => {
+                    self.counters.exhausted += 1;
+                    // It ends when its task has its turn.
+                    sleep(ROOM_PAUSE).await;
                 }
                 Failure::Descriptors => self.wait(&error, true).await,
                 Failure::Memory => self.wait(&error, false).await,

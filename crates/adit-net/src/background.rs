@@ -38,6 +38,14 @@ pub fn start() -> io::Result<u8> {
     Ok(status.filter(|status| *status != 0).unwrap_or(u8::MAX))
 }
 
+/// Asks the process of this number to end (SIGTERM).
+///
+/// # Errors
+/// When there is none, or it is another user's.
+pub fn end(pid: u32) -> io::Result<()> {
+    adit_sys::process::terminate(pid)
+}
+
 /// Reports that the process in the background is up, and closes the streams of the process that has started it.
 ///
 /// # Errors

@@ -19,6 +19,7 @@ use tracing::debug;
 use crate::egress;
 use crate::options::{Warning, check_fast_open_client, check_multipath, multipath_socket, tune};
 use crate::race::Race;
+use crate::reach::{Private, Reach};
 use crate::resolve::{self, Answers, Resolve, ResolveError, SystemResolver, is_allowed, is_preferred};
 
 /// Head start of an attempt before the next one; "Connection Attempt Delay" of RFC 8305 section 8.
@@ -43,6 +44,15 @@ pub enum DialError {
     /// The name has no address for us.
     #[error("cannot resolve the name")]
     Resolve(#[from] ResolveError),
+    /// The target is no public address, and nothing else may be dialled. The text does not name the address: clients
+    /// see it, and a name may stand for an address that is nobody else's business.
+    #[error("the target is a private address ({kind}), which this inbound does not lead to")]
+    Private {
+        /// The address.
+        addr: SocketAddr,
+        /// Why it is not public.
+        kind: Private,
+    },
     /// Time ran out; the address is the last one that was tried.
     #[error("connection to {addr} timed out")]
     Timeout {
@@ -106,7 +116,7 @@ impl DialError {
             | Self::Unix { source, .. }
             | Self::Socket { source, .. } => Some(source),
             Self::Resolve(ResolveError::Io(source)) => Some(source),
-            Self::Port | Self::Resolve(_) | Self::Timeout { .. } => None,
+            Self::Port | Self::Resolve(_) | Self::Private { .. } | Self::Timeout { .. } => None,
         }
     }
 
@@ -114,6 +124,7 @@ impl DialError {
     pub fn addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Timeout { addr }
+            | Self::Private { addr, .. }
             | Self::Refused { addr, .. }
             | Self::Unreachable { addr, .. }
             | Self::Connect { addr, .. }
@@ -148,6 +159,7 @@ impl DialError {
             Self::Connect { .. } | Self::Unix { .. } => 3,
             Self::Refused { .. } => 4,
             Self::Socket { .. } => 5,
+            Self::Private { .. } => 6,
         }
     }
 }
@@ -194,6 +206,11 @@ impl Dialer {
         egress::warnings(&self.egress).into_iter().chain(fast_open).chain(multipath).collect()
     }
 
+    /// [`Dial::timeout`].
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Connects to `target`, within [`Dial::timeout`] for everything. The connection is tuned ([`tune`]).
     ///
     /// With Fast Open, connecting to an address of which the system has a cookie succeeds at once, and the first
@@ -202,13 +219,23 @@ impl Dialer {
     /// # Errors
     /// [`DialError`]; of several failed attempts the one that tells most.
     pub async fn dial(&self, target: &Target) -> Result<TcpStream, DialError> {
+        self.dial_within(target, Reach::Anywhere).await
+    }
+
+    /// The same to addresses within `reach` alone: each is looked at when it is about to be connected to.
+    ///
+    /// # Errors
+    /// As [`Self::dial`].
+    pub async fn dial_within(&self, target: &Target, reach: Reach) -> Result<TcpStream, DialError> {
         let answers = match &target.host {
             _ if target.port == 0 => return Err(DialError::Port),
             Host::Ip(ip) if !is_allowed(*ip, self.family) => return Err(ResolveError::NoAddress.into()),
-            Host::Ip(ip) => return self.dial_addrs(&[SocketAddr::new(*ip, target.port)]).await,
+            Host::Ip(ip) => {
+                return self.dial_addrs_within(&[SocketAddr::new(*ip, target.port)], reach).await;
+            }
             Host::Name(name) => self.resolver.start(name, self.family),
         };
-        let mut attempts = Attempts::new(self, target.port);
+        let mut attempts = Attempts::new(self, target.port, reach);
         attempts.answers = Some(answers);
         attempts.finish(self.deadline()).await
     }
@@ -250,15 +277,27 @@ impl Dialer {
     /// # Errors
     /// As [`Self::dial`].
     pub async fn dial_addrs(&self, addrs: &[SocketAddr]) -> Result<TcpStream, DialError> {
+        self.dial_addrs_within(addrs, Reach::Anywhere).await
+    }
+
+    /// The same to those within `reach` alone.
+    ///
+    /// # Errors
+    /// As [`Self::dial`].
+    pub async fn dial_addrs_within(
+        &self,
+        addrs: &[SocketAddr],
+        reach: Reach,
+    ) -> Result<TcpStream, DialError> {
         if let [addr] = addrs
             && is_allowed(addr.ip(), self.family)
             && addr.port() != 0
         {
             // Nothing to race: most dials are this one.
-            let connected = timeout_at(self.deadline(), self.connect(*addr)).await;
+            let connected = timeout_at(self.deadline(), self.connect(*addr, reach)).await;
             return connected.unwrap_or(Err(DialError::Timeout { addr: *addr }));
         }
-        let mut attempts = Attempts::new(self, 0);
+        let mut attempts = Attempts::new(self, 0, reach);
         attempts.add(addrs.iter().copied().filter(|addr| addr.port() != 0));
         if attempts.is_idle() {
             let port = !addrs.is_empty() && addrs.iter().all(|addr| addr.port() == 0);
@@ -282,7 +321,8 @@ impl Dialer {
         now.checked_add(self.timeout).unwrap_or(now + FOREVER)
     }
 
-    async fn connect(&self, addr: SocketAddr) -> Result<TcpStream, DialError> {
+    async fn connect(&self, addr: SocketAddr, reach: Reach) -> Result<TcpStream, DialError> {
+        reach.check(addr.ip()).map_err(|kind| DialError::Private { addr, kind })?;
         let socket = self.socket(addr).map_err(|source| DialError::Socket { addr, source })?;
         let stream = socket.connect(addr).await.map_err(|source| DialError::connect(addr, source))?;
         // On loopback a socket whose own port is the one it dials connects to itself when nobody listens there.
@@ -316,6 +356,7 @@ impl Dialer {
 struct Attempts<'a> {
     dialer: &'a Dialer,
     port: u16,
+    reach: Reach,
     /// Addresses that are still to come.
     answers: Option<Box<dyn Answers>>,
     /// Addresses that have not been tried: of the preferred family, and of the other.
@@ -341,10 +382,11 @@ enum Step {
 }
 
 impl<'a> Attempts<'a> {
-    fn new(dialer: &'a Dialer, port: u16) -> Self {
+    fn new(dialer: &'a Dialer, port: u16, reach: Reach) -> Self {
         Self {
             dialer,
             port,
+            reach,
             answers: None,
             waiting: [VecDeque::new(), VecDeque::new()],
             turn: 0,
@@ -424,8 +466,8 @@ impl<'a> Attempts<'a> {
         let Some(addr) = self.pop() else { return };
         self.last_start = Some((Instant::now(), addr));
         self.failed = false;
-        let dialer = self.dialer;
-        self.running.push(async move { dialer.connect(addr).await });
+        let (dialer, reach) = (self.dialer, self.reach);
+        self.running.push(async move { dialer.connect(addr, reach).await });
     }
 
     /// The next address, the families in turns as long as both have some (RFC 8305 section 4).

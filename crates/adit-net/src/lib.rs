@@ -18,6 +18,7 @@ pub mod pace;
 pub mod plugin;
 pub mod query;
 pub mod race;
+pub mod reach;
 pub mod resolve;
 pub mod rt;
 pub mod syslog;
@@ -32,7 +33,7 @@ mod holder;
 mod testing;
 
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::run_behind;
+pub use adit_sys::process::{run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
@@ -40,9 +41,12 @@ pub fn trim_heap() {
     adit_sys::alloc::trim_heap();
 }
 
-/// Bytes of memory that the system has for this process; see [`adit_sys::process::memory`].
-pub fn system_memory() -> Option<usize> {
-    adit_sys::process::memory()
+/// Soft and hard limit of open descriptors; see [`adit_sys::process::fd_limit`].
+///
+/// # Errors
+/// The error that the system reports.
+pub fn fd_limit() -> std::io::Result<(u64, u64)> {
+    adit_sys::process::fd_limit()
 }
 
 /// Raises the limit of open descriptors as far as the system allows; see [`adit_sys::process::raise_fd_limit`].

@@ -16,6 +16,8 @@ pub mod process;
 pub mod rate;
 #[cfg(target_os = "linux")]
 pub mod raw;
+#[cfg(target_os = "linux")]
+pub mod route;
 pub mod tcp;
 pub mod timer;
 #[cfg(target_os = "linux")]

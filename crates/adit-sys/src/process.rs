@@ -41,26 +41,6 @@ pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     Ok((old, fd_limit()?.0))
 }
 
-/// Bytes of memory that the system has, or that the control group of this process may use if that is less; `None` where
-/// it does not say.
-pub fn memory() -> Option<usize> {
-    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let all = total_kib(&file("/proc/meminfo")).map(|kib| kib.saturating_mul(1024));
-    // Version 2 alone, and the limit next to the process: the ones further up are for machines with several tenants.
-    let group = file("/proc/self/cgroup");
-    let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-    let limits = [format!("/sys/fs/cgroup{group}/memory.max"), "/sys/fs/cgroup/memory.max".to_owned()];
-    // `max` is no number, and no limit.
-    let limits = limits.iter().filter_map(|path| file(path).trim().parse::<usize>().ok());
-    all.into_iter().chain(limits).min()
-}
-
-/// The first line of `/proc/meminfo`: `MemTotal:        8145396 kB`.
-fn total_kib(text: &str) -> Option<usize> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
 /// Makes the child that `command` starts receive SIGTERM when its parent ends, however that ends.
 ///
 /// The kernel's parent is the *thread* that spawns: spawn from one that lives as long as the child is to live.
@@ -87,6 +67,49 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: takes no pointers; a positive number names one process.
     check(unsafe { libc::kill(pid, libc::SIGTERM) })
+}
+
+/// Returns when the process that started this one has ended. A process that was handed over to another one before the call
+/// waits for that one.
+///
+/// Linux tells by a descriptor of the process (5.3 and later). Elsewhere this looks once a second.
+pub fn wait_for_parent() {
+    let parent = std::os::unix::process::parent_id();
+    #[cfg(target_os = "linux")]
+    if wait_for_process(parent) {
+        return;
+    }
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
+/// Waits for the end of a process; false if the system does not tell.
+#[cfg(target_os = "linux")]
+fn wait_for_process(pid: u32) -> bool {
+    use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
+    // SAFETY: `pidfd_open` takes two integers: the process, and no flags.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let Some(raw) = RawFd::try_from(opened).ok().filter(|raw| *raw >= 0) else { return false };
+    // SAFETY: the call has just opened this descriptor, and nothing else owns it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+    // The number may have become another process's before it was opened.
+    if u32::try_from(pid).ok() != Some(std::os::unix::process::parent_id()) {
+        return true;
+    }
+    let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: the pointer is to one local `pollfd`, which outlives the call; -1 waits without an end.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, -1) };
+        if ready > 0 {
+            return true;
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return false;
+        }
+    }
 }
 
 /// Makes the child that `command` starts the leader of a session of its own: no terminal is left that could end it.
@@ -210,6 +233,18 @@ mod tests {
         terminate(child.id()).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
         assert!(terminate(0).is_err() && terminate(u32::MAX).is_err(), "never a group");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_end_of_a_process_is_told() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        // Not the parent, so that it does not wait for it.
+        assert!(wait_for_process(pid));
+        assert!(child.try_wait().unwrap().is_none());
+        terminate(pid).unwrap();
+        child.wait().unwrap();
     }
 
     #[cfg(target_os = "linux")]

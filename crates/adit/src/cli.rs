@@ -28,8 +28,12 @@ In place of other programs:
                                      shadowsocks-libev's flags and files
   adit sslocal | ssserver | ssmanager | ssservice | ssurl ...
                                      shadowsocks-rust's
+  adit ssr-local | ssr-tunnel | ssr-server ...
+                                     ShadowsocksR's: the C client, and server.py with mudb.json
   adit kcptun-client | kcptun-server ...
                                      kcptun's
+  adit gq-client | gq-server | obfs-local | obfs-server ...
+                                     GoQuiet's and simple-obfs', as SIP003 plugins too
   ln -s $(command -v adit) /usr/local/bin/snell-server
                                      the same under the old name: units and scripts stay as they are";
 
@@ -74,7 +78,7 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Print a server for its clients: lines, files, a link, a QR code
     Share(ShareArgs),
-    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell:// and ss:// links) into adit.toml
+    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell://, ss:// and ssr:// links, subscriptions) into adit.toml
     ///
     /// Prints to standard output. A setting that adit does not have is an error that names the field.
     Import(ImportArgs),
@@ -85,7 +89,7 @@ pub(crate) enum Command {
     /// Print an example of, or the reference for, adit.toml
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn another program's file (OpenSnell, shadowsocks-libev, shadowsocks-rust) into adit.toml, on standard output
+    /// Turn another program's file (OpenSnell, shadowsocks-libev, shadowsocks-rust, ShadowsocksR) into adit.toml, on standard output
     Convert(ConvertArgs),
     /// Measure adit and other programs on this machine
     Bench(Box<adit_lab::Args>),
@@ -134,7 +138,7 @@ pub(crate) struct CheckArgs {
     /// Count warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Read the files as another program's: snell-server, ss-local, ssserver and so on, or as a list of SIP008: sip008
+    /// Read the files as another program's: snell-server, ss-local, ssserver, ssr-local and so on, or as a list of SIP008: sip008
     #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
     pub(crate) format: Option<Format>,
     /// Files, the same as with -c

@@ -2,8 +2,8 @@
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, OutboundProtocol, SnellMode, SnellVersion,
-    SnellVersions, Transports,
+    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
+    SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 
@@ -47,9 +47,9 @@ pub(crate) fn run_holding<T>(
     Ok(())
 }
 
-/// Whether an inbound has users with accounts.
-pub(crate) fn counts_users(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty()
+/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
+pub(crate) fn has_state(inbound: &Inbound) -> bool {
+    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.
@@ -69,12 +69,17 @@ pub(crate) fn log_findings(found: &Diagnostics) {
     }
 }
 
+/// Why servers lead anywhere.
+pub(crate) const LEADS_ANYWHERE: &str = "as the replaced programs do, or by allow-private";
+
 /// The facts about a start that are logged.
 struct Start {
     listening: Vec<(String, &'static str, String)>,
     dns: Vec<(String, String)>,
     egress: Vec<(String, String)>,
     warnings: Vec<String>,
+    /// Servers whose clients may be led to private addresses.
+    lead_anywhere: Vec<String>,
 }
 
 impl Start {
@@ -109,12 +114,25 @@ impl Start {
                 })
                 .collect(),
             warnings: running.warnings().to_vec(),
+            lead_anywhere: config
+                .inbounds
+                .iter()
+                .filter(|inbound| inbound.allow_private && inbound.protocol.is_server())
+                .map(|inbound| inbound.name.to_string())
+                .collect(),
         }
     }
 
     fn write(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
+        }
+        if !self.lead_anywhere.is_empty() {
+            let inbounds = self.lead_anywhere.join(", ");
+            tracing::info!(
+                inbounds,
+                "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}"
+            );
         }
         for (outbound, servers) in &self.dns {
             tracing::info!(outbound, servers, "effective DNS");
@@ -147,6 +165,10 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(server) => spoken_snell(server.versions),
         InboundProtocol::Shadowsocks(_) => "Shadowsocks",
         InboundProtocol::Ssr(_) => "ShadowsocksR",
+        InboundProtocol::Obfs(server) => match server.layer {
+            ObfsServerLayer::Simple(_) => "simple-obfs",
+            ObfsServerLayer::GoQuiet(_) => "GoQuiet",
+        },
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",

@@ -15,7 +15,7 @@ use adit_config::source;
 
 use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
-use crate::{print, serve};
+use crate::{print, serve, state};
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
@@ -39,8 +39,11 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let error = match load(program, flags) {
-        Ok(loaded) => {
+        Ok(mut loaded) => {
             serve::log_findings(&loaded.diagnostics);
+            if loaded.config.inbounds.iter().any(serve::has_state) {
+                state::settle(&mut loaded.config, std::slice::from_ref(&flags.config));
+            }
             match serve::run(&loaded.config) {
                 Ok(()) => return ExitCode::SUCCESS,
                 Err(error) => error,

@@ -29,7 +29,7 @@ pub(crate) fn settle(config: &mut Config, files: &[PathBuf]) {
         }
         Err(error) => {
             tracing::warn!(
-                "no state directory: {error}; user counters will be lost on restart; name a file with `state`"
+                "no state directory: {error}; user counters and the memory of replays will be lost on restart; name a file with `state`"
             );
             StateFile::Off
         }

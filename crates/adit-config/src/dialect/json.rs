@@ -100,7 +100,15 @@ pub(super) fn whole(number: &str) -> Option<u64> {
 /// # Errors
 /// The first thing that is wrong with its form.
 pub(super) fn parse(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diagnostic> {
-    let mut parser = Parser { text: source.text, at: 0, grammar, left: MAX_VALUES };
+    parse_up_to(source, grammar, MAX_VALUES)
+}
+
+/// The same for a text that may have another number of values.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_up_to(source: &Source<'_>, grammar: Grammar, values: usize) -> Result<Value, Diagnostic> {
+    let mut parser = Parser { text: source.text, at: 0, grammar, left: values };
     let result = parser.document();
     result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
 }

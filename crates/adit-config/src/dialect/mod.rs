@@ -7,6 +7,7 @@ mod json;
 pub mod kcptun;
 pub mod native;
 pub mod opensnell;
+pub mod plugin;
 pub mod shadowsocks;
 pub mod share;
 mod value;

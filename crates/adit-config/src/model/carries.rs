@@ -1,7 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, ServerCover, SnellKeys, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
+    SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -9,7 +10,9 @@ impl Inbound {
     pub fn transports(&self) -> Transports {
         match &self.protocol {
             // Associations of SOCKS have ports of their own.
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) => Transports::Tcp,
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
+                Transports::Tcp
+            }
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
@@ -22,6 +25,7 @@ impl Inbound {
             InboundProtocol::Snell(server) => server.quic && server.versions.has_quic(),
             InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
@@ -34,13 +38,58 @@ impl Inbound {
 
     /// The plugin that listens in its place, for what it carries of that.
     pub fn plugin(&self) -> Option<Plugin> {
-        let InboundProtocol::Shadowsocks(server) = &self.protocol else { return None };
-        let ServerCover::Plugin(plugin) = &server.cover else { return None };
-        let transports = server.transports.common(plugin.transports)?;
+        let (plugin, transports) = match &self.protocol {
+            InboundProtocol::Shadowsocks(server) => {
+                let ServerCover::Plugin(plugin) = &server.cover else { return None };
+                (plugin, server.transports)
+            }
+            InboundProtocol::Ssr(server) => (server.plugin.as_ref()?, server.transports),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Tunnel { .. } => {
+                return None;
+            }
+        };
+        let transports = transports.common(plugin.transports)?;
         Some(Plugin { transports, ..plugin.clone() })
     }
 
-    /// Whether `other` differs in nothing but users, their keys and limits, and its outbound.
+    /// The name under which the accounts of its users are kept.
+    pub fn accounts(&self) -> &Tag {
+        match &self.protocol {
+            InboundProtocol::Ssr(server) => server.accounts.as_ref().unwrap_or(&self.name),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Tunnel { .. } => &self.name,
+        }
+    }
+
+    /// The servers that get the connections of unauthenticated clients.
+    pub fn fallback(&self) -> &[Redirect] {
+        match &self.protocol {
+            InboundProtocol::Ssr(server) => &server.redirect,
+            InboundProtocol::Obfs(server) => &server.redirect,
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Tunnel { .. } => &[],
+        }
+    }
+
+    /// Whether its clients may be led to private addresses: they are allowed to, or the configuration names the targets.
+    pub fn leads_anywhere(&self) -> bool {
+        let is_fixed = match &self.protocol {
+            InboundProtocol::Tunnel { .. } | InboundProtocol::Obfs(_) => true,
+            InboundProtocol::Shadowsocks(server) => !server.key.hops().is_empty(),
+            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Ssr(_) => false,
+        };
+        self.allow_private || is_fixed
+    }
+
+    /// Whether `other` differs in nothing but users, their keys and limits, its outbound, and where it may lead.
     pub fn differs_in_users_alone(&self, other: &Self) -> bool {
         let rest = |inbound: &Self| (inbound.name.clone(), inbound.listen.clone(), inbound.socket.clone());
         if rest(self) != rest(other) {
@@ -65,7 +114,23 @@ impl Inbound {
                 (a.key == b.key || !has_hops && has_users && a.key.key() == b.key.key())
                     && (a.transports, &a.cover, a.replay) == (b.transports, &b.cover, b.replay)
             }
+            (InboundProtocol::Ssr(a), InboundProtocol::Ssr(b)) => {
+                let rest = |server: &SsrServer| SsrServer { users: SsrUsers::default(), ..server.clone() };
+                // A port whose users have ids takes nobody else, so it is another port without them.
+                a.users.ids().is_empty() == b.users.ids().is_empty() && rest(a) == rest(b)
+            }
             (a, b) => a == b,
+        }
+    }
+}
+
+impl InboundProtocol {
+    /// Whether its clients are other machines that name their targets themselves.
+    pub fn is_server(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Ssr(_) => true,
+            Self::Shadowsocks(server) => server.key.hops().is_empty(),
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
         }
     }
 }
@@ -74,7 +139,7 @@ impl Outbound {
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {
         match &self.protocol {
-            OutboundProtocol::Direct | OutboundProtocol::Snell(_) => true,
+            OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
             OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
@@ -90,7 +155,10 @@ impl Outbound {
             OutboundProtocol::Direct => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
             OutboundProtocol::Ssr(client) => client.transports.udp(),
-            OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Group(_) => false,
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Group(_) => false,
         }
     }
 }
@@ -112,6 +180,7 @@ impl Config {
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Obfs(_)
             | OutboundProtocol::Ssr(_) => outbound.sends_datagrams(),
         }
     }

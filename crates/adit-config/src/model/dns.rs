@@ -179,6 +179,7 @@ impl Dns {
             OutboundProtocol::Snell(client) => note(&client.server),
             OutboundProtocol::Shadowsocks(client) => note(&client.server),
             OutboundProtocol::Ssr(client) => note(&client.server),
+            OutboundProtocol::Obfs(client) => client.servers().iter().for_each(&mut note),
             OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => {}
         }
         if let Some(carrier) = &outbound.dial.carrier {

@@ -145,7 +145,8 @@ pub struct KcpClient {
     pub expire: Option<Duration>,
     /// A session that takes no further streams is ended after this time, even with open streams.
     pub linger: Duration,
-    /// Whether the end of the local side's data is passed on at once: only where the server knows half-close.
+    /// Whether the end of the local side's data is passed on at once to every server. Otherwise it is
+    /// passed on at once to adit alone.
     pub half_close: bool,
 }
 
@@ -159,7 +160,7 @@ impl KcpClient {
             sessions: 1,
             expire: None,
             linger: Duration::from_secs(600),
-            half_close: true,
+            half_close: false,
         }
     }
 }

@@ -7,7 +7,9 @@ mod date;
 mod dns;
 mod group;
 mod kcp;
+mod obfs;
 mod pace;
+mod redirect;
 pub mod rule;
 mod shadowsocks;
 mod snell;
@@ -31,7 +33,11 @@ pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
+pub use self::obfs::{
+    GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
+};
 pub use self::pace::Pace;
+pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, Transports,
@@ -196,12 +202,18 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time for a graceful end after the first signal.
     pub drain: Duration,
-    /// Connections to server inbounds that have not authenticated yet, in total.
-    pub unauthenticated: usize,
-    /// The same per source (IPv4 address, IPv6 /64).
-    pub unauthenticated_per_source: usize,
+    /// If a server would drop its answer at the end of a client's data, that end is passed on after this long without a
+    /// byte, once there was an answer. At least a second.
+    pub half_close: Duration,
+    /// The same before there was any answer.
+    pub half_close_unanswered: Duration,
+    /// Connections to server inbounds that have not authenticated yet, in total; `None` for 4096, or fewer where
+    /// descriptors or memory are scarce.
+    pub unauthenticated: Option<usize>,
+    /// The same per source (IPv4 address, IPv6 /64); `None` for a number from 128 to 512 that each start draws.
+    pub unauthenticated_per_source: Option<usize>,
     /// Bytes that the sessions of carriers hold together, at least [`Limits::MIN_CARRIER_MEMORY`]; `None` for a quarter
-    /// of what the system has.
+    /// of what the process has.
     pub carrier_memory: Option<usize>,
 }
 
@@ -215,8 +227,10 @@ impl Default for Limits {
         Self {
             idle: Some(IDLE),
             drain: Duration::from_secs(10),
-            unauthenticated: 4096,
-            unauthenticated_per_source: 256,
+            half_close: Duration::from_secs(5),
+            half_close_unanswered: Duration::from_secs(60),
+            unauthenticated: None,
+            unauthenticated_per_source: None,
             carrier_memory: None,
         }
     }
@@ -267,7 +281,8 @@ pub struct Inbound {
     pub outbound: Tag,
     /// Its clients may reach private targets: loopback, link-local, RFC 1918 and the like, and this machine. False
     /// for servers of `adit.toml` that do not say so; true for local ports, and under the names of other programs,
-    /// which ask nobody. Nothing enforces it yet.
+    /// which ask nobody. It concerns requests that this machine dials itself and that no rule has decided; see
+    /// [`Inbound::leads_anywhere`].
     pub allow_private: bool,
     /// Its protocol.
     pub protocol: InboundProtocol,
@@ -284,6 +299,8 @@ pub enum InboundProtocol {
     Shadowsocks(ShadowsocksServer),
     /// A ShadowsocksR server.
     Ssr(SsrServer),
+    /// An obfs alone, in front of one fixed target.
+    Obfs(ObfsInbound),
     /// Everything goes to one fixed target.
     Tunnel {
         /// The target.
@@ -301,7 +318,15 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Tunnel { .. } => &[],
+            Self::Obfs(_) | Self::Tunnel { .. } => &[],
+        }
+    }
+
+    /// Whether it remembers the salts of its clients, so that no connection is served twice.
+    pub fn remembers_salts(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
         }
     }
 }
@@ -390,6 +415,8 @@ pub enum OutboundProtocol {
     Shadowsocks(ShadowsocksClient),
     /// Through a ShadowsocksR server.
     Ssr(SsrClient),
+    /// To one fixed server, in an obfs alone.
+    Obfs(ObfsOutbound),
     /// Through one of several others.
     Group(Group),
 }

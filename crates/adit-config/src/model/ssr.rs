@@ -8,7 +8,7 @@ use adit_proto::ssr::{Key, Method, Obfs, Protocol, obfs, protocol};
 use adit_proto::wire::{Rng, Target};
 use thiserror::Error;
 
-use super::{Secret, Transports, User};
+use super::{Plugin, Redirect, Secret, Tag, Transports, User};
 
 /// A ShadowsocksR server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,13 @@ pub struct SsrServer {
     pub key_interval_s: u64,
     /// The transports that it serves.
     pub transports: Transports,
+    /// Fallback servers for streams of peers that do not authenticate; empty for none, where such peers are left alone.
+    pub redirect: Vec<Redirect>,
+    /// The program that listens in the place of this server, beneath obfs and cipher.
+    pub plugin: Option<Plugin>,
+    /// The name under which the accounts of its users are kept, with those of other servers of this name; `None` for that of
+    /// the inbound.
+    pub accounts: Option<Tag>,
 }
 
 /// Protocols that cannot be carried.
@@ -65,11 +72,14 @@ impl SsrServer {
             max_clients: adit_proto::ssr::Clients::DEFAULT_MAX_ACTIVE,
             key_interval_s: protocol::DEFAULT_INTERVAL_S,
             transports: Transports::Both,
+            redirect: Vec::new(),
+            plugin: None,
+            accounts: None,
         }
     }
 }
 
-/// The users of a ShadowsocksR server, each with an id.
+/// The users of a ShadowsocksR server: each with an id, or one to whom the whole port belongs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SsrUsers {
     users: Vec<User>,
@@ -123,6 +133,16 @@ impl SsrUsers {
         Ok(Self { users, ids })
     }
 
+    /// The one user whom everybody is who has the server's password; its key should be that password.
+    pub fn common(user: User) -> Self {
+        Self { users: vec![user], ids: Vec::new() }
+    }
+
+    /// The user to whom the whole port belongs.
+    pub fn owner(&self) -> Option<&User> {
+        self.users.first().filter(|_| self.ids.is_empty())
+    }
+
     /// The users, in the order in which they were given; the key is the secret.
     pub fn users(&self) -> &[User] {
         &self.users
@@ -133,7 +153,7 @@ impl SsrUsers {
         &self.ids
     }
 
-    /// Ids with their users.
+    /// Ids with their users; nothing for a port that belongs to one user.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &User)> {
         self.ids.iter().copied().zip(&self.users)
     }
@@ -160,6 +180,8 @@ pub struct SsrClient {
     pub key_interval_s: u64,
     /// The transports that it is used for; others are refused.
     pub transports: Transports,
+    /// The program that connects to the server, beneath obfs and cipher.
+    pub plugin: Option<Plugin>,
 }
 
 impl SsrClient {
@@ -175,6 +197,7 @@ impl SsrClient {
             obfs_param: Box::default(),
             key_interval_s: protocol::DEFAULT_INTERVAL_S,
             transports: Transports::Both,
+            plugin: None,
         }
     }
 

@@ -55,7 +55,10 @@ pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
 fn role(protocol: &InboundProtocol) -> Role {
     match protocol {
         InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => Role::Client,
-        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => Role::Server,
+        InboundProtocol::Snell(_)
+        | InboundProtocol::Shadowsocks(_)
+        | InboundProtocol::Ssr(_)
+        | InboundProtocol::Obfs(_) => Role::Server,
     }
 }
 

@@ -18,6 +18,10 @@ pub const MAX_GEO_LEN: usize = 128 << 20;
 /// Most networks that are read; GeoLite2-City has five million.
 const MAX_NETWORKS: usize = 1 << 24;
 
+/// Visits of a node on the way to all leaves, on average: the networks of IPv4 are reached by some aliases too. In a tree
+/// that is none, a hundred nodes may have more ways than there are addresses.
+const MAX_VISITS: usize = 16;
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Record {
@@ -40,27 +44,39 @@ pub(super) fn read(
     bytes: Vec<u8>,
     wanted: &BTreeSet<Country>,
 ) -> Result<BTreeMap<Country, Entries>, maxminddb::MaxMindDbError> {
-    let reader = Reader::from_source(bytes)?;
-    let mut countries: BTreeMap<Country, Entries> = BTreeMap::new();
-    // Millions of networks share some hundred records.
-    let mut known: HashMap<usize, Vec<Country>> = HashMap::new();
-    for found in reader.networks(WithinOptions::default())?.take(MAX_NETWORKS) {
-        let found = found?;
-        let Some(offset) = found.offset() else { continue };
-        if let std::collections::hash_map::Entry::Vacant(vacant) = known.entry(offset) {
-            vacant.insert(codes(found.decode()?, wanted));
-        }
-        let codes = &known[&offset];
-        if codes.is_empty() {
+    read_by(bytes, |record| codes(record, wanted))
+}
+
+/// Whether all ways through the search tree at the front of `bytes` are about as many as its nodes. A node is two numbers
+/// of `record_len` bits.
+fn is_tree(bytes: &[u8], nodes: usize, record_len: usize) -> bool {
+    let mut left = nodes.saturating_mul(MAX_VISITS).saturating_add(1024);
+    let mut stack = vec![(0, 0)];
+    while let Some((node, depth)) = stack.pop() {
+        if node >= nodes || depth >= 128 {
             continue;
         }
-        let network = found.network()?;
-        let Some(cidr) = of_database(network.ip(), network.prefix()) else { continue };
-        for code in codes {
-            countries.entry(*code).or_default().add_range(cidr.range());
-        }
+        let Some(rest) = left.checked_sub(1) else { return false };
+        left = rest;
+        let Some(children) = children(bytes, node, record_len) else { return false };
+        stack.extend(children.map(|child| (child, depth + 1)));
     }
-    Ok(countries)
+    true
+}
+
+/// The two numbers of a node.
+fn children(bytes: &[u8], node: usize, record_len: usize) -> Option<[usize; 2]> {
+    let len = record_len / 4;
+    let record = bytes.get(node.checked_mul(len)?..)?.get(..len)?;
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
+    match *record {
+        // The middle byte holds the highest four bits of both.
+        [ref left @ .., middle, a, b, c] if record_len == 28 => {
+            let high = |bits: u8| usize::from(bits) << 24;
+            Some([high(middle >> 4) | number(left), high(middle & 0xf) | number(&[a, b, c])])
+        }
+        _ => Some([number(record.get(..len / 2)?), number(record.get(len / 2..)?)]),
+    }
 }
 
 /// The networks of each text in `wanted` (countries and other codes, in lower case); those without any are left out.
@@ -72,6 +88,7 @@ pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<BTreeMap<
         let texts = texts(record).into_iter().map(|text| text.to_lowercase());
         texts.filter(|text| wanted.contains(text)).collect()
     })
+    .map_err(|error| error.to_string())
 }
 
 /// The networks of each number of an autonomous system in `wanted`; those without any are left out.
@@ -84,29 +101,36 @@ pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<BTreeMap<u
         let number = record.and_then(|record| record.number.or_else(|| record.asn.and_then(named)));
         number.into_iter().filter(|number| wanted.contains(number)).collect()
     })
+    .map_err(|error| error.to_string())
 }
 
 /// The networks of a database by the keys that `keys` finds in a record.
 fn read_by<R: for<'a> Deserialize<'a>, K: Ord + Clone>(
     bytes: Vec<u8>,
     keys: impl Fn(Option<R>) -> Vec<K>,
-) -> Result<BTreeMap<K, Entries>, String> {
-    let bad = |error: maxminddb::MaxMindDbError| error.to_string();
-    let reader = Reader::from_source(bytes).map_err(bad)?;
+) -> Result<BTreeMap<K, Entries>, maxminddb::MaxMindDbError> {
+    let reader = Reader::from_source(&bytes)?;
+    if !is_tree(&bytes, reader.metadata().node_count as usize, reader.metadata().record_size.into()) {
+        return Err(maxminddb::MaxMindDbError::invalid_database(
+            "its search tree leads many ways to one place",
+        ));
+    }
     let mut lists: BTreeMap<K, Entries> = BTreeMap::new();
+    // Millions of networks share some hundred records.
     let mut known: HashMap<usize, Vec<K>> = HashMap::new();
-    for found in reader.networks(WithinOptions::default()).map_err(bad)?.take(MAX_NETWORKS) {
-        let found = found.map_err(bad)?;
+    for found in reader.networks(WithinOptions::default())?.take(MAX_NETWORKS) {
+        let found = found?;
         let Some(offset) = found.offset() else { continue };
         if let std::collections::hash_map::Entry::Vacant(vacant) = known.entry(offset) {
-            vacant.insert(keys(found.decode().map_err(bad)?));
+            vacant.insert(keys(found.decode()?));
         }
-        if known[&offset].is_empty() {
+        let keys = &known[&offset];
+        if keys.is_empty() {
             continue;
         }
-        let network = found.network().map_err(bad)?;
+        let network = found.network()?;
         let Some(cidr) = of_database(network.ip(), network.prefix()) else { continue };
-        for key in &known[&offset] {
+        for key in keys {
             lists.entry(key.clone()).or_default().add_range(cidr.range());
         }
     }
@@ -149,6 +173,20 @@ fn of_database(ip: IpAddr, prefix: u8) -> Option<Cidr> {
     Cidr::new(ip, prefix)
 }
 
+/// Fuzz target: any bytes are read in bounded time, and give countries that were asked for alone.
+#[doc(hidden)]
+pub fn fuzz_geo(data: &[u8]) {
+    let wanted: BTreeSet<Country> =
+        ["cn", "us", "de"].iter().filter_map(|code| Country::parse(code)).collect();
+    if let Ok(found) = read(data.to_vec(), &wanted) {
+        for (code, entries) in &found {
+            assert!(wanted.contains(code));
+            assert!(entries.v4.iter().all(|(first, last)| first <= last));
+            assert!(entries.v6.iter().all(|(first, last)| first <= last));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +220,34 @@ mod tests {
         assert_eq!(range("::192.0.2.0", 120), Some(AddressRange::V4(0xc000_0200, 0xc000_02ff)));
         assert_eq!(range("192.0.2.0", 24), Some(AddressRange::V4(0xc000_0200, 0xc000_02ff)));
         assert!(matches!(range("2001:db8::", 32), Some(AddressRange::V6(..))));
+    }
+
+    /// A database of some hundred bytes, each of whose nodes leads twice to the next one. It has 2^100 ways.
+    #[test]
+    fn a_tree_that_is_none_ends_at_once() {
+        const NODES: u32 = 100;
+        let marker = DATABASE.windows(14).rposition(|part| part == b"\xab\xcd\xefMaxMind.com").unwrap();
+        let mut metadata = DATABASE[marker..].to_vec();
+        let at = metadata.windows(11).position(|part| part == b"\x4anode_count").unwrap() + 11;
+        let len = usize::from(metadata[at] & 0x1f);
+        metadata.splice(at..=at + len, [0xc1, NODES.to_be_bytes()[3]]);
+        let at = metadata.windows(12).position(|part| part == b"\x4brecord_size").unwrap() + 12;
+        metadata.splice(at..=at + usize::from(metadata[at] & 0x1f), [0xa1, 24]);
+        let next = |node: u32| [&(node + 1).to_be_bytes()[1..], &(node + 1).to_be_bytes()[1..]].concat();
+        let mut bytes: Vec<u8> = (0..NODES).flat_map(next).collect();
+        bytes.extend([0; 16]);
+        bytes.extend(metadata);
+        let error = read(bytes, &wanted(&["de"])).unwrap_err();
+        assert!(error.to_string().contains("many ways"), "{error}");
+    }
+
+    #[test]
+    fn nodes_of_each_length() {
+        let bytes = [0x12, 0x34, 0x56, 0xab, 0x65, 0x43, 0x21, 0x99];
+        assert_eq!(children(&bytes, 0, 24), Some([0x12_3456, 0xab_6543]));
+        assert_eq!(children(&bytes, 0, 28), Some([0xa12_3456, 0xb65_4321]));
+        assert_eq!(children(&bytes, 0, 32), Some([0x1234_56ab, 0x6543_2199]));
+        assert_eq!((children(&bytes, 1, 24), children(&bytes, usize::MAX, 32)), (None, None));
     }
 
     #[test]

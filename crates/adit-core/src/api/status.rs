@@ -10,6 +10,7 @@ use std::time::Instant;
 use adit_config::model::{InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
 use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
@@ -35,6 +36,9 @@ pub struct Status {
     /// Every group among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
+    /// The budget of the process, and the part of it in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
     /// Memory held by the sessions of carriers, if there are carriers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier_memory: Option<MemoryStatus>,
@@ -145,6 +149,7 @@ pub struct OutboundStatus {
 pub(crate) struct Directory {
     view: Mutex<Arc<View>>,
     cores: usize,
+    budget: Arc<Budget>,
     since: Instant,
 }
 
@@ -184,8 +189,8 @@ pub(crate) struct OutboundView {
 
 impl Directory {
     /// Of nothing yet, on so many cores.
-    pub(crate) fn new(cores: usize, since: Instant) -> Self {
-        Self { view: Mutex::default(), cores, since }
+    pub(crate) fn new(cores: usize, budget: Arc<Budget>, since: Instant) -> Self {
+        Self { view: Mutex::default(), cores, budget, since }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
@@ -223,6 +228,7 @@ impl Directory {
             inbounds: view.inbounds.iter().map(InboundView::status).collect(),
             outbounds: view.outbounds.iter().map(OutboundView::status).collect(),
             groups: view.groups.iter().map(|group| GroupStatus::of(group)).collect(),
+            budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
         }
     }
@@ -317,6 +323,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(_) => "snell",
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
         InboundProtocol::Ssr(_) => "ssr",
+        InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }
@@ -328,6 +335,7 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Snell(_) => "snell",
         OutboundProtocol::Shadowsocks(_) => "shadowsocks",
         OutboundProtocol::Ssr(_) => "ssr",
+        OutboundProtocol::Obfs(_) => "obfs",
         OutboundProtocol::Group(_) => "group",
     }
 }

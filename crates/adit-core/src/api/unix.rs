@@ -29,7 +29,7 @@ enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
-    Status(Status),
+    Status(Box<Status>),
     Error(String),
 }
 
@@ -87,7 +87,7 @@ async fn accept(listener: UnixListener, directory: Arc<Directory>) {
 async fn serve(mut stream: UnixStream, directory: &Directory) -> io::Result<()> {
     let line = read_line(&mut stream, MAX_REQUEST).await?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(Request::Status) => Answer::Status(directory.status(rt::now())),
+        Ok(Request::Status) => Answer::Status(Box::new(directory.status(rt::now()))),
         Err(error) => Answer::Error(format!("bad request: {error}")),
     };
     let mut bytes = serde_json::to_vec(&answer).map_err(io::Error::other)?;
@@ -126,7 +126,7 @@ pub fn ask_status(path: &Path) -> io::Result<Status> {
         stream.send_all(&request).await?;
         let line = read_line(&mut stream, MAX_ANSWER).await?;
         match serde_json::from_slice(&line).map_err(io::Error::other)? {
-            Answer::Status(status) => Ok(status),
+            Answer::Status(status) => Ok(*status),
             Answer::Error(text) => Err(io::Error::other(text)),
         }
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_config::model::Tag;
 use adit_config::model::rule::Manner;
 use adit_net::dial::DialError;
+use adit_net::reach::Private;
 use adit_proto::wire::Failure as WireFailure;
 
 /// Why there is no way out.
@@ -51,6 +52,21 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
+    /// Why the target is refused, if that is because it is private.
+    pub(crate) fn private(&self) -> Option<Private> {
+        match self {
+            Self::Dial(DialError::Private { kind, .. }) => Some(*kind),
+            Self::Member { source, .. } => source.private(),
+            Self::Rejected
+            | Self::Blocked(_)
+            | Self::Dial(_)
+            | Self::Through { .. }
+            | Self::Handshake(_)
+            | Self::NoMember
+            | Self::Slow { .. } => None,
+        }
+    }
+
     /// Whether the client gets no answer but a reset.
     pub(crate) fn wants_reset(&self) -> bool {
         matches!(self, Self::Blocked(Manner::Reset | Manner::Drop))
@@ -59,7 +75,9 @@ impl OpenError {
     /// The failure as a local client is told of it.
     pub(crate) fn failure(&self) -> WireFailure {
         match self {
-            Self::Rejected | Self::Blocked(_) => WireFailure::NotAllowed,
+            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => {
+                WireFailure::NotAllowed
+            }
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
@@ -96,7 +114,7 @@ impl OpenError {
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
         match self {
-            Self::Rejected | Self::Blocked(_) => EACCES,
+            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
             Self::NoMember | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),

@@ -11,6 +11,7 @@ mod outbound;
 mod session;
 mod table;
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,11 +19,14 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{Manner, Network, Verdict};
+use adit_net::reach::Reach;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::{Host, Target};
 
+use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
 use crate::metrics::InboundMetrics;
+use crate::packet::Routes as _;
 use crate::relay::Early;
 use crate::route::{Outcome, Query, Router};
 use crate::user::Account;
@@ -41,6 +45,8 @@ pub(crate) struct CoreContext {
     pub(crate) pool: Pool,
     /// The table of connections.
     pub(crate) conns: Rc<Conns>,
+    /// The descriptors and memory that connections draw on.
+    pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
 }
@@ -85,8 +91,12 @@ pub(crate) struct Routed {
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
     addresses: Option<Vec<IpAddr>>,
-    /// Manner of the refusal, if a rule refuses it.
+    /// The addresses at which this machine may dial it.
+    reach: Reach,
+    /// The manner in which a rule refuses it, if one does.
     refusal: Option<Manner>,
+    /// The descriptor of the connection to its target.
+    slot: OnceCell<StreamSlot>,
 }
 
 impl Origin {
@@ -112,7 +122,14 @@ impl Request {
         let router = live.router();
         if router.is_empty() {
             let outbound = live.leaf().outbound;
-            return Routed { request: self, outbound, addresses: None, refusal: None };
+            return Routed {
+                request: self,
+                outbound,
+                addresses: None,
+                reach: live.reach(),
+                refusal: None,
+                slot: OnceCell::new(),
+            };
         }
         let mut addresses = None;
         if self.decide(&router, None) == Outcome::NeedsAddresses {
@@ -128,8 +145,22 @@ impl Request {
             (Verdict::Reject(manner), _) => Routed::refused(self, live.leaf().outbound, *manner),
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
-                Routed { request: self, outbound, addresses, refusal: None }
+                let reach = live.reach_of(&decision);
+                Routed { request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new() }
             }
+        }
+    }
+
+    /// Directly to the target, without the rules: for targets of the configuration.
+    pub(crate) fn direct(self) -> Routed {
+        let outbound = self.source.origin.live.resolver().outbound;
+        Routed {
+            request: self,
+            outbound,
+            addresses: None,
+            reach: Reach::Anywhere,
+            refusal: None,
+            slot: OnceCell::new(),
         }
     }
 
@@ -149,7 +180,14 @@ impl Request {
 
 impl Routed {
     fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
-        Self { request, outbound, addresses: None, refusal: Some(manner) }
+        Self {
+            request,
+            outbound,
+            addresses: None,
+            reach: Reach::Public,
+            refusal: Some(manner),
+            slot: OnceCell::new(),
+        }
     }
 
     /// A connection of the outbound, counted as a request.
@@ -158,10 +196,18 @@ impl Routed {
         metrics.requests.add(1);
         let opened = match self.refusal {
             Some(manner) => Err(self.refuse(manner).await),
-            None => self.dial(false).await,
+            None => {
+                self.slot.get_or_init(|| self.request.source.origin.core.places.stream());
+                self.dial(false).await
+            }
         };
         opened.inspect_err(|error| {
-            metrics.refused.rule.add(u64::from(matches!(error, OpenError::Blocked(_))));
+            let private = error.private();
+            let is_refused = private.is_some() || matches!(error, OpenError::Blocked(_));
+            metrics.refused.rule.add(u64::from(is_refused));
+            if let Some(kind) = private {
+                self.request.source.origin.live.note_private(kind);
+            }
             self.log_open_error(error);
         })
     }
@@ -186,7 +232,8 @@ impl Routed {
     }
 
     async fn dial(&self, fresh: bool) -> Result<Opened, OpenError> {
-        let to = Destination { target: &self.request.target, addresses: self.addresses.as_deref() };
+        let (target, addresses) = (&self.request.target, self.addresses.as_deref());
+        let to = Destination { target, addresses, reach: self.reach };
         self.outbound.connect(to, fresh).await
     }
 

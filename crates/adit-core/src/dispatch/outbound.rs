@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use adit_config::model::Tag;
+use adit_net::reach::Reach;
 use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
 
@@ -21,11 +22,13 @@ pub(crate) struct Destination<'a> {
     pub(crate) target: &'a Target,
     /// The only addresses that may be dialled, where the target's address is looked up on this machine.
     pub(crate) addresses: Option<&'a [IpAddr]>,
+    /// The addresses that may be dialled where this machine dials the target itself.
+    pub(crate) reach: Reach,
 }
 
 impl<'a> From<&'a Target> for Destination<'a> {
     fn from(target: &'a Target) -> Self {
-        Self { target, addresses: None }
+        Self { target, addresses: None, reach: Reach::Anywhere }
     }
 }
 
@@ -36,6 +39,11 @@ pub(crate) trait Outbound {
 
     /// Whether the target's answer to a connection is known only after the relay has begun.
     fn is_tunnel(&self) -> bool;
+
+    /// Whether a connection is of no use before the client has sent something.
+    fn wants_first_bytes(&self) -> bool {
+        false
+    }
 
     /// A connection that leads to `to`; with `fresh` never one that was kept.
     fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>>;
@@ -89,6 +97,7 @@ pub(crate) fn may_retry(outcome: &Outcome) -> bool {
         EndReason::Wire(WireError::Truncated { .. }) => true,
         EndReason::Finished
         | EndReason::Idle
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Wire(_) => false,

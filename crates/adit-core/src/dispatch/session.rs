@@ -91,7 +91,8 @@ impl Routed {
             // The caller can still tell the client, or the answer is complete.
             EndReason::Socket(Side::Far, _) if near.has_pending() => {}
             EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) => {}
-            EndReason::Stopped
+            EndReason::Crowded
+            | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(Side::Far, _)
             | EndReason::Wire(_) => near.stream.abort_on_close(),

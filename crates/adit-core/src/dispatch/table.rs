@@ -9,8 +9,11 @@ use std::task::Waker;
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{Network, Verdict};
+use adit_net::reach::{Private, Reach};
+use adit_net::rt;
 
 use super::Outbound;
+use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
 
@@ -61,10 +64,23 @@ pub(crate) struct Live {
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
     router: RefCell<Arc<Router>>,
+    /// The reach of requests that no rule decides.
+    reach: Cell<Reach>,
+    /// Requests for private targets.
+    refused: Notice,
     changes: Cell<u32>,
-    /// The outbounds that flows of datagrams go over, with their numbers.
-    vias: RefCell<Vec<(Via, Rc<dyn PacketOutbound>)>>,
+    /// The outbounds that flows of datagrams go over.
+    vias: RefCell<Vec<Passage>>,
     next_via: Cell<u32>,
+}
+
+/// An outbound that flows of datagrams go over.
+struct Passage {
+    via: Via,
+    outbound: Rc<dyn PacketOutbound>,
+    reach: Reach,
+    /// The outbound within its reach, where that makes a difference.
+    within: Option<Rc<dyn PacketOutbound>>,
 }
 
 impl Live {
@@ -75,6 +91,8 @@ impl Live {
             outbounds,
             outbound: RefCell::new(outbound),
             router: RefCell::new(router),
+            reach: Cell::default(),
+            refused: Notice::default(),
             changes: Cell::new(0),
             vias: RefCell::default(),
             next_via: Cell::new(0),
@@ -85,6 +103,23 @@ impl Live {
     pub(crate) fn set_outbound(&self, outbound: &Tag) {
         self.outbound.replace(outbound.clone());
         self.changes.set(self.changes.get().wrapping_add(1));
+    }
+
+    /// Requests that no rule decides lead so far from now on.
+    pub(crate) fn set_reach(&self, reach: Reach) {
+        if self.reach.replace(reach) != reach {
+            self.changes.set(self.changes.get().wrapping_add(1));
+        }
+    }
+
+    /// The reach of requests that no rule decides.
+    pub(super) fn reach(&self) -> Reach {
+        self.reach.get()
+    }
+
+    /// The reach of a request: a rule that matches is the operator's own word.
+    pub(super) fn reach_of(&self, decision: &route::Decision<'_>) -> Reach {
+        if decision.rule.is_some() { Reach::Anywhere } else { self.reach() }
     }
 
     /// Requests follow these rules from now on.
@@ -120,16 +155,21 @@ impl Live {
         direct.unwrap_or_else(|| self.leaf())
     }
 
-    /// The number of an outbound: the same for as long as it is the same outbound.
-    fn via(&self, packets: &Rc<dyn PacketOutbound>) -> Via {
+    /// The number of an outbound within this reach: the same for as long as it is the same outbound.
+    fn via(&self, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> Via {
         let mut vias = self.vias.borrow_mut();
-        if let Some((via, _)) = vias.iter().find(|(_, known)| Rc::ptr_eq(known, packets)) {
-            return *via;
+        let is_it = |known: &&Passage| known.reach == reach && Rc::ptr_eq(&known.outbound, packets);
+        if let Some(known) = vias.iter().find(is_it) {
+            return known.via;
         }
         // Outbounds that nobody else holds are gone.
-        vias.retain(|(_, known)| Rc::strong_count(known) > 1);
+        let here =
+            |of: &Passage| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
+        let gone = vias.iter().filter(|known| Rc::strong_count(&known.outbound) == here(known));
+        let gone: Vec<Via> = gone.map(|known| known.via).collect();
+        vias.retain(|known| !gone.contains(&known.via));
         let via = Via(self.next_via.replace(self.next_via.get().wrapping_add(1)));
-        vias.push((via, packets.clone()));
+        vias.push(Passage { via, outbound: packets.clone(), reach, within: packets.within(reach) });
         via
     }
 
@@ -153,7 +193,7 @@ impl Routes for Live {
         if !self.router.borrow().is_empty() {
             return None;
         }
-        self.leaf().packets.map(|packets| self.via(&packets))
+        self.leaf().packets.map(|packets| self.via(&packets, self.reach()))
     }
 
     fn accepts(&self, source: IpAddr) -> bool {
@@ -177,14 +217,14 @@ impl Routes for Live {
             address = match self.address(question, waker, now) {
                 Some(Known::Addr(addr)) => Some(addr.ip()),
                 Some(Known::Pending) => return Decision::Pending,
-                Some(Known::Nothing) | None => None,
+                Some(Known::Nothing | Known::Private(_)) | None => None,
             };
             outcome = router.decide(&query, Some(address.as_slice()));
         }
         let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
         let packets = self.leaf_of(decided.verdict).and_then(|leaf| leaf.packets);
         let Some(packets) = packets else { return Decision::Reject };
-        let via = self.via(&packets);
+        let via = self.via(&packets, self.reach_of(&decided));
         match address.filter(|_| decided.judged) {
             Some(ip) => Decision::At(via, ip),
             None => Decision::Through(via),
@@ -193,6 +233,18 @@ impl Routes for Live {
 
     fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>> {
         let vias = self.vias.borrow();
-        vias.iter().find(|(known, _)| *known == via).map(|(_, packets)| packets.clone())
+        let known = vias.iter().find(|known| known.via == via)?;
+        Some(known.within.as_ref().unwrap_or(&known.outbound).clone())
+    }
+
+    fn note_private(&self, kind: Private) {
+        if let Some(refused) = self.refused.due(rt::now()) {
+            tracing::warn!(
+                inbound = &*self.inbound,
+                refused,
+                "a client asked for a private target ({kind}): refused; allow-private = true in this inbound, or a rule \
+                 that matches such requests, lets clients reach them"
+            );
+        }
     }
 }

@@ -102,6 +102,21 @@ fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
+/// Fuzz target: any text gives at least one server, and names that are found again.
+#[doc(hidden)]
+pub fn fuzz_dns_files(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let conf = ResolvConf::parse(&text);
+    assert!(!conf.servers.is_empty() && conf.ndots <= 15);
+    assert!(conf.servers.len() <= text.lines().count().max(1));
+    let hosts = Hosts::parse(&text);
+    let mut names: Vec<&str> = hosts.0.keys().map(|name| &**name).collect();
+    names.sort_unstable();
+    for name in names {
+        assert!(hosts.find(&name.to_ascii_uppercase()).is_some_and(|ips| !ips.is_empty()), "{name}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

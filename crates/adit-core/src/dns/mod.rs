@@ -50,6 +50,7 @@ use self::lookup::Lookup;
 use self::message::{Body, absolute};
 use self::shared::{Begins, Begun, Ticket};
 
+pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
 pub(crate) use self::shared::Shared;
 

@@ -80,6 +80,7 @@ impl Engine {
         check_dns(&config)?;
         let router = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
+        draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
         let gone = self.make_room(state, &config, &mut draft)?;
@@ -139,7 +140,7 @@ impl Engine {
         config: &Config,
     ) -> Result<Prepared, StartError> {
         let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
-        Prepared::new(self, model, config, &state.ledger(), metrics)
+        Prepared::new(self, model, config, (&state.ledger(), &state.salts()), metrics)
     }
 
     /// Closes the inbounds that are gone or opened anew, where a new one needs an address of theirs, and binds that.
@@ -168,7 +169,7 @@ impl Engine {
         closed.into_iter().for_each(|held| held.close(self));
         let open = |model: Arc<model::Inbound>, config: &Config, state: &State| {
             let metrics = metrics.get(&model.name).cloned();
-            Prepared::new(self, model, config, &state.ledger(), metrics)
+            Prepared::new(self, model, config, (&state.ledger(), &state.salts()), metrics)
         };
         for model in std::mem::take(&mut draft.overlapping) {
             match open(model, config, state) {
@@ -371,10 +372,10 @@ fn renew(
     state: &State,
     updates: &[(Tag, Arc<model::Inbound>)],
 ) -> Result<Vec<(Tag, inbound::Shared)>, StartError> {
-    let ledger = state.ledger();
+    let (ledger, salts) = (state.ledger(), state.salts());
     let renew = |(name, model): &(Tag, Arc<model::Inbound>)| {
         let held = &state.inbounds[name];
-        let shared = held.shared.renewed(model, &ledger);
+        let shared = held.shared.renewed(model, &ledger, &salts);
         let shared = shared.map_err(|source| StartError::Build { name: name.clone(), source })?;
         Ok((name.clone(), shared))
     };

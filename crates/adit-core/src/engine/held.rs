@@ -16,6 +16,7 @@ use crate::carrier;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
+use crate::salts::Salts;
 use crate::user::Ledger;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
@@ -56,7 +57,7 @@ impl Prepared {
         engine: &Engine,
         model: Arc<model::Inbound>,
         config: &Config,
-        ledger: &Arc<Ledger>,
+        (ledger, salts): (&Arc<Ledger>, &Arc<Salts>),
         metrics: Option<Arc<[Arc<InboundMetrics>]>>,
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
@@ -64,7 +65,7 @@ impl Prepared {
         let mut plugins = Plugins::new(config.plugin_user.as_deref());
         let cores = engine.cores();
         let listening = sockets::listen(&model, takes, cores, &mut plugins)?;
-        let shared = inbound::Shared::new(&model, ledger).map_err(build)?;
+        let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
         let carrier = model.socket.carrier.as_deref();
         let carrier = carrier.map(|carrier| Arc::new(carrier::Shared::new(&model.name, carrier)));
         let mut warnings = listening.warnings;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::model::{self, Config, Tag};
+use adit_config::model::{self, Config, StateFile, Tag};
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Cores, OrderSender, Signal, Signals, Stop, Stopper};
@@ -29,9 +29,11 @@ use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
 use crate::api::status::{Directory, Status};
+use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
 use crate::route::CompileError;
+use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
@@ -144,6 +146,8 @@ struct State {
     outbounds: BTreeMap<Tag, HeldOutbound>,
     /// Made for the first users.
     ledger: Option<Arc<Ledger>>,
+    /// Made for the first server that remembers salts.
+    salts: Option<Arc<Salts>>,
     /// The plugins of outbounds that are gone: connections may use them until they end.
     retired: Vec<Plugins>,
 }
@@ -165,6 +169,26 @@ impl State {
             .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
         self.ledger = Some(ledger);
         Ok(warning)
+    }
+
+    /// The memory of salts.
+    fn salts(&self) -> Arc<Salts> {
+        self.salts.clone().unwrap_or_default()
+    }
+
+    /// Opens the memory of salts for the servers among `inbounds`, over the replay file if there is a `place` for one; a
+    /// warning if that is damaged or cannot be used.
+    fn open_salts(&mut self, place: &StateFile, inbounds: &[model::Inbound]) -> Option<String> {
+        let remembers = inbounds.iter().any(|inbound| inbound.protocol.remembers_salts());
+        if self.salts.is_some() || !remembers {
+            return None;
+        }
+        let (salts, warning) = match place {
+            StateFile::At(path) | StateFile::Try { path, .. } => Salts::start(&salts_path(path)),
+            StateFile::Usual | StateFile::Off => Default::default(),
+        };
+        self.salts = Some(salts);
+        warning
     }
 }
 
@@ -228,7 +252,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     });
     let count = count.max(1);
     let (stopper, stop) = Stopper::new();
-    let memory = Arc::new(carrier::Memory::new(config.limits.carrier_memory));
+    let budget = Budget::new(&config.limits, count);
+    let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
@@ -237,7 +262,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let (sender, orders) = rt::orders();
         senders.push(sender);
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let plan = Plan { config, orders, memory, dns, index, count };
+        let budget = budget.clone();
+        let plan = Plan { config, orders, memory, budget, dns, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -245,9 +271,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         inbounds: BTreeMap::new(),
         outbounds: BTreeMap::new(),
         ledger: None,
+        salts: None,
         retired: Vec::new(),
     };
-    let directory = Arc::new(Directory::new(count, rt::now()));
+    let directory = Arc::new(Directory::new(count, budget, rt::now()));
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),
@@ -269,6 +296,20 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
             running.end();
             Err(error)
         }
+    }
+}
+
+/// Applies configurations, from any thread.
+#[derive(Debug, Clone)]
+pub struct Applier(Arc<Engine>);
+
+impl Applier {
+    /// As [`Running::apply`].
+    ///
+    /// # Errors
+    /// As [`Running::apply`]; also once the process is to end.
+    pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
+        self.0.apply(config)
     }
 }
 
@@ -310,6 +351,11 @@ impl Running {
     /// connections that it had.
     pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
         self.engine.apply(config)
+    }
+
+    /// Somebody who may apply configurations from another thread.
+    pub fn applier(&self) -> Applier {
+        Applier(self.engine.clone())
     }
 
     /// The group of this name.

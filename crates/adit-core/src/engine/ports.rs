@@ -42,7 +42,7 @@ impl Ports {
     /// [`StartError`], also once the process is to end.
     pub fn open(&self, inbound: model::Inbound) -> Result<Port, StartError> {
         let engine = &self.0;
-        let state = engine.state();
+        let mut state = engine.state();
         if engine.is_ending() {
             return Err(StartError::Ending);
         }
@@ -50,9 +50,12 @@ impl Ports {
             let source = std::io::Error::new(std::io::ErrorKind::NotFound, "its outbound does not exist");
             return Err(StartError::Build { name: inbound.name, source });
         }
-        let ledger = state.ledger();
-        let prepared = Prepared::new(engine, Arc::new(inbound), &state.config, &ledger, None)?;
-        let (warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses.clone());
+        let place = state.config.state.clone();
+        let warning = state.open_salts(&place, std::slice::from_ref(&inbound));
+        let shared = (&state.ledger(), &state.salts());
+        let prepared = Prepared::new(engine, Arc::new(inbound), &state.config, shared, None)?;
+        let (mut warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses.clone());
+        warnings.extend(warning);
         let mut orders = engine.orders();
         let held = prepared.open(&mut orders);
         let is_open = engine.send(orders);

@@ -9,12 +9,14 @@ use std::time::Duration;
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
+use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
+use crate::budget::{Budget, Places};
 use crate::carrier;
-use crate::conns::{Conns, TICK};
+use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::guard::Guard;
@@ -34,6 +36,7 @@ pub(super) struct Plan {
     pub(super) config: Arc<Config>,
     pub(super) orders: Orders<Order>,
     pub(super) memory: Arc<carrier::Memory>,
+    pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
     /// The number of this core, of so many.
     pub(super) index: usize,
@@ -48,6 +51,7 @@ struct Site {
     pool: Pool,
     dns: Rc<Dns>,
     guard: Rc<Guard>,
+    places: Rc<Places>,
     active: Rc<Cell<usize>>,
     carrier: carrier::Context,
     scratch: SharedScratch,
@@ -78,13 +82,19 @@ struct OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, dns, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, index, count } = plan;
     let per_core = |limit: usize| limit.div_ceil(count);
-    let limits = &config.limits;
-    let guard =
-        Guard::new(per_core(limits.unauthenticated), per_core(limits.unauthenticated_per_source), rt::now());
+    let shares = *budget.shares();
+    let places = Rc::new(Places::new(budget, index));
+    let guard = Guard::new(
+        per_core(shares.unauthenticated),
+        per_core(shares.unauthenticated_per_source),
+        places.clone(),
+        rt::now(),
+    );
     let active = Rc::new(Cell::new(0));
-    let (pool, dns, outbounds) = (Pool::new(), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
+    let (pool, dns, outbounds) =
+        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
     let site = Rc::new(Site {
         index,
@@ -92,6 +102,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         pool,
         dns,
         guard: Rc::new(guard),
+        places: places.clone(),
         carrier: carrier::Context::new(active.clone(), memory),
         active,
         scratch: SharedScratch::default(),
@@ -105,6 +116,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
     rt::spawn_local(keep_house(site.clone()));
+    rt::spawn_local(places.follow());
     Box::pin(wait_for_end(&site, stop)).await;
     site.dns.clear_streams();
 }
@@ -202,7 +214,8 @@ impl Site {
         let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
         let core = Rc::new(CoreContext {
             pool: self.pool.clone(),
-            conns: Rc::new(Conns::default()),
+            conns: Rc::new(Conns::new(&self.places)),
+            places: self.places.clone(),
             log_destinations: self.config.borrow().log.destinations,
         });
         let live = Rc::new(Live::new(
@@ -211,6 +224,7 @@ impl Site {
             model.outbound.clone(),
             self.router.borrow().clone(),
         ));
+        live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
@@ -233,11 +247,12 @@ impl Site {
     }
 
     /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. It is made unless the configuration has one of that name, and kept while its options are the same.
+    /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name, and kept while its options are the same.
     fn put_direct(&self) {
         let config = self.config.borrow().clone();
         let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        if !has_lists || config.outbound(route::DIRECT).is_some() {
+        let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+        if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
             self.direct.take();
             return;
         }
@@ -317,6 +332,7 @@ impl Site {
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
         inbound.slot.replace(Rc::new(Inbound::new(&model, &shared, around)));
         inbound.live.set_outbound(&model.outbound);
+        inbound.live.set_reach(reach_of(&model));
         inbound.model = model;
         Some(id)
     }
@@ -349,6 +365,17 @@ impl Site {
     fn each_table(&self, mut action: impl FnMut(&Conns)) {
         self.inbounds.borrow().values().for_each(|inbound| action(&inbound.core.conns));
     }
+}
+
+/// The reach of the clients of an inbound.
+fn reach_of(inbound: &model::Inbound) -> Reach {
+    if inbound.leads_anywhere() { Reach::Anywhere } else { Reach::Public }
+}
+
+/// The blocks of one core of so many.
+fn pool_of(places: &Places, count: usize) -> Pool {
+    let budget = places.budget();
+    Pool::bounded(budget.shares().blocks / count, budget.buffers().clone())
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
@@ -386,12 +413,17 @@ async fn finished(active: &Cell<usize>) {
 async fn keep_house(site: Rc<Site>) {
     loop {
         rt::sleep(TICK).await;
-        let idle = site.config.borrow().limits.idle;
+        let (idle, patience) = {
+            let limits = &site.config.borrow().limits;
+            (limits.idle, Patience::new(limits))
+        };
         let mut is_worth_trimming = false;
         site.each_table(|conns| {
+            conns.set_patience(patience);
             conns.sweep(idle);
             is_worth_trimming |= conns.take_worth_trimming();
         });
+        site.places.tick();
         site.pool.trim();
         for (source, count) in site.guard.take_report(rt::now()) {
             tracing::info!(

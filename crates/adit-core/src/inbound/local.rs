@@ -20,6 +20,7 @@ use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
 use super::{Datagrams, Factory, Inbound, Serve};
+use crate::budget::Rank;
 use crate::dispatch::{Future, Session};
 use crate::packet::{Engine, Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
@@ -87,7 +88,7 @@ async fn serve(inbound: &Inbound, (config, accounts): (&Local, &Accounts), strea
     let client = Client { inbound, config, accounts, peer };
     // All that the handshake needs is gone by the time the connection is idle.
     let Some((mut near, session, lease)) = Box::pin(client.prepare(stream)).await else { return };
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }
@@ -179,7 +180,7 @@ impl Client<'_> {
     /// One read; 0 when the process is to end before anything has come. Browsers keep connections ready that they may
     /// never use, and nothing is lost with them.
     async fn first_bytes(&self, stream: &Stream, wire: &mut RecvBuf) -> io::Result<usize> {
-        let entry = self.inbound.core.conns.enter();
+        let entry = self.inbound.core.conns.enter_as(Rank::Unauthenticated, self.peer.ip());
         entry.set_resting(true);
         let over = poll_fn(|cx| {
             entry.set_waker(cx.waker());
@@ -245,7 +246,8 @@ impl Client<'_> {
         if stream.send_all(&request.bytes(Ok(bound))).await.is_err() {
             return;
         }
-        let entry = self.inbound.core.conns.enter();
+        let entry = self.inbound.core.conns.enter_from(self.peer.ip());
+        entry.set_answered();
         entry.set_resting(true);
         entry.set_wants_tick(true);
         let mut bytes = [0; 64];

@@ -1,6 +1,8 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod fallback;
 mod local;
+mod obfs;
 mod shadowsocks;
 mod snell;
 mod ssr;
@@ -20,12 +22,14 @@ use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 
+use crate::budget::StreamSlot;
 use crate::carrier;
 use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
 use crate::packet::{Engine, Exchange, Listener, PacketInbound, Renewal, Routes, SharedScratch};
+use crate::salts::Salts;
 use crate::user::{Accounts, Ledger};
 
 #[cfg(test)]
@@ -108,19 +112,28 @@ impl Shared {
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn new(inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+    pub(crate) fn new(
+        inbound: &model::Inbound,
+        ledger: &Arc<Ledger>,
+        salts: &Arc<Salts>,
+    ) -> io::Result<Self> {
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
-            model::InboundProtocol::Snell(server) => Arc::new(SnellServerShared::start(server, accounts)?),
-            model::InboundProtocol::Shadowsocks(server) => {
-                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts)))
+            model::InboundProtocol::Snell(server) => {
+                Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)
             }
+            model::InboundProtocol::Shadowsocks(server) => Arc::new(Arc::new(
+                shadowsocks::ShadowsocksServerShared::start(server, accounts, salts.clone()),
+            )),
             model::InboundProtocol::Ssr(server) => {
-                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts)?))
+                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
+            }
+            model::InboundProtocol::Obfs(server) => {
+                Arc::new(Arc::new(obfs::ObfsServerShared::start(server)?))
             }
         }))
     }
@@ -129,11 +142,16 @@ impl Shared {
     ///
     /// # Errors
     /// When a thread cannot be made.
-    pub(crate) fn renewed(&self, inbound: &model::Inbound, ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let accounts = ledger.accounts(&inbound.name, inbound.protocol.users())?;
+    pub(crate) fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        ledger: &Arc<Ledger>,
+        salts: &Arc<Salts>,
+    ) -> io::Result<Self> {
+        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         match self.0.renewed(inbound, &accounts)? {
             Some(factory) => Ok(Self(factory)),
-            None => Self::new(inbound, ledger),
+            None => Self::new(inbound, ledger, salts),
         }
     }
 
@@ -191,7 +209,7 @@ impl Inbound {
     /// Relays the datagrams of `listener` until told to drain.
     pub(crate) async fn run_datagrams(self: Rc<Self>, listener: Listener, mut stop: Stop) {
         match Engine::new(listener, &self.udp, self.scratch.clone()) {
-            Ok(engine) => engine.run(stop.draining()).await,
+            Ok(engine) => Box::pin(engine.run(stop.draining())).await,
             Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }
@@ -205,7 +223,8 @@ impl Inbound {
     ) -> Listener {
         let (name, metrics) = (self.name.clone(), self.metrics.clone());
         let routes = self.origin.live.clone();
-        Listener { name, metrics, socket, inbound, routes, renewal }
+        let places = self.core.places.clone();
+        Listener { name, metrics, socket, inbound, routes, renewal, places }
     }
 
     /// One task per connection.
@@ -217,7 +236,7 @@ impl Inbound {
             self.metrics.refused.rule.add(1);
             return;
         }
-        let open = Open::new(&self);
+        let open = Open::new(&self, stream.is_carried());
         let serve = self.protocol.clone().serve(self, stream, peer);
         rt::spawn_local(async move {
             serve.await;
@@ -230,7 +249,9 @@ impl Inbound {
 pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     let accept = async {
         loop {
-            let accepted = acceptor.accept().await;
+            let places = slot.borrow().core.places.clone();
+            places.room().await;
+            let accepted = acceptor.accept_making_room(&mut || places.make_room()).await;
             let inbound = slot.borrow().clone();
             match accepted {
                 Ok((stream, peer)) => {
@@ -278,13 +299,16 @@ pub(crate) async fn accept_carried(
 struct Open {
     metrics: Arc<InboundMetrics>,
     active: Rc<Cell<usize>>,
+    /// Its descriptor, if it has one of its own.
+    _slot: Option<StreamSlot>,
 }
 
 impl Open {
-    fn new(inbound: &Inbound) -> Self {
+    fn new(inbound: &Inbound, is_carried: bool) -> Self {
         inbound.metrics.open.add(1);
         inbound.active.set(inbound.active.get() + 1);
-        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone() }
+        let slot = (!is_carried).then(|| inbound.core.places.stream());
+        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone(), _slot: slot }
     }
 }
 

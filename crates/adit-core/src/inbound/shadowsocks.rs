@@ -10,16 +10,15 @@ mod sessions;
 pub(crate) use packets::packets;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::model::{self, ObfsServer, ReplayPolicy, ServerCover};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::aead2022::Relay;
-use adit_proto::shadowsocks::replay::RecentSalts;
 use adit_proto::shadowsocks::{
     Accept, Acceptor, Generation, Key, SaltFilter as Filter, ServerKey, UserId, WallClock,
 };
@@ -34,13 +33,11 @@ use crate::obfs::server_outer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;
-/// Salts of 2022 methods that are remembered for a minute; beyond it connections are refused.
-const RECENT_SALTS: usize = 1_000_000;
 
 /// State that a Shadowsocks server shares over all cores.
 #[derive(Debug)]
@@ -54,6 +51,8 @@ pub(crate) struct ShadowsocksServerShared {
     /// A plugin is in front, which cuts the stream as it likes.
     has_plugin: bool,
     replay: ReplayPolicy,
+    memory: MemoryOf,
+    /// Of the whole process.
     salts: Arc<Salts>,
     accounts: Accounts,
     deadline: Duration,
@@ -71,26 +70,24 @@ fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)>
     Some((Relay::new(keys, derived.shared_users()), key.hops().into()))
 }
 
-/// The salts that have been seen, as the generation of the method needs it.
-#[derive(Debug)]
-enum Salts {
+/// The salts that are remembered, as the generation of the method needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemoryOf {
     /// None are told apart: there are none, or it was not asked for.
-    Ignored,
-    /// For ever, as far as memory goes.
-    All(Box<SaltFilter>),
+    Nothing,
+    /// The last ones.
+    Last,
     /// Those of the last minute: timestamps stop older ones.
-    Recent { salts: Mutex<RecentSalts>, since: Instant },
+    Minute,
 }
 
 impl ShadowsocksServerShared {
-    pub(super) fn start(config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
+    pub(super) fn start(config: &model::ShadowsocksServer, accounts: Accounts, salts: Arc<Salts>) -> Self {
         let key = config.key.derive();
-        let salts = match (key.method().generation(), config.replay) {
-            (Generation::Aead2022, _) => {
-                Salts::Recent { salts: Mutex::new(RecentSalts::new(RECENT_SALTS)), since: rt::now() }
-            }
-            (Generation::None, _) | (_, ReplayPolicy::Ignore) => Salts::Ignored,
-            (Generation::Stream | Generation::Aead, _) => Salts::All(Box::default()),
+        let memory = match (key.method().generation(), config.replay) {
+            (Generation::Aead2022, _) => MemoryOf::Minute,
+            (Generation::None, _) | (_, ReplayPolicy::Ignore) => MemoryOf::Nothing,
+            (Generation::Stream | Generation::Aead, _) => MemoryOf::Last,
         };
         let (obfs, has_plugin) = match &config.cover {
             ServerCover::Obfs(obfs) => (*obfs, false),
@@ -102,7 +99,8 @@ impl ShadowsocksServerShared {
             obfs,
             has_plugin,
             replay: config.replay,
-            salts: Arc::new(salts),
+            memory,
+            salts,
             accounts,
             deadline: draw_deadline(),
             skewed: Notice::default(),
@@ -113,7 +111,7 @@ impl ShadowsocksServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     fn renewed(&self, config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
-        Self { salts: self.salts.clone(), deadline: self.deadline, ..Self::start(config, accounts) }
+        Self { deadline: self.deadline, ..Self::start(config, accounts, self.salts.clone()) }
     }
 
     fn generation(&self) -> Generation {
@@ -137,14 +135,11 @@ struct Memory<'a> {
 impl Filter for Memory<'_> {
     fn insert(&mut self, salt: &[u8]) -> bool {
         let shared = self.shared;
-        match &*shared.salts {
-            Salts::Ignored => true,
-            Salts::Recent { salts, since } => {
-                let now_s = rt::now().saturating_duration_since(*since).as_secs();
-                salts.lock().unwrap_or_else(PoisonError::into_inner).at(now_s).insert(salt)
-            }
-            Salts::All(salts) => {
-                let is_fresh = salts.insert(salt);
+        match shared.memory {
+            MemoryOf::Nothing => true,
+            MemoryOf::Minute => shared.salts.insert_recent(salt),
+            MemoryOf::Last => {
+                let is_fresh = shared.salts.insert(salt);
                 if !is_fresh && shared.replay == ReplayPolicy::Report {
                     if let Some(times) = shared.replayed.due(rt::now()) {
                         let (inbound, peer) = (&*self.inbound.name, self.peer);
@@ -193,13 +188,13 @@ async fn serve(inbound: &Inbound, shared: &ShadowsocksServerShared, stream: Stre
     }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    run(inbound, client).await;
+    run(inbound, client, peer.ip()).await;
 }
 
 /// The relay of bytes.
-async fn run(inbound: &Inbound, client: Client) {
+async fn run(inbound: &Inbound, client: Client, peer: IpAddr) {
     let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer);
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }
@@ -320,9 +315,9 @@ async fn admit(
     };
     let mut early = Early { bytes: wire.block()[accepted.payload].to_vec(), ended: false };
     let server = acceptor.into_server(WallClock::new(rt::now(), rt::unix_time()), &mut OsRng);
-    if let (Salts::All(salts), Some(own)) = (&*shared.salts, server.own_salt()) {
+    if let (MemoryOf::Last, Some(own)) = (shared.memory, server.own_salt()) {
         // A recording of our own answers is no request either.
-        salts.insert(own);
+        shared.salts.insert(own);
     }
     let mut stack = Stack::new(server, outer);
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;

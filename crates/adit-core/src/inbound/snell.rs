@@ -39,7 +39,7 @@ use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{Early, Endpoint};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Account, Accounts};
 
 /// Bytes that a client may still send for an exchange that has failed, and the time for them.
@@ -54,23 +54,27 @@ const ECONNRESET: u8 = 104;
 pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
-    /// The salts of this key, kept even if its users change.
-    salts: Arc<SaltFilter>,
+    /// Of the whole process.
+    salts: Arc<Salts>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
 }
 
 impl SnellServerShared {
-    pub(super) fn start(config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        Self::new(config, accounts).map(Arc::new)
+    pub(super) fn start(
+        config: &model::SnellServer,
+        accounts: Accounts,
+        salts: Arc<Salts>,
+    ) -> io::Result<Arc<Self>> {
+        Self::new(config, accounts, salts).map(Arc::new)
     }
 
-    fn new(config: &model::SnellServer, accounts: Accounts) -> io::Result<Self> {
+    fn new(config: &model::SnellServer, accounts: Accounts, salts: Arc<Salts>) -> io::Result<Self> {
         Ok(Self {
             keys: Keys::start(&config.psk, config.versions)?,
             accounts,
-            salts: Arc::default(),
+            salts,
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
@@ -79,8 +83,7 @@ impl SnellServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        let mut renewed = Self::new(config, accounts)?;
-        renewed.salts = self.salts.clone();
+        let mut renewed = Self::new(config, accounts, self.salts.clone())?;
         renewed.deadline = self.deadline;
         Ok(Arc::new(renewed))
     }
@@ -133,7 +136,7 @@ async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, pe
     let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
         return;
     };
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     loop {
         let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
             Step::Relay(session) => {
@@ -209,6 +212,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
             last_word(inbound, near).await
         }
         EndReason::Idle
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)
@@ -240,7 +244,7 @@ async fn admit(
 ) -> Result<(Next, Option<usize>), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let first = async {
-        let owner = begin(shared, near, &mut wire, ticket, peer).await?;
+        let owner = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
         Ok((read_request(near, &mut wire, Some(ticket)).await?, owner))
     };
     let (request, owner) = in_time(ticket, until, Box::pin(first)).await?;
@@ -267,13 +271,13 @@ async fn begin(
     near: &mut Endpoint,
     wire: &mut RecvBuf,
     ticket: &Ticket,
-    peer: SocketAddr,
+    client: (SocketAddr, Instant),
 ) -> Result<Option<usize>, Refusal> {
     let mut outer = server_outer(shared.obfs);
     let (server, owner) = match &shared.keys {
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
-            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, peer).await?;
+            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, client).await?;
             (Server::opened(&opening), Some(owner))
         }
     };

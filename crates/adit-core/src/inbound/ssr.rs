@@ -5,7 +5,7 @@
 
 mod front;
 mod packets;
-mod refusals;
+pub(super) mod refusals;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -29,14 +29,15 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::fallback::{Fallback, Refused, Servers};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack};
 use crate::rng::OsRng;
-use crate::salts::SaltFilter;
+use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes, head of an HTTP obfs included.
@@ -48,14 +49,18 @@ pub(crate) struct SsrServerShared {
     key: Key,
     protocol: protocol::ServerConfig,
     obfs: FrontConfig,
-    /// IVs of clients whose protocol remembers no connections; without IVs there is nothing to remember.
-    ivs: SaltFilter,
+    /// Connections of the users, which are refused when they come again.
+    clients: Arc<Clients>,
+    /// Of the whole process, with the IVs of clients among them; without IVs there is nothing to remember.
+    salts: Arc<Salts>,
     /// Ids of the users, in the order of the accounts.
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
     accounts: Accounts,
     deadline: Duration,
     refusals: Refusals,
+    /// Gets the connections of unauthenticated clients.
+    fallback: Servers,
 }
 
 impl SsrServerShared {
@@ -63,13 +68,26 @@ impl SsrServerShared {
     ///
     /// # Errors
     /// When the configuration asks for something that cannot be served.
-    pub(super) fn start(config: &model::SsrServer, accounts: Accounts) -> io::Result<Self> {
+    pub(super) fn start(
+        config: &model::SsrServer,
+        accounts: Accounts,
+        salts: Arc<Salts>,
+    ) -> io::Result<Self> {
+        let clients = Arc::new(Clients::new(config.max_clients));
+        Self::with_memory(config, accounts, clients, salts)
+    }
+
+    fn with_memory(
+        config: &model::SsrServer,
+        accounts: Accounts,
+        clients: Arc<Clients>,
+        salts: Arc<Salts>,
+    ) -> io::Result<Self> {
         config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
-        let clients = Arc::new(Clients::new(config.max_clients));
         let mut protocol =
-            protocol::ServerConfig::new(config.protocol, &key, clients, config.obfs.overhead())
+            protocol::ServerConfig::new(config.protocol, &key, clients.clone(), config.obfs.overhead())
                 .with_compatible(config.protocol_compatible)
                 .with_interval(config.key_interval_s)
                 .with_start(now_s);
@@ -98,18 +116,23 @@ impl SsrServerShared {
             key,
             protocol,
             obfs,
-            ivs: SaltFilter::default(),
+            clients,
+            salts,
             index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             ids,
             accounts,
             deadline: draw_deadline(),
             refusals: Refusals::default(),
+            fallback: Servers::new(&config.redirect)?,
         })
     }
 
-    /// The place of a user among the accounts.
-    fn user(&self, id: u32) -> Option<usize> {
-        self.index.get(&id).copied()
+    /// The place among the accounts of the user of this id, or of the one to whom the port belongs.
+    fn user(&self, id: Option<u32>) -> Option<usize> {
+        match id {
+            Some(id) if !self.ids.is_empty() => self.index.get(&id).copied(),
+            Some(_) | None => (self.ids.is_empty() && !self.accounts.is_empty()).then_some(0),
+        }
     }
 }
 
@@ -120,6 +143,13 @@ impl Factory for Arc<SsrServerShared> {
 
     fn accounts(&self) -> Accounts {
         self.accounts.clone()
+    }
+
+    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        let model::InboundProtocol::Ssr(server) = &inbound.protocol else { return Ok(None) };
+        let renewed =
+            SsrServerShared::with_memory(server, accounts.clone(), self.clients.clone(), self.salts.clone())?;
+        Ok(Some(Arc::new(Self::new(renewed))))
     }
 }
 
@@ -141,7 +171,7 @@ async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
     let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter();
+    let entry = inbound.core.conns.enter_from(peer.ip());
     if let Some(lease) = lease {
         entry.set_lease(lease);
     }
@@ -162,7 +192,18 @@ async fn prepare(
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Client> {
-    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let fallback = Fallback::new(&shared.fallback);
+    let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
+        Ok(admitted) => admitted,
+        Err((refused, cause)) => {
+            if let Some(cause) = cause {
+                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+            }
+            Box::pin(fallback.refuse(inbound, (stream, peer), refused, ObfsServer::Off)).await;
+            return None;
+        }
+    };
+    let Admitted { stack, tail, target, user, early } = admitted;
     let lease = match user {
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
@@ -193,30 +234,24 @@ fn lease(
         .ok()
 }
 
-/// Everything up to the request; unauthenticated clients are dealt with here.
+/// Everything up to the request, or why the client is refused.
 async fn handshake(
     inbound: &Inbound,
     shared: &SsrServerShared,
-    stream: &Stream,
-    peer: SocketAddr,
-) -> Option<Admitted> {
+    (stream, peer): (&Stream, SocketAddr),
+    fallback: &Fallback<'_>,
+) -> Result<Admitted, (Refused, Option<Cause>)> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
-    let until = now + shared.deadline;
+    let (until, deadline) = (now + shared.deadline, shared.deadline);
     let cause = Cell::new(None);
-    let admission = Box::pin(admit(shared, stream, &cause));
+    let admission = Box::pin(admit(shared, stream, fallback, &cause));
     match in_time(&ticket, until, admission).await {
         Ok((admitted, is_authenticated)) => {
             settle(ticket, is_authenticated);
-            Some(admitted)
+            Ok(admitted)
         }
-        Err(refusal) => {
-            if let Some(cause) = cause.take() {
-                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
-            }
-            leave_alone(inbound, stream, &ticket, &refusal, ObfsServer::Off, until).await;
-            None
-        }
+        Err(refusal) => Err((Refused { ticket, refusal, until, deadline }, cause.take())),
     }
 }
 
@@ -240,6 +275,7 @@ struct Admitted {
 async fn admit(
     shared: &SsrServerShared,
     stream: &Stream,
+    fallback: &Fallback<'_>,
     cause: &Cell<Option<Cause>>,
 ) -> Result<(Admitted, bool), Refusal> {
     let refused = |why: Cause| {
@@ -248,7 +284,7 @@ async fn admit(
         Refusal::Wire(error)
     };
     let mut wire = RecvBuf::with_len(FIRST_READ);
-    let mut reader = open_obfs(shared, stream, &mut wire, &refused).await?;
+    let mut reader = open_obfs(shared, stream, fallback, &mut wire, &refused).await?;
     let mut text = Vec::new();
     let mut received = wire.unread().len();
     let (target, len) = loop {
@@ -265,6 +301,9 @@ async fn admit(
             Err(error) => {
                 // Without authentication a wrong password shows as an address that is none.
                 let is_known = matches!(reader.state(), State::Authenticated { .. });
+                if is_known {
+                    fallback.close();
+                }
                 return Err(refused(if is_known {
                     Cause::Wire(error)
                 } else {
@@ -272,11 +311,14 @@ async fn admit(
                 }));
             }
         }
-        received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
+        if matches!(reader.state(), State::Authenticated { .. }) {
+            fallback.close();
+        }
+        received = fallback.receive(stream, &mut wire, LONGEST_REQUEST).await?;
     };
     let (user, is_authenticated) = match reader.state() {
-        State::Authenticated { user } => (user.and_then(|id| shared.user(id)), true),
-        State::Waiting | State::Unauthenticated | State::Refused(_) => (None, false),
+        State::Authenticated { user } => (shared.user(user), true),
+        State::Waiting | State::Unauthenticated | State::Refused(_) => (shared.user(None), false),
     };
     if !reader.is_fresh(shared) {
         return Err(refused(Cause::Refused(Reason::Replay)));
@@ -291,15 +333,17 @@ async fn admit(
 async fn open_obfs(
     shared: &SsrServerShared,
     stream: &Stream,
+    fallback: &Fallback<'_>,
     wire: &mut RecvBuf,
     refused: &impl Fn(Cause) -> Refusal,
 ) -> Result<Reader, Refusal> {
     let mut front = shared.obfs.accept(rt::unix_time());
     loop {
-        receive(stream, wire, LONGEST_REQUEST).await?;
+        fallback.receive(stream, wire, LONGEST_REQUEST).await?;
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(refused)?;
         if !out.is_empty() {
+            fallback.close();
             // In a write of its own: clients want nothing behind it.
             stream.send_all(&out).await.map_err(|_| Refusal::Gone)?;
         }
@@ -348,14 +392,9 @@ impl Reader {
         }
     }
 
-    /// Whether the connection comes for the first time, where its protocol does not know.
-    fn is_fresh(&mut self, shared: &SsrServerShared) -> bool {
-        use adit_proto::ssr::Protocol::VerifySha1;
-
-        let remembers = matches!(self.state(), State::Authenticated { .. });
-        if remembers && shared.protocol.protocol() != VerifySha1 {
-            return true;
-        }
-        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.ivs.insert(iv))
+    /// Whether the connection comes for the first time. Some protocols remember connections too, but not beyond a
+    /// restart.
+    fn is_fresh(&self, shared: &SsrServerShared) -> bool {
+        self.iv.as_slice().is_none_or(|iv| iv.is_empty() || shared.salts.insert(iv))
     }
 }

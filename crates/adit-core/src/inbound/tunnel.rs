@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use adit_net::rt::Stream;
+use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use super::tunnel_packets::TunnelPackets;
@@ -12,6 +13,11 @@ use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
+
+/// Longest wait for an application's first bytes, where the outbound wants them before it connects.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Most bytes that are taken then.
+const FIRST_LEN: usize = 16 * 1024;
 
 /// The fixed target of all connections.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ impl Serve for Tunnel {
         Box::pin(async move {
             let mut near = Endpoint::plain(stream);
             let Some(session) = Box::pin(self.open(&inbound, &near, peer)).await else { return };
-            let entry = inbound.core.conns.enter();
+            let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
     }
@@ -45,7 +51,20 @@ impl Serve for Tunnel {
 impl Tunnel {
     async fn open(&self, inbound: &Inbound, near: &Endpoint, peer: SocketAddr) -> Option<Box<Session>> {
         let routed = inbound.origin.request(peer, None, self.target.clone()).route().await;
-        let session = routed.connect(Early::default()).await;
+        let early = match routed.outbound.wants_first_bytes() {
+            true => first_bytes(near).await?,
+            false => Early::default(),
+        };
+        let session = routed.connect(early).await;
         session.inspect_err(|_| near.stream.abort_on_close()).ok()
     }
+}
+
+/// The first bytes from the application; `None` if it ends without a byte.
+async fn first_bytes(near: &Endpoint) -> Option<Early> {
+    rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
+    let mut bytes = vec![0; FIRST_LEN];
+    let received = near.stream.recv(&mut bytes).await.ok()?;
+    bytes.truncate(received);
+    (received > 0).then_some(Early { bytes, ended: false })
 }

@@ -19,13 +19,18 @@ use crate::guard::Ticket;
 use crate::metrics::Refused;
 use crate::relay::Early;
 use crate::relay::Stack;
-use crate::relay::discard::discard_bytes;
+use crate::relay::discard::{discard_all, discard_bytes, discard_received};
 use crate::rng::OsRng;
 
 /// Range of the deadline of unauthenticated connections in seconds; the deadline is drawn once per start.
 const DEADLINE_S: (u64, u64) = (60, 180);
-/// Bytes of an unauthenticated connection that are read and thrown away before reading stops.
+/// Bytes of an unauthenticated connection that are read and thrown away at any rate; beyond them the core's rate counts.
 const DISCARD_LEN: usize = 1 << 20;
+/// Bytes that may wait in the system when a refused connection ends: more than a receive buffer of Linux holds.
+const RECEIVED_LEN: usize = 16 << 20;
+/// A refused connection ends at a whole number of these before its deadline, so that the time of its end does not tell
+/// what was tried.
+const GRID: Duration = Duration::from_millis(5);
 /// First size of a request's buffer in bytes: a first segment fits.
 pub(super) const FIRST_READ: usize = 2048;
 /// Time that a last message has to reach the client before the connection closes.
@@ -42,6 +47,8 @@ pub(super) enum Refusal {
     Throttled,
     /// It ended, or broke, before it had said anything.
     Gone,
+    /// The same, and the time at which that may show has come.
+    GoneAtTick,
     /// It took too long.
     Late,
     /// It had to make room for another one.
@@ -55,8 +62,8 @@ pub(super) fn draw_deadline() -> Duration {
     Duration::from_secs(min) + Duration::from_millis(OsRng.below(spread).into())
 }
 
-/// Returns when the connection is evicted to make room.
-async fn evicted(ticket: &Ticket) {
+/// Returns when the connection has to make room.
+pub(super) async fn evicted(ticket: &Ticket) {
     poll_fn(|cx| if ticket.poll_evicted(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
@@ -122,7 +129,7 @@ pub(super) async fn leave_alone(
 ) {
     count(&inbound.metrics.refused, refusal);
     match refusal {
-        Refusal::Gone | Refusal::Late | Refusal::Evicted => {}
+        Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted => {}
         Refusal::Obfs(_) if obfs == ObfsServer::Http => {
             // The answer of a web server to bytes that are not HTTP.
             let mut answer = Vec::new();
@@ -134,15 +141,29 @@ pub(super) async fn leave_alone(
         }
         Refusal::Wire(_) | Refusal::Obfs(_) | Refusal::Throttled => {
             let stop = rt::race(rt::sleep_until(until), evicted(ticket));
-            rt::race(stop, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await;
+            let delay = |len| inbound.guard.delay_discard(len, rt::now());
+            rt::race(stop, discard_all(stream, &inbound.core.pool, DISCARD_LEN, delay)).await;
         }
     }
+    if !ticket.is_evicted() && !matches!(refusal, Refusal::GoneAtTick) {
+        rt::sleep_until(next_tick(until, rt::now())).await;
+    }
+    // The end is a FIN, even if bytes have come that nobody has read.
+    drop(stream.shutdown_write());
+    discard_received(stream, &inbound.core.pool, RECEIVED_LEN).await;
 }
 
-fn count(refused: &Refused, refusal: &Refusal) {
+/// The next time at which a refused connection with the deadline `until` may end.
+pub(super) fn next_tick(until: Instant, now: Instant) -> Instant {
+    let left = until.saturating_duration_since(now).as_nanos();
+    let ticks = u32::try_from(left / GRID.as_nanos()).unwrap_or(u32::MAX);
+    until.checked_sub(GRID * ticks).unwrap_or(now).max(now)
+}
+
+pub(super) fn count(refused: &Refused, refusal: &Refusal) {
     let counter = match refusal {
         Refusal::Throttled => &refused.authentication,
-        Refusal::Gone => &refused.aborted,
+        Refusal::Gone | Refusal::GoneAtTick => &refused.aborted,
         Refusal::Late => &refused.deadline,
         Refusal::Evicted => &refused.limit,
         Refusal::Wire(error) | Refusal::Obfs(error) => match error {
@@ -157,4 +178,26 @@ fn count(refused: &Refused, refusal: &Refusal) {
         },
     };
     counter.add(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_lie_on_a_grid_that_the_arrival_sets() {
+        let arrival = rt::now();
+        let until = arrival + draw_deadline();
+        let mut ticks = std::collections::BTreeSet::new();
+        for us in (0..20_000).step_by(37) {
+            let now = arrival + Duration::from_micros(us);
+            let tick = next_tick(until, now);
+            assert!(tick >= now && tick < now + GRID);
+            ticks.insert(tick);
+        }
+        assert!(ticks.len() <= 5, "{}", ticks.len());
+        assert_eq!(next_tick(until, until), until);
+        let late = until + Duration::from_secs(1);
+        assert_eq!(next_tick(until, late), late, "never in the past");
+    }
 }

@@ -16,7 +16,7 @@ use crate::dispatch::{Destination, OpenError, Opened};
 use crate::dns::Dns;
 use crate::metrics::OutboundMetrics;
 use crate::record::EndReason;
-use crate::relay::{HalfClose, Outcome};
+use crate::relay::Outcome;
 
 /// The name of an outbound and the way it makes its streams, on one core.
 pub(crate) struct Connector {
@@ -74,11 +74,16 @@ impl Connector {
 
     /// A stream to a direct target, to these addresses of it alone where they are given.
     pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
-        let Some(addresses) = to.addresses.filter(|_| self.through.is_none()) else {
-            return self.dial(to.target).await;
-        };
-        let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
-        self.pace(Box::pin(self.dialer.dial_addrs(&addrs)).await)
+        let is_fixed = self.carrier.is_some() || self.unix.is_some();
+        match to.addresses.filter(|_| self.through.is_none()) {
+            Some(addresses) => {
+                let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
+                self.pace(Box::pin(self.dialer.dial_addrs_within(&addrs, to.reach)).await)
+            }
+            // Those lead where the configuration says, or have the target dialled elsewhere.
+            None if is_fixed || self.through.is_some() => self.dial(to.target).await,
+            None => self.pace(Box::pin(self.dialer.dial_within(to.target, to.reach)).await),
+        }
     }
 
     async fn dial_through(&self, through: &Tag, dns: &Dns, target: &Target) -> Result<Stream, OpenError> {
@@ -100,7 +105,7 @@ impl Connector {
     /// `opened` as the carrier beneath it needs it treated.
     pub(crate) fn settle(&self, mut opened: Opened) -> Opened {
         if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
-            opened.policy.half_close = HalfClose::Late;
+            opened.policy.carrier_drops = true;
         }
         opened
     }

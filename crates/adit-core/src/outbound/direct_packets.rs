@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use adit_config::model::{self, Egress, Udp};
+use adit_net::reach::Reach;
 use adit_net::udp::Socket;
 use adit_proto::wire::Target;
 
@@ -16,13 +17,15 @@ pub(crate) struct DirectPackets {
     names: Scope,
     egress: Egress,
     udp: Udp,
+    /// The addresses that datagrams may go to.
+    reach: Reach,
 }
 
 impl DirectPackets {
     /// The direct way out with the options of `outbound`.
     pub(crate) fn new(outbound: &model::Outbound, udp: &Udp, dns: &Rc<Dns>) -> Self {
         let names = dns.scope(&outbound.dial);
-        Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone() }
+        Self { names, egress: outbound.dial.egress.clone(), udp: udp.clone(), reach: Reach::Anywhere }
     }
 }
 
@@ -36,10 +39,16 @@ impl PacketOutbound for DirectPackets {
     }
 
     fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
-        match at {
+        let found = match at {
             Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
             None => Known::find(&self.names, target, waker),
-        }
+        };
+        found.within(self.reach)
+    }
+
+    fn within(&self, reach: Reach) -> Option<Rc<dyn PacketOutbound>> {
+        let (names, egress, udp) = (self.names.clone(), self.egress.clone(), self.udp.clone());
+        (reach != self.reach).then(|| Rc::new(Self { names, egress, udp, reach }) as Rc<dyn PacketOutbound>)
     }
 
     fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {

@@ -4,6 +4,7 @@ mod connector;
 mod direct;
 mod direct_packets;
 mod group;
+mod obfs;
 mod reject;
 mod shadowsocks;
 mod snell;
@@ -71,7 +72,11 @@ impl Shared {
                 Arc::new(Arc::new(shadowsocks::ShadowsocksShared::start(name, dial, client, plugins)?))
             }
             model::OutboundProtocol::Ssr(client) => {
-                Arc::new(Arc::new(ssr::SsrShared::start(&outbound.dial, client)?))
+                let model::Outbound { name, dial, .. } = outbound;
+                Arc::new(Arc::new(ssr::SsrShared::start(name, dial, client, plugins)?))
+            }
+            model::OutboundProtocol::Obfs(client) => {
+                Arc::new(Arc::new(obfs::ObfsShared::start(&outbound.dial, client)?))
             }
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;

@@ -207,7 +207,7 @@ impl SnellOutbound {
             model::HalfClose::Auto => HalfClose::Auto,
             model::HalfClose::Late => HalfClose::Late,
         };
-        Policy { half_close, keep_for_replay }
+        Policy { half_close, keep_for_replay, carrier_drops: false }
     }
 
     /// Begins an exchange on a kept connection, newest first.
@@ -306,7 +306,7 @@ impl SnellOutbound {
             return doubts.clear();
         }
         let by_server = match outcome.reason {
-            EndReason::Idle | EndReason::Stopped | EndReason::Limited(_) => return,
+            EndReason::Idle | EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) => return,
             EndReason::Socket(Side::Near, _) => false,
             EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
         };

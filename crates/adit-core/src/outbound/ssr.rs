@@ -9,12 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{self, Dial, Tag};
+use adit_config::model::{self, Dial, Tag, Transports};
+use adit_net::dial::Dialer;
+use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
-use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
+use adit_proto::wire::{Host, Layer, Target, WallClock, WireError, address_len};
 
 use self::packets::SsrPackets;
 use self::watched::Watched;
@@ -25,7 +27,7 @@ use crate::metrics::OutboundMetrics;
 use crate::notice::Notice;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
+use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
 use crate::rng::OsRng;
 
 /// First size of the buffer for a server's handshake in bytes.
@@ -43,24 +45,28 @@ pub(crate) struct SsrShared {
     carries_datagrams: bool,
     /// Time for the obfs' handshake.
     timeout: Duration,
+    /// The port of the plugin that takes the server's place, and the transports that it carries.
+    plugin: Option<(PluginPort, Transports)>,
+    /// To a plugin on this machine, without the settings of the way out from it.
+    loopback: Dial,
     rejected: Notice,
 }
 
 /// State of the obfs that all connections share.
 #[derive(Debug)]
-enum FrontConfig {
+pub(super) enum FrontConfig {
     Obfs(obfs::ClientConfig),
     Quiet(goquiet::ClientConfig),
 }
 
 /// The obfs of one connection.
-enum Front {
+pub(super) enum Front {
     Obfs(obfs::Client),
     Quiet(goquiet::Client),
 }
 
 impl FrontConfig {
-    fn begin(&self, head_len: usize) -> Front {
+    pub(super) fn begin(&self, head_len: usize) -> Front {
         let unix_s = rt::unix_time();
         match self {
             Self::Obfs(config) => Front::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
@@ -78,7 +84,7 @@ impl Front {
         })
     }
 
-    fn into_layer(self) -> Box<dyn Layer> {
+    pub(super) fn into_layer(self) -> Box<dyn Layer> {
         match self {
             Self::Obfs(obfs) => Box::new(obfs),
             Self::Quiet(quiet) => Box::new(quiet),
@@ -86,8 +92,38 @@ impl Front {
     }
 }
 
+/// Starts the plugin for what it carries of that which the client is used for, if there is any.
+fn start_plugin(
+    name: &Tag,
+    config: &model::SsrClient,
+    plugins: &mut Plugins,
+) -> io::Result<Option<(PluginPort, Transports)>> {
+    let Some(plugin) = &config.plugin else { return Ok(None) };
+    let Some(transports) = plugin.transports.common(config.transports) else { return Ok(None) };
+    let plugin = model::Plugin { transports, ..plugin.clone() };
+    let port = plugins.start(name, &plugin, Role::Client { server: config.server.clone() })?;
+    Ok(Some((port, transports)))
+}
+
 impl SsrShared {
-    pub(super) fn start(dial: &Dial, config: &model::SsrClient) -> io::Result<Self> {
+    /// The address at which the plugin listens for streams at this moment, if there is one.
+    fn plugin(&self) -> Option<Target> {
+        let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
+        let addr = port.addr();
+        Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
+    }
+
+    /// The port at which the plugin takes datagrams, if there is one that does.
+    fn datagram_plugin(&self) -> Option<&PluginPort> {
+        self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
+    }
+
+    pub(super) fn start(
+        name: &Tag,
+        dial: &Dial,
+        config: &model::SsrClient,
+        plugins: &mut Plugins,
+    ) -> io::Result<Self> {
         let bad = |error: model::SsrError| io::Error::new(io::ErrorKind::InvalidInput, error);
         config.check().map_err(bad)?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
@@ -113,6 +149,8 @@ impl SsrShared {
             carries_streams: config.transports.tcp(),
             carries_datagrams: config.transports.udp(),
             timeout: dial.timeout,
+            plugin: start_plugin(name, config, plugins)?,
+            loopback: Dial { timeout: dial.timeout, ..Dial::default() },
             rejected: Notice::default(),
         })
     }
@@ -136,7 +174,7 @@ impl SsrShared {
         let tail = wire.unread().to_vec();
         stack.defer_received(tail.len());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-        Ok(Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false }))
+        Ok(Opened::new(far, Policy::default()))
     }
 
     /// Whether a server says at once that it accepts a client.
@@ -182,6 +220,7 @@ impl SsrShared {
             }
             EndReason::Finished
             | EndReason::Idle
+            | EndReason::Crowded
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)
@@ -206,7 +245,7 @@ impl SsrShared {
 }
 
 /// The exchange in front of the stream; what comes behind it stays unread in `wire`.
-async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
+pub(super) async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
     loop {
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(io::Error::other)?;
@@ -244,6 +283,7 @@ fn make_room(wire: &mut RecvBuf) -> io::Result<()> {
 struct SsrOutbound {
     connector: Connector,
     shared: Arc<SsrShared>,
+    loopback: Dialer,
 }
 
 impl Factory for Arc<SsrShared> {
@@ -252,7 +292,8 @@ impl Factory for Arc<SsrShared> {
             Rc::new(SsrPackets::new(self.clone(), around.model, (around.udp, around.dns)))
                 as Rc<dyn PacketOutbound>
         });
-        let outbound = Rc::new(SsrOutbound { connector, shared: self.clone() });
+        let loopback = Dialer::by_system(&self.loopback);
+        let outbound = Rc::new(SsrOutbound { connector, shared: self.clone(), loopback });
         Leaf { outbound, packets }
     }
 }
@@ -262,7 +303,10 @@ impl SsrOutbound {
         if !self.shared.carries_streams {
             return Err(OpenError::Rejected);
         }
-        let stream = self.connector.dial(&self.shared.server).await?;
+        let stream = match self.shared.plugin() {
+            Some(plugin) => self.connector.dial_with(&self.loopback, &plugin).await?,
+            None => self.connector.dial(&self.shared.server).await?,
+        };
         let opened = Box::pin(self.shared.start_stream(stream, target)).await;
         let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
         Ok(self.connector.settle(opened))

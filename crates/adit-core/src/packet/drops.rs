@@ -2,6 +2,7 @@
 
 use std::io;
 
+use adit_net::reach::Private;
 use adit_net::udp::Sent;
 use adit_proto::wire::WireError;
 
@@ -43,6 +44,8 @@ pub(crate) enum DropReason {
     Blocked,
     /// A rule refuses it.
     Rule,
+    /// Its target's address may not be used.
+    Private(Private),
     /// The user may use no more, or not so fast.
     Limited,
 }
@@ -71,7 +74,7 @@ impl DropReason {
             Self::Mailbox | Self::Backlog => &dropped.full,
             Self::Down => &dropped.no_server,
             Self::Blocked => &dropped.blocked,
-            Self::Rule => &dropped.rule,
+            Self::Rule | Self::Private(_) => &dropped.rule,
             Self::Limited => &dropped.user_limit,
         };
         counter.add(1);

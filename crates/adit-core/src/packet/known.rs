@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::task::Waker;
 
+use adit_net::reach::{Private, Reach};
 use adit_net::resolve::is_allowed;
 use adit_net::rt;
 use adit_proto::wire::{Host, Target};
@@ -18,9 +19,19 @@ pub(crate) enum Known {
     Pending,
     /// It has no address, or none of an allowed family.
     Nothing,
+    /// Its address may not be used.
+    Private(Private),
 }
 
 impl Known {
+    /// The same, if its address lies within `reach`.
+    pub(crate) fn within(self, reach: Reach) -> Self {
+        match self {
+            Self::Addr(addr) => reach.check(addr.ip()).map_or_else(Self::Private, |()| self),
+            Self::Pending | Self::Nothing | Self::Private(_) => self,
+        }
+    }
+
     /// The address of `target` as `names` see it; `waker` is woken once it is known if it is not.
     pub(crate) fn find(names: &Scope, target: &Target, waker: Option<&Waker>) -> Self {
         let found = match &target.host {

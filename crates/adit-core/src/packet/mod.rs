@@ -28,6 +28,8 @@ mod scratch;
 mod table;
 
 #[cfg(test)]
+mod table_model;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use drops::{DropReason, Tally};

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use adit_config::model::Udp;
+use adit_net::reach::Reach;
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::wire::{Room, Target, WireError};
 
@@ -52,6 +53,13 @@ pub(crate) trait PacketOutbound {
     /// The address of `target` that datagrams go to; `None` where a server looks it up.
     fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
         let _ = (target, waker, now);
+        None
+    }
+
+    /// The same outbound, for datagrams that may go within `reach` alone; `None` where that makes no difference, since
+    /// targets are reached from elsewhere.
+    fn within(&self, reach: Reach) -> Option<Rc<dyn PacketOutbound>> {
+        let _ = reach;
         None
     }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
 use super::inbound::Client;
@@ -75,6 +76,9 @@ pub(crate) trait Routes {
 
     /// The outbound of this number.
     fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
+
+    /// A datagram was dropped since its target is private.
+    fn note_private(&self, kind: Private);
 }
 
 /// The latest decisions of one engine: one for each slot, found by the hash of client and target.

@@ -1,7 +1,9 @@
 //! The one table of datagram flows: who sent lately, and what belongs to them.
 //!
 //! A flow begins with a datagram and has no end of its own; it is forgotten when nothing moved for its class's time,
-//! or, oldest first, when the table is full. Every class keeps its flows in the order of their last datagram, so the
+//! or when the table is full. Then flows of the classes that have proven nothing make room first, oldest first, as long as
+//! they hold a quarter of the table: so much is left to newcomers. Otherwise the flow that was still for longest goes.
+//! Every class keeps its flows in the order of their last datagram, so the
 //! next one to expire is always the last of a list: entering, touching, expiring and evicting take constant time, and
 //! nothing is allocated but when the table grows to its largest size so far.
 //!
@@ -40,6 +42,8 @@ pub(crate) struct FlowTable<K, V, const CLASSES: usize> {
     /// First of the free slots, which form a list by `older`.
     free: u32,
     lists: [List; CLASSES],
+    /// Classes whose flows make room first, in this order.
+    unproven: &'static [usize],
     capacity: usize,
     /// The flow of the last datagram: most of the time also that of the next one.
     last: u32,
@@ -53,6 +57,7 @@ struct List {
     newest: u32,
     oldest: u32,
     idle: Tick,
+    len: usize,
 }
 
 #[derive(Debug)]
@@ -80,10 +85,16 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
             index: HashMap::new(),
             slots: Vec::new(),
             free: NONE,
-            lists: idle.map(|idle| List { newest: NONE, oldest: NONE, idle }),
+            lists: idle.map(|idle| List { newest: NONE, oldest: NONE, idle, len: 0 }),
+            unproven: &[],
             capacity,
             last: NONE,
         }
+    }
+
+    /// The same with classes whose flows make room first, in this order.
+    pub(crate) fn with_unproven(self, unproven: &'static [usize]) -> Self {
+        Self { unproven, ..self }
     }
 
     /// Flows in the table.
@@ -172,13 +183,13 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         }
     }
 
-    /// Enters a flow. If the table is full, the one that was still for the longest time makes room and is returned;
-    /// if the key is there, its flow makes room.
+    /// Enters a flow. If the table is full, another one makes room and is returned; if the key is there, its flow makes
+    /// room.
     pub(crate) fn insert(&mut self, key: K, value: V, class: usize, now: Tick) -> (FlowId, Option<(K, V)>) {
         debug_assert!(class < CLASSES);
         let evicted = match self.find(&key) {
             Some(id) => self.remove(id),
-            None if self.len() >= self.capacity => self.oldest(now).and_then(|id| self.remove(id)),
+            None if self.len() >= self.capacity => self.next_out(now).and_then(|id| self.remove(id)),
             None => None,
         };
         let index = if self.free == NONE {
@@ -199,6 +210,11 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         (id, evicted)
     }
 
+    /// Forgets the flow that would be the first to make room in a full table.
+    pub(crate) fn evict(&mut self, now: Tick) -> Option<(K, V)> {
+        self.oldest(now).and_then(|id| self.remove(id))
+    }
+
     /// Forgets a flow.
     pub(crate) fn remove(&mut self, id: FlowId) -> Option<(K, V)> {
         self.live(id)?;
@@ -210,6 +226,12 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         self.free = id.index;
         self.index.remove(&entry.0);
         Some(entry)
+    }
+
+    /// Forgets the flow that is to make room first, if there is one that has proven nothing.
+    pub(crate) fn evict_one_unanswered(&mut self) -> Option<(K, V)> {
+        let id = self.first_unproven()?;
+        self.remove(id)
     }
 
     /// Forgets one flow that has been still for longer than its class allows; to be called until there is none.
@@ -231,7 +253,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
             }
         }
         for list in &mut self.lists {
-            (list.newest, list.oldest) = (NONE, NONE);
+            (list.newest, list.oldest, list.len) = (NONE, NONE, 0);
         }
     }
 
@@ -240,10 +262,24 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         (slot.generation == id.generation && slot.entry.is_some()).then_some(slot)
     }
 
-    /// The flow nearest to its end: the one that has used up the largest part of its time would be another choice, but
-    /// the longest silence is what a person expects.
+    /// The flow that makes room.
+    fn next_out(&self, now: Tick) -> Option<FlowId> {
+        let unproven: usize = self.unproven.iter().map(|class| self.lists[*class].len).sum();
+        if unproven >= self.capacity.div_ceil(4) {
+            return self.first_unproven();
+        }
+        self.oldest(now).or_else(|| self.first_unproven())
+    }
+
+    fn first_unproven(&self) -> Option<FlowId> {
+        self.unproven.iter().find_map(|class| self.at(self.lists[*class].oldest))
+    }
+
+    /// The proven flow nearest to its end: the one that has used up the largest part of its time would be another choice,
+    /// but the longest silence is what a person expects.
     fn oldest(&self, now: Tick) -> Option<FlowId> {
-        let ends = self.lists.iter().filter_map(|list| Some((self.age(list.oldest, now)?, list.oldest)));
+        let lists = (0..).zip(&self.lists).filter(|(class, _)| !self.unproven.contains(class));
+        let ends = lists.filter_map(|(_, list)| Some((self.age(list.oldest, now)?, list.oldest)));
         let (_, index) = ends.max_by_key(|(age, _)| *age)?;
         self.at(index)
     }
@@ -262,10 +298,12 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
             None => self.lists[class].oldest = index,
         }
         self.lists[class].newest = index;
+        self.lists[class].len += 1;
     }
 
     fn unlink(&mut self, index: u32) {
         let Slot { class, newer, older, .. } = self.slots[index as usize];
+        self.lists[class].len -= 1;
         match self.slots.get_mut(newer as usize) {
             Some(slot) => slot.older = older,
             None => self.lists[class].newest = older,
@@ -409,6 +447,33 @@ mod tests {
             prop_assert_eq!((table.len(), table.expire_one(now + 1000)), (0, None));
             prop_assert!((0..20u8).all(|key| table.find(&key).is_none()));
         }
+    }
+
+    #[test]
+    fn flows_that_have_proven_nothing_make_room_first() {
+        // Class 0 is proven; 2 makes room before 1.
+        let mut table: FlowTable<u32, (), 3> = FlowTable::new(8, [100; 3]).with_unproven(&[2, 1]);
+        let proven = table.insert(0, (), 0, 0).0;
+        for n in 1..8 {
+            assert_eq!(table.insert(n, (), if n < 4 { 1 } else { 2 }, n).1, None);
+        }
+        assert_eq!(table.insert(10, (), 2, 8).1, Some((4, ())), "the oldest of its class");
+        let evicted: Vec<u32> = (11..15).map(|n| table.insert(n, (), 1, 9).1.unwrap().0).collect();
+        assert_eq!(evicted, [5, 6, 7, 10]);
+        assert_eq!(table.insert(15, (), 1, 10).1, Some((1, ())), "then of the next");
+        assert_eq!(table.evict_one_unanswered(), Some((2, ())));
+        for n in 20..30_000 {
+            table.insert(n, (), 1, 11);
+        }
+        assert!(table.get_mut(proven).is_some(), "however many there are");
+        // A quarter is left to newcomers, and no more.
+        for n in 1..7 {
+            let id = table.insert(40_000 + n, (), 1, 12 + n).0;
+            table.set_class(id, 0, 12 + n);
+        }
+        assert_eq!(table.insert(50_000, (), 1, 30).1, Some((0, ())), "newcomers had less than a quarter");
+        assert_eq!(table.insert(50_001, (), 1, 31).1, Some((29_999, ())));
+        assert_eq!(table.insert(50_002, (), 1, 32).1, Some((50_000, ())));
     }
 
     #[test]

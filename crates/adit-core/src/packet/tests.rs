@@ -4,6 +4,7 @@ mod marks;
 mod measure;
 mod overhead;
 mod pairs;
+mod replays;
 mod sessions;
 mod snell;
 mod users;

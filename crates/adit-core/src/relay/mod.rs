@@ -93,6 +93,8 @@ pub(crate) struct Early {
 pub(crate) struct Policy {
     /// When the near side's end is passed on.
     pub(crate) half_close: HalfClose,
+    /// The carrier of the far side's stream drops the answer at the near side's end, unless it is known to do better.
+    pub(crate) carrier_drops: bool,
     /// Whether what has been sent is kept until an answer comes, for a second try on a fresh connection.
     pub(crate) keep_for_replay: bool,
 }
@@ -109,9 +111,6 @@ pub(crate) enum HalfClose {
     /// for long: many servers drop what their target has yet to say when they see the end.
     Late,
 }
-
-/// A far side that may still have something to say is given this long, in ticks, before the near side's end is passed on late.
-const PATIENCE: Tick = 60;
 
 /// Ticks of quiet after the near side's end at which it is looked at whether the application is still there.
 const LOOKS: [Tick; 4] = [3, 10, 60, 600];
@@ -150,7 +149,8 @@ pub(crate) struct Relay<'a> {
 }
 
 impl<'a> Relay<'a> {
-    /// Joins `near` and `far`, beginning with what the near side sent during its handshake.
+    /// Joins `near` and `far`, beginning with what the near side sent during its handshake. Until the relay is over, a kill
+    /// of the process resets both.
     pub(crate) fn new(
         near: &'a mut Endpoint,
         far: &'a mut Endpoint,
@@ -160,6 +160,8 @@ impl<'a> Relay<'a> {
         traffic: &'a Traffic,
         policy: Policy,
     ) -> Self {
+        near.stream.reset_if_killed(true);
+        far.stream.reset_if_killed(true);
         let replay = policy.keep_for_replay.then(|| early.bytes.clone());
         let up = Direction { early: early.bytes, early_ends: early.ended, ..Direction::default() };
         let (down, broken, place) = (Direction::default(), None, Place::default());
@@ -202,6 +204,7 @@ impl<'a> Relay<'a> {
                 if self.near_is_lost() {
                     return Poll::Ready(EndReason::Socket(Side::Near, io::ErrorKind::ConnectionAborted));
                 }
+                self.entry.set_kept(self.kept());
                 let has_more = self.up.has_more || self.down.has_more;
                 self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
                 return Poll::Pending;
@@ -209,14 +212,15 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Bytes that wait for a slow reader or for the rest of a frame, blocks of the pool aside.
+    fn kept(&self) -> usize {
+        let ends = self.near.tail.capacity() + self.far.tail.capacity();
+        ends + self.up.pending.kept() + self.down.pending.kept()
+    }
+
     fn poll_up(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), EndReason>> {
         let before = self.up.bytes;
-        let is_late = match self.policy.half_close {
-            HalfClose::AtOnce => false,
-            HalfClose::Auto => !self.far.stack.as_ref().is_some_and(|stack| stack.carries_half_close()),
-            HalfClose::Late => true,
-        };
-        let hold_end = is_late && self.down.state != State::Done;
+        let hold_end = self.down.state != State::Done && self.drops_answers();
         let lease = self.entry.lease();
         let io = Io {
             source: self.near,
@@ -238,6 +242,16 @@ impl<'a> Relay<'a> {
         result
     }
 
+    /// Whether the far side may drop its answer when it sees the near side's end.
+    fn drops_answers(&self) -> bool {
+        let protocol_drops = match self.policy.half_close {
+            HalfClose::AtOnce => false,
+            HalfClose::Auto => !self.far.stack.as_ref().is_some_and(|stack| stack.carries_half_close()),
+            HalfClose::Late => true,
+        };
+        protocol_drops || self.policy.carrier_drops && !self.far.stream.carries_half_close()
+    }
+
     fn poll_down(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), EndReason>> {
         let before = self.down.bytes;
         let lease = self.entry.lease();
@@ -256,6 +270,9 @@ impl<'a> Relay<'a> {
             matches!(self.broken, Some(EndReason::Socket(_, kind)) if kind != io::ErrorKind::BrokenPipe);
         let result = self.down.poll(cx, io, is_cut, None);
         if self.down.bytes > before {
+            if before == 0 {
+                self.entry.set_answered();
+            }
             self.entry.touch();
             self.traffic.down.add(self.down.bytes - before);
             self.replay = None;
@@ -285,7 +302,9 @@ impl<'a> Relay<'a> {
         let quiet_for = self.entry.quiet_for();
         let is_due = self.up.looked_at.replace(quiet_for) != Some(quiet_for);
         let near_is_gone = is_due && is_gone(&self.near.stream);
-        if far_has_ended || near_is_gone || quiet_for >= PATIENCE {
+        // The abilities of the far side may have become known meanwhile.
+        let is_safe = far_has_ended || !self.drops_answers();
+        if is_safe || near_is_gone || quiet_for >= self.entry.patience(self.down.bytes > 0) {
             self.entry.set_wants_tick(false);
             self.up.state = State::EndSeen;
         } else {
@@ -303,6 +322,8 @@ impl Future for Relay<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let reason = ready!(self.poll_end(cx));
         self.entry.set_wants_tick(false);
+        self.near.stream.reset_if_killed(false);
+        self.far.stream.reset_if_killed(false);
         let (up, down) = (self.up.bytes, self.down.bytes);
         let replay = if down == 0 { self.replay.take() } else { None };
         let is_clean = self.broken.is_none() && matches!(self.up.pending, Pending::Nothing);
@@ -744,6 +765,14 @@ impl Pending {
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    /// Bytes of a rest that has left its block.
+    pub(crate) fn kept(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Chunk { .. } => 0,
+            Self::Small { bytes, .. } => bytes.capacity(),
         }
     }
 

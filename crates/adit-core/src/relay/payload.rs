@@ -87,6 +87,11 @@ impl Outbox {
         matches!(self.sealed, Pending::Nothing) && self.is_sealed()
     }
 
+    /// Bytes that wait outside of blocks of the pool.
+    pub(crate) fn kept(&self) -> usize {
+        self.sealed.kept() + self.text.capacity()
+    }
+
     fn is_sealed(&self) -> bool {
         self.text.is_empty() && self.chunk.is_none()
     }

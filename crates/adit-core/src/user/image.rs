@@ -160,6 +160,21 @@ impl Record {
     }
 }
 
+/// Fuzz target: bytes that carry a good checksum are read to the end or not at all, and come out as they went in unless
+/// they name a user twice.
+#[doc(hidden)]
+pub fn fuzz_state_image(data: &[u8]) {
+    assert!(Image::parse(data).is_none() || data.len() >= MAGIC.len() + SUM_LEN);
+    let mut bytes = [MAGIC, data].concat();
+    let sum = Blake3Context::new(SUM).derive(&[&bytes]);
+    bytes.extend(sum);
+    let Some(image) = Image::parse(&bytes) else { return };
+    let mut out = Vec::new();
+    image.emit(&mut out);
+    assert!(out.len() <= bytes.len());
+    assert_eq!(Image::parse(&out).as_ref(), Some(&image));
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;

@@ -122,11 +122,13 @@ impl<'f, F: Fn(u64, &mut [u8]) -> bool> Walk<'f, F> {
             return false;
         }
         let mut is_whole = true;
+        // Records lie side by side: those that share bytes would add up to far more than the page.
+        let mut left = self.page_len - lower;
         for at in (HEADER_LEN..lower & !1).step_by(2) {
             let node = u16_at(&page, at).and_then(|at| page.get(usize::from(at)..));
             is_whole &= match (node, flags & (BRANCH | LEAF)) {
                 (Some(node), BRANCH) => child(node).is_some_and(|child| self.page(child, depth + 1)),
-                (Some(node), LEAF) => pair(node).map(|pair| self.pairs.push(pair)).is_some(),
+                (Some(node), LEAF) => pair(node, &mut left).map(|pair| self.pairs.push(pair)).is_some(),
                 _ => false,
             };
         }
@@ -139,12 +141,14 @@ fn child(node: &[u8]) -> Option<u64> {
     Some(low | high << 16 | flags << 32)
 }
 
-/// A record. Flags say that it lies elsewhere, which ours never do.
-fn pair(node: &[u8]) -> Option<Pair> {
+/// A record, which takes its length from the bytes that are `left` of its page. Flags say that it lies elsewhere, which
+/// ours never do.
+fn pair(node: &[u8], left: &mut usize) -> Option<Pair> {
     let [low, high, flags, key_len] =
         [u16_at(node, 0)?, u16_at(node, 2)?, u16_at(node, 4)?, u16_at(node, 6)?].map(usize::from);
     let (key, rest) = node.get(8..)?.split_at_checked(key_len)?;
     let value = rest.get(..low | high << 16)?;
+    *left = left.checked_sub(8 + key_len + value.len())?;
     (flags == 0).then(|| (key.into(), value.into()))
 }
 
@@ -158,6 +162,21 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Fuzz target: of any file no more is taken than it holds.
+#[doc(hidden)]
+pub fn fuzz_lmdb(data: &[u8]) {
+    let (pairs, is_whole) = read_from(data.len() as u64, |at, out: &mut [u8]| {
+        let from = usize::try_from(at).ok().and_then(|at| data.get(at..)?.get(..out.len()));
+        from.is_some_and(|from| {
+            out.copy_from_slice(from);
+            true
+        })
+    });
+    let taken: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(taken <= data.len(), "{taken} of {}", data.len());
+    assert!(!is_whole || data.len() >= META_LEN);
 }
 
 /// Files that adit made when it still wrote them with LMDB (heed 0.22.1, LMDB 0.9, Linux on x86-64).
@@ -224,6 +243,24 @@ pub(super) mod tests {
         bytes[leaf + 16..leaf + 18].copy_from_slice(&[0xff, 0xff]);
         let (pairs, is_whole) = read_bytes(&bytes);
         assert!(is_whole && pairs.len() == 3, "the state before the last change");
+    }
+
+    /// One page whose 2,000 records are all the same 2,000 bytes: four megabytes out of one page.
+    #[test]
+    fn records_that_share_their_bytes_are_damage() {
+        let mut bytes = SMALL.to_vec();
+        let at =
+            (0..bytes.len() / 4096).find(|at| u16_at(&bytes, at * 4096 + 10) == Some(LEAF)).unwrap() * 4096;
+        let node = [&2000_u16.to_le_bytes()[..], &[0; 6], &[7; 2000]].concat();
+        bytes[at + 16..at + 4096].fill(0);
+        bytes[at + 2080..at + 2080 + node.len()].copy_from_slice(&node);
+        bytes[at + 12..at + 14].copy_from_slice(&2080_u16.to_le_bytes());
+        for slot in (at + 16..at + 2080).step_by(2) {
+            bytes[slot..slot + 2].copy_from_slice(&2080_u16.to_le_bytes());
+        }
+        fuzz_lmdb(&bytes);
+        let (pairs, _) = read_bytes(&bytes);
+        assert!(pairs.iter().filter(|(_, value)| value.len() == 2000).count() <= 1);
     }
 
     #[test]

@@ -26,8 +26,10 @@ mod trial;
 mod tests;
 
 pub(crate) use account::{Account, Limit, Way};
+pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;
 pub(crate) use ledger::{Ledger, Unusable};
+pub use lmdb::fuzz_lmdb;
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};
 

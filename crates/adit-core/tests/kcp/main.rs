@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "the test's clients and targets own their sockets and clocks")]
 #![expect(clippy::print_stdout, reason = "says which peer and shape is tried, and what is skipped")]
 
+mod cuts;
 mod interop;
 mod layers;
 mod lossy;

@@ -67,14 +67,17 @@ fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
 #[test]
 fn known_users_are_served_while_garbage_floods_in() {
     within(100, || {
-        let limits = Limits { unauthenticated_per_source: 4096, ..Setup::default().limits };
+        let limits = Limits { unauthenticated_per_source: Some(4096), ..Setup::default().limits };
         let setup = Setup { limits, reuse: false, ..of(SnellVersion::V5) };
         let names: Vec<String> = (0..2000).map(|n| format!("user{n}")).collect();
         let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();
         let server = server(&setup, Scheme::Each, unlimited(&names));
         let known = client(&setup, Scheme::Each, "user1999", server.addr);
         let target = Target::echo();
-        exchange(&known.tunnel(target.addr), (1, 1000), (1, 1000));
+        // Not known yet, it must not end its direction before it is.
+        let mut first = known.tunnel(target.addr);
+        first.write_all(b"?").unwrap();
+        first.read_exact(&mut [0]).unwrap();
         let garbage: Vec<TcpStream> = (0..300)
             .map(|n| {
                 let mut stream = connect(server.addr);
@@ -89,5 +92,26 @@ fn known_users_are_served_while_garbage_floods_in() {
         wait_for("most are refused", || server.refused("authentication") > 200);
         assert_silent("garbage", &garbage[299]);
         drop(garbage);
+    });
+}
+
+/// With thousands of keys to try, that takes seconds in a debug build. An end of the client is not kept waiting for it.
+#[test]
+fn an_end_does_not_wait_for_the_trial_of_keys() {
+    within(100, || {
+        let setup = Setup { reuse: false, ..of(SnellVersion::V5) };
+        let names: Vec<String> = (0..2000).map(|n| format!("user{n}")).collect();
+        let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();
+        let server = server(&setup, Scheme::Each, unlimited(&names));
+        for len in [1, 38, 39, 600, 70_000, 200_000] {
+            let mut stream = connect(server.addr);
+            stream.write_all(&Pattern::bytes(len as u64, len)).unwrap();
+            let since = std::time::Instant::now();
+            stream.shutdown(Shutdown::Write).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+            assert_eq!(read, Ok(0), "{len} bytes");
+            assert!(since.elapsed() < Duration::from_millis(500), "{len} bytes: {:?}", since.elapsed());
+        }
     });
 }

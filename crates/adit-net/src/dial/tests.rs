@@ -236,13 +236,13 @@ fn families_take_turns() {
         (Family::V6Only, &[1, 2, 3]),
     ] {
         let dialer = dialer(&plan(family), None);
-        let mut attempts = Attempts::new(&dialer, 0);
+        let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
         attempts.add(addrs.iter().copied());
         let ports: Vec<u16> = std::iter::from_fn(|| attempts.pop()).map(|addr| addr.port()).collect();
         assert_eq!(ports, order, "{family:?}");
     }
     let dialer = dialer(&plan(Family::Any), None);
-    let mut attempts = Attempts::new(&dialer, 0);
+    let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     attempts.add(addrs.iter().copied().cycle().take(100));
     assert_eq!(attempts.taken, [MAX_ADDRS, MAX_ADDRS]);
 }
@@ -250,7 +250,7 @@ fn families_take_turns() {
 #[test]
 fn a_failure_brings_the_next_attempt_forward() {
     let dialer = dialer(&plan(Family::Any), None);
-    let mut attempts = Attempts::new(&dialer, 0);
+    let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     assert_eq!(attempts.next_start(), None);
     attempts.add((1..=3).map(|port| SocketAddr::new([127, 0, 0, 1].into(), port)));
     assert!(attempts.next_start().unwrap() <= Instant::now());
@@ -268,7 +268,7 @@ fn a_failure_brings_the_next_attempt_forward() {
 fn the_most_telling_error_is_kept() {
     let addr = "[::1]:1".parse().unwrap();
     let dialer = dialer(&plan(Family::Any), None);
-    let mut attempts = Attempts::new(&dialer, 0);
+    let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     for (kind, kept) in [
         (io::ErrorKind::NetworkUnreachable, "[::1]:1 is unreachable"),
         (io::ErrorKind::ConnectionReset, "connection to [::1]:1 failed"),

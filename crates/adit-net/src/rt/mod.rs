@@ -14,6 +14,6 @@ mod time;
 
 pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, yield_now};
 pub use orders::{OrderSender, Orders, orders};
-pub use pool::{CHUNK_LEN, Chunk, Pool, poll_chunk};
+pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
 pub use time::{Elapsed, FineTimer, now, race, sleep, sleep_until, timeout, unix_time};

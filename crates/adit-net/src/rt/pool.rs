@@ -1,6 +1,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use adit_proto::buf::RecvBuf;
@@ -11,12 +13,69 @@ const READ_LEN: usize = 256 * 1024;
 pub const CHUNK_LEN: usize = READ_LEN + 40 * 1024;
 /// Bytes that one read brings while chunks are scarce.
 const SCARCE_READ_LEN: usize = 32 * 1024;
+/// Bytes that one read brings while rests hold most of the memory that they may. Frames and their padding still fit.
+const TIGHT_READ_LEN: usize = 8 * 1024;
 /// Small vectors that a pool keeps: as many connections as are likely to be busy on one core at a time.
 const KEPT_SMALL: usize = 128;
 /// Small vectors above this capacity are not kept.
 const SMALL_LEN: usize = 128 * 1024;
-/// Chunks that may be out at the same time on one core: 74 MiB.
+/// Chunks that may be out at the same time on one core, at most: 74 MiB. And at least, even with little memory.
 const CEILING: usize = 256;
+const FLOOR: usize = 4;
+
+/// The memory of bytes that wait for slow readers, for all cores: rests of blocked writes, parts of cut frames.
+/// A holder of such bytes counts them here.
+#[derive(Debug)]
+pub struct Buffers {
+    most: usize,
+    used: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Buffers {
+    /// An account for at most `most` bytes. It refuses nothing: from a half on, reads get smaller.
+    pub const fn new(most: usize) -> Self {
+        Self { most, used: AtomicUsize::new(0), peak: AtomicUsize::new(0) }
+    }
+
+    /// Somebody keeps `now` bytes in the place of `before`.
+    pub fn change(&self, before: usize, now: usize) {
+        if now > before {
+            let used = self.used.fetch_add(now - before, Ordering::Relaxed) + (now - before);
+            if used > self.peak.load(Ordering::Relaxed) {
+                self.peak.fetch_max(used, Ordering::Relaxed);
+            }
+        } else if now < before {
+            self.used.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that are kept.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The most that they ever were.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Whether more than half is used: reads bring less.
+    fn is_tight(&self) -> bool {
+        self.used() > self.most / 2
+    }
+
+    /// The bytes that have to be given back, if more than three quarters are used: what is above a half.
+    pub fn wanted_back(&self) -> Option<usize> {
+        let used = self.used();
+        (used > self.most - self.most / 4).then(|| used - self.most / 2)
+    }
+
+    /// Whether nearly all is used.
+    pub fn is_exhausted(&self) -> bool {
+        self.used() > self.most - self.most / 16
+    }
+}
 
 /// A block of [`CHUNK_LEN`] bytes, with the list of what is to be sent from it. Goes back to its pool when dropped.
 #[derive(Debug)]
@@ -55,8 +114,19 @@ impl Drop for Chunk {
 }
 
 /// The chunks of one core: last in, first out, so that one warm block serves connection after connection.
-#[derive(Debug, Clone, Default)]
-pub struct Pool(Rc<RefCell<Shelf>>);
+#[derive(Debug, Clone)]
+pub struct Pool {
+    shelf: Rc<RefCell<Shelf>>,
+    buffers: Arc<Buffers>,
+    ceiling: usize,
+}
+
+impl Default for Pool {
+    /// One that no budget bounds.
+    fn default() -> Self {
+        Self::bounded(usize::MAX, Arc::new(Buffers::new(usize::MAX)))
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shelf {
@@ -74,10 +144,21 @@ impl Pool {
         Self::default()
     }
 
+    /// The same, with blocks of `len` bytes together at most (a few are always had), beside what `buffers` counts.
+    pub fn bounded(len: usize, buffers: Arc<Buffers>) -> Self {
+        let ceiling = (len / CHUNK_LEN).clamp(FLOOR, CEILING);
+        Self { shelf: Rc::default(), buffers, ceiling }
+    }
+
+    /// The account of bytes that wait for slow readers.
+    pub fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
     /// A chunk, or `None` while the core's ceiling is reached.
     pub fn take(&self) -> Option<Chunk> {
-        let mut shelf = self.0.borrow_mut();
-        if shelf.lent >= CEILING {
+        let mut shelf = self.shelf.borrow_mut();
+        if shelf.lent >= self.ceiling {
             return None;
         }
         shelf.lent += 1;
@@ -85,24 +166,31 @@ impl Pool {
             shelf.idle.pop().unwrap_or_else(|| (RecvBuf::with_len(CHUNK_LEN), Vec::with_capacity(64)));
         shelf.spare = shelf.spare.min(shelf.idle.len());
         drop(shelf);
-        Some(Chunk { buf, out, home: self.0.clone() })
+        Some(Chunk { buf, out, home: self.shelf.clone() })
     }
 
     /// Bytes that one read should bring at most: all that a chunk holds, or no more than a slow peer may pin
     /// while chunks are scarce.
     pub fn read_len(&self) -> usize {
-        if self.is_scarce() { SCARCE_READ_LEN } else { usize::MAX }
+        if self.buffers.is_tight() {
+            TIGHT_READ_LEN
+        } else if self.is_scarce() {
+            SCARCE_READ_LEN
+        } else {
+            usize::MAX
+        }
     }
 
     /// An empty vector for a few kilobytes that outlive their chunk; give it back with [`Pool::put_small`].
     pub fn take_small(&self) -> Vec<u8> {
-        self.0.borrow_mut().small.pop().unwrap_or_default()
+        self.shelf.borrow_mut().small.pop().unwrap_or_default()
     }
 
     /// Takes a vector back for its next user.
     pub fn put_small(&self, mut small: Vec<u8>) {
-        let mut shelf = self.0.borrow_mut();
-        if (1..=SMALL_LEN).contains(&small.capacity()) && shelf.small.len() < KEPT_SMALL {
+        let mut shelf = self.shelf.borrow_mut();
+        let kept = KEPT_SMALL.min(self.ceiling / 2);
+        if (1..=SMALL_LEN).contains(&small.capacity()) && shelf.small.len() < kept {
             small.clear();
             shelf.small.push(small);
         }
@@ -111,7 +199,7 @@ impl Pool {
     /// Gives back the blocks that nobody has needed since the last call. A busy core keeps what it works with, so
     /// that bytes in flight cost no allocation; a quiet one keeps a single block.
     pub fn trim(&self) {
-        let mut shelf = self.0.borrow_mut();
+        let mut shelf = self.shelf.borrow_mut();
         let surplus = shelf.spare.min(shelf.idle.len().saturating_sub(1));
         // The ones at the bottom have been idle for longest.
         let freed: Vec<_> = shelf.idle.drain(..surplus).collect();
@@ -125,12 +213,12 @@ impl Pool {
 
     /// Whether so many chunks are out that none should be pinned for long: at the ceiling a core stands still.
     pub fn is_scarce(&self) -> bool {
-        self.0.borrow().lent > CEILING / 2
+        self.shelf.borrow().lent > self.ceiling / 2 || self.buffers.is_tight()
     }
 
     /// Chunks that are out.
     pub fn lent(&self) -> usize {
-        self.0.borrow().lent
+        self.shelf.borrow().lent
     }
 }
 
@@ -139,7 +227,7 @@ pub fn poll_chunk(pool: &Pool, cx: &Context<'_>) -> Poll<Chunk> {
     match pool.take() {
         Some(chunk) => Poll::Ready(chunk),
         None => {
-            pool.0.borrow_mut().waiting.push(cx.waker().clone());
+            pool.shelf.borrow_mut().waiting.push(cx.waker().clone());
             Poll::Pending
         }
     }
@@ -148,6 +236,27 @@ pub fn poll_chunk(pool: &Pool, cx: &Context<'_>) -> Poll<Chunk> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_bounds_blocks_and_reads() {
+        let buffers = Arc::new(Buffers::new(1000));
+        let pool = Pool::bounded(10 * CHUNK_LEN, buffers.clone());
+        let lent: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(lent.len(), 10);
+        drop(lent);
+        assert_eq!((pool.read_len(), buffers.wanted_back()), (usize::MAX, None));
+        buffers.change(0, 600);
+        assert_eq!((pool.read_len(), pool.is_scarce()), (TIGHT_READ_LEN, true));
+        assert_eq!(buffers.wanted_back(), None);
+        buffers.change(600, 800);
+        assert_eq!((buffers.wanted_back(), buffers.is_exhausted()), (Some(300), false));
+        buffers.change(0, 200);
+        assert!(buffers.is_exhausted());
+        buffers.change(1000, 100);
+        assert_eq!((buffers.used(), buffers.peak(), buffers.wanted_back()), (100, 1000, None));
+        let few = Pool::bounded(0, buffers);
+        assert_eq!(std::iter::from_fn(|| few.take()).take(100).collect::<Vec<_>>().len(), FLOOR);
+    }
 
     #[test]
     fn chunks_come_back_and_are_bounded() {
@@ -168,13 +277,13 @@ mod tests {
         drop(chunk);
         drop(lent);
         assert!(!pool.is_scarce());
-        assert_eq!((pool.lent(), pool.0.borrow().idle.len()), (0, CEILING));
+        assert_eq!((pool.lent(), pool.shelf.borrow().idle.len()), (0, CEILING));
         pool.trim();
         let busy: Vec<_> = std::iter::from_fn(|| pool.take()).take(3).collect();
         drop(busy);
         pool.trim();
-        assert_eq!(pool.0.borrow().idle.len(), 3, "three were needed");
+        assert_eq!(pool.shelf.borrow().idle.len(), 3, "three were needed");
         pool.trim();
-        assert_eq!(pool.0.borrow().idle.len(), 1);
+        assert_eq!(pool.shelf.borrow().idle.len(), 1);
     }
 }

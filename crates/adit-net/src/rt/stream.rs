@@ -65,6 +65,11 @@ pub trait Carried: fmt::Debug {
     /// Allows that sent data is dropped at the coming close.
     fn abort_on_close(&self);
 
+    /// As [`Stream::carries_half_close`].
+    fn carries_half_close(&self) -> bool {
+        false
+    }
+
     /// As [`Stream::peer_is_closed`].
     fn peer_is_closed(&self) -> Option<bool>;
 
@@ -100,6 +105,11 @@ impl Stream {
     /// As socketpair(2).
     pub fn pair() -> io::Result<(Self, Self)> {
         tokio::net::UnixStream::pair().map(|(left, right)| (left.into(), right.into()))
+    }
+
+    /// Whether it is one of many streams of a carrier, without a descriptor of its own.
+    pub fn is_carried(&self) -> bool {
+        matches!(self.kind, Kind::Carried(_))
     }
 
     /// Makes a TCP connection share `pacer`'s rate with the others of its peer.
@@ -292,6 +302,26 @@ impl Stream {
             Kind::Unix(_) => {}
             Kind::Carried(carried) => carried.abort_on_close(),
         }
+    }
+
+    /// While set, the system resets the connection if this process ends without closing it: a kill then does not look
+    /// like an orderly end. Once cleared, the coming close is orderly again.
+    ///
+    /// TCP alone has such an end; others are left as they are.
+    pub fn reset_if_killed(&self, is_set: bool) {
+        let linger = is_set.then_some(Duration::ZERO);
+        match &self.kind {
+            // Best effort: a connection that is gone already refuses the option.
+            Kind::Tcp(tcp) => drop(SockRef::from(tcp).set_linger(linger)),
+            Kind::Paced(paced) => drop(SockRef::from(&paced.0).set_linger(linger)),
+            Kind::Unix(_) | Kind::Carried(_) => {}
+        }
+    }
+
+    /// Whether the peer is known to keep the other direction open after [`Stream::shutdown_write`]. Asked of carriers;
+    /// false for sockets, whose protocol knows.
+    pub fn carries_half_close(&self) -> bool {
+        matches!(&self.kind, Kind::Carried(carried) if carried.carries_half_close())
     }
 
     /// Whether the application at the other end, on this host, has closed its socket altogether rather than only

@@ -20,6 +20,7 @@ mod hkdf_wide;
 #[path = "hkdf_single.rs"]
 mod hkdf_wide;
 mod kdf;
+mod lanes;
 pub mod mac;
 mod noise;
 mod portable;
@@ -32,9 +33,10 @@ pub use hkdf_wide::HkdfSha1Wide;
 pub use kdf::{
     Blake3Context, blake2b_256, evp_bytes_to_key, hkdf_sha1, hmac_sha256, md5, pbkdf2_sha1, sha1, sha256,
 };
+pub use lanes::{HmacMd5Lanes, Sip13Lanes};
 pub use mac::{HmacMd5, HmacSha1, adler32, crc32, siphash13};
 pub use noise::Noise;
 pub use xaead::{XAead, XAlgorithm, XNONCE_LEN};
 
-/// Number of keys that [`HkdfSha1Wide`] derives at a time.
+/// Number of keys that [`HkdfSha1Wide`] derives at a time, and of messages that [`HmacMd5Lanes`] and [`Sip13Lanes`] take.
 pub const LANES: usize = 8;

@@ -20,6 +20,13 @@
 //! and when [`Mux::poll_timeout`] has passed, [`Mux::poll_transmit`] has bytes for the carrier. Ask for few at a time,
 //! when the carrier can send them: what it queues, no stream can overtake.
 //!
+//! # Between two adits
+//!
+//! No program looks at the stream of a NOP (smux 1.5.16 to 1.5.57). With [`Settings::signals`] a client begins with a NOP
+//! whose stream is [`HELLO`], and a server answers one with the same. From then on each end knows that the other keeps
+//! reading after FIN, and a NOP with the number of a stream says that its sender has broken that stream off: FIN follows,
+//! and the reader gets [`Received::Reset`] instead of an end.
+//!
 //! # Fairness
 //!
 //! Control frames go first, then streams that had nothing to send and have some of their quantum left, then the others
@@ -53,6 +60,9 @@ const LEAST_SENDING: usize = 4096;
 /// Bytes that a stream costs besides the data that waits in it: here, and in the code that uses it.
 const PER_STREAM: usize = 2048;
 
+/// Stream of the NOP by which adit makes itself known: an even number that no session comes to.
+const HELLO: u32 = 0x6164_6974;
+
 /// Control frames that may wait for the carrier: twice what every stream could need at once.
 const CONTROL_PER_STREAM: usize = 2;
 
@@ -79,6 +89,8 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// Without any frame for this long, and up to twice as long, the peer is gone; zero for never.
     pub keep_alive_timeout: Duration,
+    /// Whether adit makes itself known to the peer, which other programs do not notice.
+    pub signals: bool,
 }
 
 impl Default for Settings {
@@ -94,6 +106,7 @@ impl Default for Settings {
             max_streams: 1024,
             keep_alive: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(30),
+            signals: false,
         }
     }
 }
@@ -138,6 +151,8 @@ pub enum Received {
     Empty,
     /// The peer sends no more, or the stream does not exist.
     End,
+    /// The peer has broken the stream off: what has come is not all.
+    Reset,
 }
 
 /// One session.
@@ -169,6 +184,8 @@ pub struct Mux {
     next_check_at: Instant,
     heard: bool,
     gone: bool,
+    /// The peer has made itself known as adit.
+    peer_signals: bool,
 }
 
 /// Position of the input in a frame.
@@ -190,6 +207,7 @@ impl Mux {
             Role::Client => (3, 0),
             Role::Server => (2, 1),
         };
+        let hello = (role == Role::Client && settings.signals).then_some((Command::Nop, HELLO));
         Self {
             next_nop_at: now + settings.keep_alive,
             next_check_at: now + settings.keep_alive_timeout,
@@ -198,7 +216,7 @@ impl Mux {
             next_id: Some(next_id),
             peer_parity,
             parser: Parser::START,
-            control: VecDeque::new(),
+            control: hello.into_iter().collect(),
             fresh: VecDeque::new(),
             turns: VecDeque::new(),
             emitted: 0,
@@ -210,7 +228,26 @@ impl Mux {
             round_trip: Duration::from_millis(100),
             heard: false,
             gone: false,
+            peer_signals: false,
         }
+    }
+
+    /// Whether the peer is known to keep reading after FIN, and to tell a break from an end.
+    pub fn peer_signals(&self) -> bool {
+        self.peer_signals
+    }
+
+    /// Whether the peer has broken a stream off.
+    pub fn is_reset(&self, id: StreamId) -> bool {
+        self.streams.get(&id.0).is_some_and(|stream| stream.reset)
+    }
+
+    /// Breaks a stream off: [`Mux::close`], and a peer that is known as adit is told that it was no orderly end.
+    pub fn abort(&mut self, id: StreamId) {
+        if self.peer_signals && self.streams.get(&id.0).is_some_and(|stream| stream.output != Output::Ended) {
+            self.control.push_back((Command::Nop, id.0));
+        }
+        self.close(id);
     }
 
     /// Opens a stream.
@@ -329,9 +366,13 @@ impl Mux {
         let Some(stream) = self.streams.get_mut(&id.0) else { return Received::End };
         if stream.receiving.is_empty() {
             stream.announced = false;
-            let ended = stream.ended;
+            let found = match (stream.reset, stream.ended) {
+                (true, _) => Received::Reset,
+                (false, true) => Received::End,
+                (false, false) => Received::Empty,
+            };
             self.remove_if_over(id.0);
-            return if ended { Received::End } else { Received::Empty };
+            return found;
         }
         let len = out.len().min(stream.receiving.len());
         let (front, back) = stream.receiving.as_slices();
@@ -426,7 +467,7 @@ impl Mux {
         if !self.settings.keep_alive.is_zero() && now >= self.next_nop_at {
             self.next_nop_at = now + self.settings.keep_alive;
             // One that waits says as much as two.
-            if self.control.iter().all(|(command, _)| *command != Command::Nop) {
+            if self.control.iter().all(|queued| *queued != (Command::Nop, 0)) {
                 self.control.push_back((Command::Nop, 0));
             }
         }
@@ -520,6 +561,25 @@ impl Mux {
         if header.command == Command::Syn {
             self.handle_open(id);
         } else if header.command == Command::Fin {
+            self.handle_end(id);
+        } else if header.command == Command::Nop && id != 0 && self.settings.signals {
+            self.handle_signal(id);
+        }
+    }
+
+    fn handle_signal(&mut self, id: u32) {
+        if id == HELLO {
+            if !std::mem::replace(&mut self.peer_signals, true) && self.peer_parity == 1 {
+                self.control.push_back((Command::Nop, HELLO));
+            }
+        } else if self.peer_signals
+            && let Some(stream) = self.streams.get_mut(&id)
+            && !stream.ended
+        {
+            stream.reset = true;
+            if std::mem::take(&mut stream.starved) {
+                self.events.push_back(Event::Writable(StreamId(id)));
+            }
             self.handle_end(id);
         }
     }

@@ -18,6 +18,8 @@ pub(super) struct Stream {
     pub(super) output: Output,
     /// The peer has sent FIN.
     pub(super) ended: bool,
+    /// It has broken the stream off before.
+    pub(super) reset: bool,
     /// Waits in one of the queues of the scheduler.
     pub(super) scheduled: bool,
     /// Bytes that it may still send in its turn.
@@ -65,6 +67,7 @@ impl Stream {
             receiving: VecDeque::new(),
             output: Output::Open,
             ended: false,
+            reset: false,
             scheduled: false,
             deficit: QUANTUM,
             refilled_with: 0,

@@ -36,7 +36,7 @@ fn drain(mux: &mut Mux, id: StreamId) -> (Vec<u8>, bool) {
         match mux.recv(id, &mut out, epoch()) {
             Received::Bytes(len) => bytes.extend(&out[..len]),
             Received::Empty => return (bytes, false),
-            Received::End => return (bytes, true),
+            Received::End | Received::Reset => return (bytes, true),
         }
     }
 }
@@ -303,4 +303,71 @@ proptest! {
         let (read, ended) = drain(&mut ends[1], id);
         prop_assert!(read == text && ended);
     }
+}
+
+fn signalling(version: Version) -> [Mux; 2] {
+    pair(&Settings { signals: true, ..settings(version) })
+}
+
+#[test]
+fn adit_knows_adit_and_tells_a_break_from_an_end() {
+    for version in [Version::V1, Version::V2] {
+        for piece in [1, 100_000] {
+            let mut ends = signalling(version);
+            assert!(!ends[0].peer_signals() && !ends[1].peer_signals());
+            let ids = [ends[0].open().unwrap(), ends[0].open().unwrap(), ends[0].open().unwrap()];
+            carry(&mut ends, piece);
+            assert!(ends[0].peer_signals() && ends[1].peer_signals());
+            ids.iter().for_each(|id| assert_eq!(ends[1].send(*id, b"a part"), 6));
+            carry(&mut ends, piece);
+            ends[1].abort(ids[0]);
+            ends[1].finish(ids[1]);
+            ends[1].close(ids[1]);
+            carry(&mut ends, piece);
+            assert!(ends[0].is_reset(ids[0]) && !ends[0].is_reset(ids[1]));
+            let mut out = [0; 100];
+            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), Received::Bytes(6));
+            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), Received::Reset);
+            assert_eq!(drain(&mut ends[0], ids[1]), (b"a part".to_vec(), true));
+            assert_eq!(ends[0].recv(ids[1], &mut out, epoch()), Received::End);
+            // A half-close is none, and what ends after it is whole.
+            ends[0].finish(ids[2]);
+            carry(&mut ends, piece);
+            assert_eq!(ends[1].send(ids[2], b" and the rest"), 13);
+            ends[1].finish(ids[2]);
+            carry(&mut ends, piece);
+            assert_eq!(drain(&mut ends[0], ids[2]), (b"a part and the rest".to_vec(), true));
+            for id in ids {
+                ends.iter_mut().for_each(|end| end.close(id));
+            }
+            carry(&mut ends, piece);
+            assert_eq!(ends.each_ref().map(Mux::stream_count), [0, 0]);
+        }
+    }
+}
+
+/// One end without signals, in either place: it neither sends nor heeds any.
+#[test]
+fn others_see_no_signals() {
+    for silent in [0, 1] {
+        let mut ends = signalling(Version::V1);
+        ends[silent] = Mux::new([Role::Client, Role::Server][silent], settings(Version::V1), epoch());
+        let id = ends[0].open().unwrap();
+        assert_eq!(ends[0].send(id, b"text"), 4);
+        carry(&mut ends, 3);
+        assert_eq!(drain(&mut ends[1], id), (b"text".to_vec(), false));
+        assert!(ends.iter().all(|end| !end.peer_signals()));
+        ends[1 - silent].abort(id);
+        let mut wire = Vec::new();
+        ends[1 - silent].poll_transmit(&mut wire, usize::MAX);
+        assert_eq!(wire, frame(Command::Fin, id.get(), b"", Version::V1));
+    }
+    // A frame from an end without a greeting is no signal either.
+    let mut ends = signalling(Version::V1);
+    let id = ends[0].open().unwrap();
+    let mut wire = Vec::new();
+    ends[0].poll_transmit(&mut wire, usize::MAX);
+    ends[1].handle_input(&wire[FRAME_HEADER_LEN..]).unwrap();
+    ends[1].handle_input(&frame(Command::Nop, id.get(), b"", Version::V1)).unwrap();
+    assert!(!ends[1].is_reset(id));
 }

@@ -248,6 +248,10 @@ impl Layer for Server {
             return Err(WireError::Truncated { what: "frame" });
         }
         if self.receiving == Receiving::Open {
+            if self.reusable {
+                // A connection that stays open ends an exchange by its zero chunk: anything else is a cut.
+                return Err(WireError::Truncated { what: "exchange without its end" });
+            }
             self.receiving = Receiving::Ended;
         }
         Ok(())

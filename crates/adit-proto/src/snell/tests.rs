@@ -573,6 +573,28 @@ fn ends() {
     server.handle_transport_end(0).unwrap();
 }
 
+/// A connection that stays open ends an exchange by a zero chunk. Without one it was cut, and the target must not take
+/// what it has for the whole.
+#[test]
+fn a_kept_connection_that_ends_without_its_zero_chunk_is_cut() {
+    let (mut rng, psk) = (TestRng(15), Psk::new(b"key"));
+    for has_end in [false, true] {
+        let mut client = client(&psk, &mut rng);
+        client.start(&connect(true));
+        let mut sent = write(&mut client, b"half of a request", now());
+        if has_end {
+            sent.extend(write_end(&mut client, now()));
+        }
+        let mut wire = RecvBuf::from_bytes(&sent);
+        let mut server = server(&psk, &mut rng);
+        assert!(matches!(server.poll_request(&mut wire).unwrap(), Progress::Request(_)));
+        read(&mut server, &mut wire, now()).unwrap();
+        let end = server.handle_transport_end(wire.unread().len());
+        let cut = Err(WireError::Truncated { what: "exchange without its end" });
+        assert_eq!(end, if has_end { Ok(()) } else { cut });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -53,7 +53,7 @@ pub(super) fn of_records(bytes: &[u8]) -> Hello {
         message.extend_from_slice(fragment);
         match of_message(&message) {
             Hello::More if fragment.len() == len => rest = &body[len..],
-            found => return found,
+            found @ (Hello::More | Hello::Name(_) | Hello::Not) => return found,
         }
     }
 }

@@ -240,7 +240,7 @@ pub fn fuzz_sniff(data: &[u8]) {
     let cut = data.len() / 2;
     match stream(&data[..cut]) {
         Sniffed::More => {}
-        found => assert_eq!(found, whole, "an answer stands"),
+        found @ (Sniffed::Found(..) | Sniffed::Unknown) => assert_eq!(found, whole, "an answer stands"),
     }
     let mut datagrams = Datagrams::default();
     for piece in data.chunks(1200) {

@@ -3,7 +3,7 @@
 use super::address::{self, AddressError};
 use super::{Command, SocksError};
 use crate::buf::RecvBuf;
-use crate::wire::{Credentials, Target};
+use crate::wire::{Credentials, Host, Target};
 
 /// Result of [`SocksClient::advance`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,4 +124,31 @@ fn parse_reply(bytes: &[u8]) -> Result<Option<(Target, usize)>, SocksError> {
         Err(AddressError::Type(kind)) => Err(SocksError::AddressType(kind)),
         Err(AddressError::Host(error)) => Err(SocksError::Host(error)),
     }
+}
+
+/// Fuzz target: any answers give the same transcript whole and byte by byte; the first byte chooses command and
+/// credentials.
+#[doc(hidden)]
+pub fn fuzz_socks_client(data: &[u8]) {
+    let Some((&choice, data)) = data.split_first() else { return };
+    let command = if choice & 2 == 0 { Command::Connect } else { Command::UdpAssociate };
+    let run = |pieces: &[&[u8]]| {
+        let target = Target { host: Host::Ip([192, 0, 2, 1].into()), port: 443 };
+        let credentials = (choice & 1 == 1).then(|| Credentials::new(b"user", b"password"));
+        let mut client = SocksClient::new(command, target, credentials);
+        let mut wire = RecvBuf::with_len(data.len());
+        let mut out = Vec::new();
+        client.start(&mut out);
+        let mut outcome = Ok(ClientEvent::NeedMore);
+        for piece in pieces {
+            wire.extend(piece);
+            if outcome == Ok(ClientEvent::NeedMore) {
+                outcome = client.advance(&mut wire, &mut out);
+            }
+        }
+        let rest = if outcome.is_ok() { wire.unread().to_vec() } else { Vec::new() };
+        (out, outcome, rest)
+    };
+    let bytes: Vec<&[u8]> = data.chunks(1).collect();
+    assert_eq!(run(&[data]), run(&bytes), "byte by byte");
 }

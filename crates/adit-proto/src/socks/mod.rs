@@ -28,7 +28,7 @@ mod udp;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientEvent, SocksClient};
+pub use client::{ClientEvent, SocksClient, fuzz_socks_client};
 pub use server::{
     Auth, Event, MAX_UNIT_LEN, ReplyCode, Request, SocksError, SocksServer, Version, fuzz_socks_server,
 };

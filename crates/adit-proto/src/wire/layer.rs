@@ -127,3 +127,51 @@ pub trait Layer {
     /// [`WireError::Truncated`] when the end cuts a unit.
     fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError>;
 }
+
+/// A layer whose type is known only when a connection begins.
+impl Layer for Box<dyn Layer> {
+    fn plan(&self, now: Instant) -> Plan {
+        (**self).plan(now)
+    }
+
+    fn seal(
+        &mut self,
+        block: &mut [u8],
+        payload: Range<usize>,
+        now: Instant,
+    ) -> Result<Range<usize>, WireError> {
+        (**self).seal(block, payload, now)
+    }
+
+    fn finish_write(&mut self, now: Instant) {
+        (**self).finish_write(now);
+    }
+
+    fn has_pending(&self) -> bool {
+        (**self).has_pending()
+    }
+
+    fn end_of_stream(&self) -> EndOfStream {
+        (**self).end_of_stream()
+    }
+
+    fn seal_end(&mut self, block: &mut [u8], at: usize, now: Instant) -> Result<Range<usize>, WireError> {
+        (**self).seal_end(block, at, now)
+    }
+
+    fn has_ended(&self) -> bool {
+        (**self).has_ended()
+    }
+
+    fn carries_half_close(&self) -> bool {
+        (**self).carries_half_close()
+    }
+
+    fn open(&mut self, wire: &mut RecvBuf, now: Instant) -> Result<Opened, WireError> {
+        (**self).open(wire, now)
+    }
+
+    fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {
+        (**self).handle_transport_end(unread)
+    }
+}

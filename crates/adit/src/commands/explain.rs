@@ -11,6 +11,7 @@ use adit_config::model::{Config, Inbound, Outbound, OutboundProtocol};
 use adit_config::set::Sets;
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
+use adit_net::reach::Reach;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
@@ -74,6 +75,12 @@ struct Answer {
     members: Vec<String>,
     /// The outbound carries such traffic; if not, the request is refused.
     carried: bool,
+    /// The target is a private address, which the inbound does not lead to: refused, if this machine dials it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    private: Option<String>,
+    /// The same is decided by the addresses of the name, once they are known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    depends_on_addresses: bool,
 }
 
 #[derive(Serialize)]
@@ -108,6 +115,11 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
     let place = |rule| router.place(rule).map_or_else(String::new, ToString::to_string);
     let passed = passed.into_iter().map(|step| Passed { rule: place(step.rule), why: step.why }).collect();
     let (outbound, reject) = end(config, inbound, &decision)?;
+    let is_bounded = decision.rule.is_none()
+        && !inbound.leads_anywhere()
+        && outbound.is_some_and(|outbound| dials_targets(config, outbound));
+    let known = addresses.as_deref().or(given).map(<[IpAddr]>::to_vec).or_else(|| literal(target));
+    let private = if is_bounded { known.as_deref().and_then(private) } else { None };
     Ok(Answer {
         target: target.to_string(),
         network: network.name(),
@@ -120,6 +132,8 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         outbound: outbound.map(|outbound| outbound.name.to_string()),
         members: outbound.map(|outbound| members(config, outbound, network)).unwrap_or_default(),
         carried: outbound.is_none_or(|outbound| carries(config, outbound, network)),
+        private,
+        depends_on_addresses: is_bounded && known.is_none(),
     })
 }
 
@@ -159,6 +173,36 @@ fn end<'a>(
 
 fn named<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Outbound> {
     config.outbound(name).with_context(|| format!("no such outbound: {name}"))
+}
+
+/// The addresses that a target has without any name server.
+fn literal(target: &route::Target) -> Option<Vec<IpAddr>> {
+    adit_net::resolve::literal(&target.host.to_string())
+}
+
+/// Why none of these addresses may be dialled, if that is so.
+fn private(addresses: &[IpAddr]) -> Option<String> {
+    let why: Vec<String> = addresses
+        .iter()
+        .map_while(|ip| Reach::Public.check(*ip).err().map(|kind| format!("{ip}: {kind}")))
+        .collect();
+    (!why.is_empty() && why.len() == addresses.len()).then(|| why.join(", "))
+}
+
+/// Whether this machine dials the targets of an outbound, or of a member of the group.
+fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
+    match &outbound.protocol {
+        OutboundProtocol::Direct => outbound.dial.through.is_none(),
+        OutboundProtocol::Group(group) => {
+            let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
+            members.any(|member| dials_targets(config, member))
+        }
+        OutboundProtocol::Reject
+        | OutboundProtocol::Snell(_)
+        | OutboundProtocol::Shadowsocks(_)
+        | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_) => false,
+    }
 }
 
 /// The members of a group that may carry such traffic, in the order in which the file has them.
@@ -210,6 +254,12 @@ fn text(answer: &Answer) -> String {
     }
     if !answer.members.is_empty() {
         line(format!("  one of its members: {}", answer.members.join(", ")));
+    }
+    if let Some(private) = &answer.private {
+        line(format!("refused: {private}; allow-private = true in inbound {inbound} lets clients reach it"));
+    }
+    if answer.depends_on_addresses {
+        line("  refused if its addresses are private: --address ADDRESS tells".to_owned());
     }
     if !answer.carried {
         line(format!("refused: the outbound does not carry {network}"));

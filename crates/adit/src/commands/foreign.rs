@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008};
+use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
 use adit_config::dialect::{Loaded, opensnell};
 
 use crate::commands::files;
@@ -18,12 +18,14 @@ pub(crate) enum Format {
     Libev(libev::Program),
     /// A program of shadowsocks-rust.
     Rust(rust::Program),
+    /// A program of ShadowsocksR.
+    Ssr(ssr::Program),
     /// A list of servers (SIP008).
     Servers,
 }
 
-/// All of them but `ss-redir`, which this build cannot be.
-const ALL: [Format; 10] = [
+/// All of them but `ss-redir` and `ssr-redir`, which this build cannot be.
+const ALL: [Format; 13] = [
     Format::Snell(opensnell::Program::Server),
     Format::Snell(opensnell::Program::Client),
     Format::Libev(libev::Program::Local),
@@ -33,6 +35,9 @@ const ALL: [Format; 10] = [
     Format::Rust(rust::Program::Local),
     Format::Rust(rust::Program::Server),
     Format::Rust(rust::Program::Manager),
+    Format::Ssr(ssr::Program::Local),
+    Format::Ssr(ssr::Program::Tunnel),
+    Format::Ssr(ssr::Program::Server),
     Format::Servers,
 ];
 
@@ -43,6 +48,7 @@ impl Format {
             Self::Snell(program) => program.name(),
             Self::Libev(program) => program.name(),
             Self::Rust(program) => program.name(),
+            Self::Ssr(program) => program.name(),
             Self::Servers => "sip008",
         }
     }
@@ -61,6 +67,8 @@ impl Format {
         match self {
             Self::Snell(program) => Some(program.default_path()),
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
+            Self::Ssr(ssr::Program::Server) => Some("user-config.json"),
+            Self::Ssr(_) => Some("/etc/shadowsocks-libev/config.json"),
             Self::Rust(_) | Self::Servers => None,
         }
     }
@@ -106,6 +114,10 @@ impl Format {
                 let setup = rust::load(program, &flags, file, shadowsocks::rust::outside());
                 setup.map(|setup| Read::Setup(Family::Rust, Box::new(setup))).map_err(|(_, found)| found)
             }
+            Self::Ssr(program) => {
+                let setup = shadowsocks::ssr::load(program, &ssr::Flags::default(), path, &text)?;
+                Ok(Read::Setup(Family::Libev, Box::new(setup)))
+            }
             Self::Servers => {
                 let (list, diagnostics) = sip008::parse(&name, &text, None)?;
                 let config = sip008::config(&list);
@@ -133,6 +145,7 @@ fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
     refuse("acl", acl.is_some() || !acl_of.is_empty(), keep);
     refuse("manager_address", matches!(control, Control::Report(_)), keep);
     refuse("port_password", matches!(control, Control::Manage(_)), keep);
+    refuse("mudb.json", matches!(control, Control::Users(_)), keep);
     refuse("online_config", !online.is_empty(), keep);
     refuse("user", process.user.is_some(), "User= of a systemd unit does the same");
     if found.has_errors() {

@@ -72,7 +72,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let log = merged(&loaded.config.log, flags);
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
-    if loaded.config.inbounds.iter().any(serve::counts_users) {
+    if loaded.config.inbounds.iter().any(serve::has_state) {
         state::settle(&mut loaded.config, &files::paths(&args.files)?);
     }
     serve::run(&loaded.config)

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use adit_config::dialect::share::{self, Deployment, Form, Host, Inexpressible, Shadowsocks, Shared};
+use adit_config::dialect::share::{
+    self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared,
+};
 use adit_config::dialect::{import, native};
 use adit_config::model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
@@ -36,13 +38,15 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
 enum Server {
     Snell(Deployment),
     Shadowsocks(Shadowsocks),
+    Ssr(ShadowsocksR),
 }
 
 /// The servers of an inbound: one, or one per user, or that of `user`.
 fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Result<Vec<Server>> {
     let snell = Deployment::of(inbound, host, user).into_iter().map(Server::Snell);
     let shadowsocks = Shadowsocks::of(inbound, host, user).into_iter().map(Server::Shadowsocks);
-    let servers: Vec<Server> = snell.chain(shadowsocks).collect();
+    let ssr = ShadowsocksR::of(inbound, host, user).into_iter().map(Server::Ssr);
+    let servers: Vec<Server> = snell.chain(shadowsocks).chain(ssr).collect();
     ensure!(
         !servers.is_empty(),
         "inbound {} cannot be shared: its users go on to other servers, whose keys clients need",
@@ -56,6 +60,7 @@ impl Server {
         match self {
             Self::Snell(deployment) => share::share(form, deployment),
             Self::Shadowsocks(server) => share::share_shadowsocks(form, server),
+            Self::Ssr(server) => share::share_ssr(form, server),
         }
     }
 
@@ -85,7 +90,10 @@ fn servers<'a>(
     user: Option<&str>,
 ) -> anyhow::Result<Vec<&'a Inbound>> {
     let is_server = |inbound: &&Inbound| {
-        matches!(inbound.protocol, InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_))
+        matches!(
+            inbound.protocol,
+            InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_)
+        )
     };
     let mut servers: Vec<&Inbound> = config
         .inbounds
@@ -109,7 +117,7 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         InboundProtocol::Snell(server) => server.psk.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Ssr(server) => server.users.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } => false,
+        InboundProtocol::Local(_) | InboundProtocol::Obfs(_) | InboundProtocol::Tunnel { .. } => false,
     }
 }
 

@@ -106,11 +106,32 @@ fn render(status: &Status) -> String {
         ]);
     }
     out.push_str(&format!("{table}\n"));
+    out.push_str(&budget(status));
     out.push_str(&carriers(status));
     out.push_str(&groups(status));
     out.push_str(&users(status));
     out.push_str(&refused(status));
     out
+}
+
+/// The resources of the process, and how much of them is in use.
+fn budget(status: &Status) -> String {
+    let Some(budget) = &status.budget else { return String::new() };
+    let shares = &budget.shares;
+    let size = |len: usize| bytes(u64::try_from(len).unwrap_or(u64::MAX));
+    let mut table = new_table(&["budget"], &["in use", "at most"]);
+    table.add_row(["streams", &budget.streams.to_string(), &shares.streams.to_string()]);
+    table.add_row(["UDP flows", &budget.flows.to_string(), &shares.flows.to_string()]);
+    table.add_row(["unauthenticated", "", &shares.unauthenticated.to_string()]);
+    table.add_row(["for slow readers", &size(budget.rests), &size(shares.rests)]);
+    table.add_row(["blocks", "", &size(shares.blocks)]);
+    table.add_row(["carriers", "", &size(shares.carriers)]);
+    let (descriptors, own) = (shares.descriptors, shares.own);
+    let (memory, from) = (size(shares.memory), shares.memory_from.name());
+    format!(
+        "\n{table}\n{descriptors} descriptors ({own} kept back), {memory} of memory ({from}), ended for want of them: {}\n",
+        budget.evicted
+    )
 }
 
 /// Sessions that carry streams, and why each sends no more than it does; nothing where there are none.
@@ -278,6 +299,10 @@ mod tests {
             "groups":[{"name":"fastest","tcp":{"member":"home","why":"it is near"},"udp":null,"members":[
             {"name":"home","tcp":{"state":"dead","failure":"no-answer","latency_us":1250,"loss_percent":25,
             "failures":2,"weight":80,"score_us":9990},"udp":null}]}],
+            "budget":{"shares":{"descriptors":1024,"own":64,"streams":840,"flows":480,"unauthenticated":210,
+            "unauthenticated_per_source":300,"memory":134217728,"memory_from":"cgroup-v1","blocks":13000000,
+            "rests":14000000,"carriers":33554432},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
+            "rests_peak":7000,"evicted":6},
             "carrier_memory":{"used":131072,"peak":5000000,"most":64000000}}"#;
         let text = render(&serde_json::from_str(text).unwrap());
         assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2\n\n"), "{text}");
@@ -303,6 +328,12 @@ mod tests {
         }
         assert!(
             text.contains("\nsessions hold 131 KB together, 5.0 MB at the most so far, and may hold 64 MB\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "\n1024 descriptors (64 kept back), 134 MB of memory (cgroup v1), ended for want of them: 6\n"
+            ),
             "{text}"
         );
         assert!(text.contains("\nfastest, tcp: home, it is near\n"), "{text}");

@@ -41,7 +41,11 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
         }
     }
     let fetched = setup.online.iter().any(|online| online.transports.udp());
-    fitter.datagrams(&mut setup.config, fetched, matches!(setup.control, Control::Manage(_)));
+    fitter.datagrams(
+        &mut setup.config,
+        fetched,
+        matches!(setup.control, Control::Manage(_) | Control::Users(_)),
+    );
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
@@ -115,6 +119,8 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
             members.any(|member| member.outbound != *name && carries_datagrams(outbounds, &member.outbound))
         }
-        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_)) | None => false,
+        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_)) | None => {
+            false
+        }
     }
 }

@@ -51,7 +51,7 @@ fn default_path() -> Option<PathBuf> {
 }
 
 /// The programs tell what is missing from what is wrong.
-fn status(found: &Diagnostics) -> u8 {
+pub(super) fn status(found: &Diagnostics) -> u8 {
     let mut errors = found.iter().filter(|finding| finding.severity == Severity::Error);
     let is_usage = errors.all(|error| &*error.file == "command line" || error.problem == "missing");
     if is_usage { EXIT_USAGE } else { EXIT_FAILURE }

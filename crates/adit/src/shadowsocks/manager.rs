@@ -13,7 +13,7 @@ use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
 use super::beside::Beside;
-use crate::serve;
+use crate::serve::{self, LEADS_ANYWHERE};
 
 /// Most servers. Each holds a socket and a port or two, on every core.
 const MAX_SERVERS: usize = 4096;
@@ -43,6 +43,7 @@ pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: Ports) -> anyh
 }
 
 async fn bind(manager: &Manager) -> anyhow::Result<MessageSocket> {
+    tracing::info!("clients of servers may reach private addresses, and this machine: {LEADS_ANYWHERE}");
     let address = manager.address.clone().unwrap_or_else(|| {
         let home = || std::env::var_os("HOME").map(PathBuf::from);
         ManagerAddress::Unix(manager.directory.clone().or_else(home).unwrap_or_default().join(DEFAULT))

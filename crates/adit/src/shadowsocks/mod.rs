@@ -4,6 +4,7 @@
 //! traffic through than was meant, and one warning if its absence makes something slower or leaves it out.
 
 mod beside;
+mod database;
 mod fit;
 pub(crate) mod libev;
 mod manager;
@@ -11,6 +12,7 @@ mod online;
 mod process;
 mod report;
 pub(crate) mod rust;
+pub(crate) mod ssr;
 pub(crate) mod url;
 
 use std::mem::take;
@@ -27,7 +29,7 @@ use self::beside::Beside;
 pub(crate) use self::fit::fit;
 use self::online::Place;
 use crate::logging::{self, Shape};
-use crate::{print, serve};
+use crate::{print, serve, state};
 
 /// Behaviour of a program's family, and the statuses that it exits with.
 struct Statuses {
@@ -67,6 +69,10 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
+    if config.inbounds.iter().any(serve::has_state) {
+        // Servers may come from flags alone: they are known by their ports.
+        state::settle(&mut config, &["-".into()]);
+    }
     let first = if matches!(control, Control::Manage(_)) { take(&mut config.inbounds) } else { Vec::new() };
     let hold = |running: &Running| {
         let control = match control {
@@ -76,6 +82,7 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
                 Some(report::start(statuses.family, address, running.meter(), interval)?)
             }
             Control::Manage(manager) => Some(manager::start(*manager, first, running.ports())?),
+            Control::Users(database) => Some(database::start(*database, &config, running)?),
         };
         let following = online.map(|(group, online)| follow(running, &group, online, &config));
         process::settle(program, &process, (control, following.transpose()?))

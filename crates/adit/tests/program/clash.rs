@@ -59,3 +59,75 @@ fn recorded_decisions() {
     }
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
+
+/// A small file that adit can run.
+const FILE: &str = "\
+mixed-port: PORT
+mode: rule
+proxies:
+- {name: far, type: snell, server: 127.0.0.1, port: 1, psk: hunter2, version: 3}
+- {name: other, type: vmess, server: 127.0.0.1, port: 1}
+proxy-groups:
+- {name: Proxy, type: select, proxies: [far, DIRECT]}
+- {name: Dead, type: select, proxies: [other, DIRECT]}
+rules:
+- DOMAIN-SUFFIX,far.test,Proxy
+- DOMAIN-SUFFIX,dead.test,Dead
+- MATCH,DIRECT
+";
+
+#[test]
+fn tests_of_files() {
+    let dir = Dir::new();
+    let test = |text: &str| {
+        dir.file("config.yaml", text);
+        dir.run(&["mihomo", "-d", ".", "-t"])
+    };
+    let (status, out, err) = test(&FILE.replace("PORT", "7890"));
+    assert_eq!((status, &*out), (0, "configuration file ./config.yaml test is successful\n"), "{err}");
+    assert!(err.contains("other is dead: adit does not speak vmess"), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+    for (line, wants) in [
+        ("- FINAL,DIRECT", "config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: payloadRule error"),
+        ("- DOMAIN,a.test,none", "rules[3]: proxy [none] not found"),
+        ("- RULE-SET,none,DIRECT", "rule set [none] not found"),
+        ("- SUB-RULE,(DOMAIN,a.test),none", "sub-rule [none] not found"),
+        ("- DST-PORT,70000,DIRECT", "no number from 0 to 65535"),
+        ("- GEOSITE,cn,DIRECT", "GeoSite.dat"),
+        ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
+        ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
+        ("tun: {enable: true}", "tun: adit cannot obey it yet"),
+        ("dns: {enable: true, enhanced-mode: fake-ip}", "fake-ip is not served yet"),
+        ("dns: {enable: true, nameserver-policy: {a.test: 1.1.1.1}}", "dns.nameserver-policy"),
+    ] {
+        let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
+        assert_eq!((status, &*out), (1, "configuration file ./config.yaml test failed\n"), "{line}: {err}");
+        assert!(err.contains(wants), "{line}: {err}");
+    }
+}
+
+#[test]
+fn version_and_bad_flags() {
+    let dir = Dir::new();
+    for name in ["mihomo", "clash", "clash-meta"] {
+        let (status, out, _) = dir.run(&[name, "-v"]);
+        assert!(status == 0 && out.starts_with("Mihomo Meta ") && out.lines().count() == 2, "{out}");
+        let (status, _, err) = dir.run(&[name, "-x"]);
+        assert!(status == 2 && err.contains("flag provided but not defined: -x"), "{err}");
+    }
+}
+
+/// A dead proxy refuses, and neither its group nor a later rule lets the traffic through.
+#[test]
+fn dead_proxies_refuse() {
+    let dir = Dir::new();
+    dir.file("config.yaml", &FILE.replace("PORT", "7890"));
+    let way = |host: &str| {
+        let (status, out, err) = dir.run(&["explain", "-c", "config.yaml", "--to", host]);
+        assert_eq!(status, 0, "{err}");
+        out
+    };
+    assert!(way("a.far.test:1").ends_with("outbound: far\n"), "{}", way("a.far.test:1"));
+    assert!(way("a.dead.test:1").contains("outbound: other\n"), "{}", way("a.dead.test:1"));
+    assert!(way("a.test:1").ends_with("outbound: DIRECT\n"), "{}", way("a.test:1"));
+}

@@ -104,3 +104,43 @@ fn a_hundred_thousand_rules() {
     let figures: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&figures["rules"], &figures["matched"]), (&100_003.into(), &1.into()));
 }
+
+#[test]
+fn private_targets_of_a_server_are_refused_unless_a_key_or_a_rule_allows_them() {
+    let server = |more: &str| {
+        format!(
+            "[[inbound]]\nname = \"in\"\nprotocol = \"snell\"\nlisten = \"127.0.0.1:1\"\npsk = \"hunter2\"\n{more}\
+             [[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n\
+             [[rule]]\nport = 53\noutbound = \"home\"\n"
+        )
+    };
+    let dir = Dir::new();
+    let explain = |text: &str, args: &[&str]| {
+        dir.file("adit.toml", text);
+        let (status, out, err) = dir.run(&[&["explain"], args].concat());
+        assert_eq!((status, &*err), (0, ""), "{out}");
+        out
+    };
+    let (bounded, open) = (server(""), server("allow-private = true\n"));
+    for (to, kind) in [
+        ("127.0.0.1:80", "127.0.0.1: loopback address"),
+        ("[::ffff:10.0.0.1]:80", "10.0.0.1: address of a private network"),
+        ("localhost:80", "loopback address"),
+        ("255.255.255.255:80", "255.255.255.255: multicast or broadcast address"),
+    ] {
+        let out = explain(&bounded, &["--to", to]);
+        let end = "; allow-private = true in inbound in lets clients reach it\n";
+        assert!(out.contains("refused: ") && out.contains(kind) && out.ends_with(end), "{out}");
+        assert!(!explain(&open, &["--to", to]).contains("refused"), "{to}");
+    }
+    assert!(explain(&bounded, &["--to", "127.0.0.1:53", "--udp"]).ends_with("match\noutbound: home\n"));
+    assert!(explain(&bounded, &["--to", "192.0.2.1:80"]).ends_with("outbound: home\n"));
+    let out = explain(&bounded, &["--to", "a.test:80"]);
+    assert!(out.ends_with("  refused if its addresses are private: --address ADDRESS tells\n"), "{out}");
+    let out = explain(&bounded, &["--to", "a.test:80", "--address", "192.168.0.1", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["private"], "192.168.0.1: address of a private network");
+    // An address that may be dialled is enough.
+    let out = explain(&bounded, &["--to", "a.test:80", "--address", "10.0.0.1", "--address", "192.0.2.1"]);
+    assert!(!out.contains("refused"), "{out}");
+}

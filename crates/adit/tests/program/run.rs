@@ -11,7 +11,8 @@ pub(crate) fn pair(dir: &Dir, head: &str, flags: &[&str]) -> (Running, Running) 
         format!("[[inbound]]\nname = \"in\"\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n")
     };
     let admin = |name: &str| format!("[admin]\nsocket = \"{name}.sock\"\n");
-    let text = format!("{head}{}{}psk = \"{PSK}\"\n", admin("server"), inbound("snell"));
+    let text =
+        format!("{head}{}{}psk = \"{PSK}\"\n", admin("server"), inbound("snell") + "allow-private = true\n");
     dir.file("server.toml", &text);
     let run = |file| Running::start(dir.adit(&[&["run", "-c", file], flags].concat()));
     let server = run("server.toml");
@@ -23,6 +24,33 @@ pub(crate) fn pair(dir: &Dir, head: &str, flags: &[&str]) -> (Running, Running) 
     let client = run("client.toml");
     client.address();
     (server, client)
+}
+
+#[test]
+fn a_refused_private_target_is_one_warning_that_names_the_key() {
+    let dir = Dir::new();
+    let port = "listen = \"127.0.0.1:0\"\n";
+    dir.file(
+        "server.toml",
+        &format!("cores = 1\n[[inbound]]\nprotocol = \"snell\"\n{port}psk = \"{PSK}\"\n"),
+    );
+    let server = Running::start(dir.adit(&["run", "-c", "server.toml"]));
+    let to =
+        format!("[[outbound]]\nprotocol = \"snell\"\nserver = \"{}\"\npsk = \"{PSK}\"\n", server.address());
+    dir.file("client.toml", &format!("[[inbound]]\nprotocol = \"mixed\"\n{port}{to}"));
+    let client = Running::start(dir.adit(&["run", "-c", "client.toml"]));
+    let target = echo();
+    for _ in 0..3 {
+        let mut stream = socks5(client.address(), "localhost", target.port());
+        stream.write_all(b"hello").ok();
+        assert!(!matches!(stream.read(&mut [0; 5]), Ok(1..)), "the target was reached");
+    }
+    let line = server.line("private target");
+    assert!(line.contains("WARN") && line.contains("(loopback address)"), "{line}");
+    assert!(line.contains("allow-private = true"), "{line}");
+    let log = server.log();
+    assert_eq!(log.matches("private target").count(), 1, "{log}");
+    assert!(!log.contains("clients may reach") && !log.contains("localhost"), "{log}");
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn debians_file_moves_bytes_under_the_names_of_libev() {
     // The first of both addresses, which is the one that the client uses.
     let port = server.address().port().to_string();
     assert!(server.line("listening").contains("[::1]:"));
+    assert!(server.line("clients may reach private addresses").contains("as the replaced programs do"));
     let local = Running::start(
         dir.command(link(&dir, "ss-local"), &["-c", "config.json", &format!("-p{port}"), "-l0"]),
     );

@@ -12,6 +12,7 @@ fn config(dir: &Dir, listen: &str, state: &str) {
     let text = format!(
         "{state}[admin]\nsocket = \"adit.sock\"\n\
          [[inbound]]\nname = \"in\"\nprotocol = \"snell\"\nlisten = \"{listen}\"\noutbound = \"direct\"\n\
+         allow-private = true\n\
          users = [{{ name = \"ann\", password = \"{key}\" }}]\n\
          [[inbound]]\nname = \"local\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\noutbound = \"home\"\n\
          [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n\

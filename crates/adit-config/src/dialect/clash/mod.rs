@@ -8,6 +8,7 @@
 //! the file says (an unknown plugin, an empty group), adit refuses that traffic. A key that adit cannot obey and that would
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
+mod flags;
 mod keys;
 mod line;
 mod name;
@@ -24,6 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::flags::{Flags, Invocation, flags, is_input, usage};
 use self::line::Params;
 use self::provider::Provider;
 pub use self::rules::Origin;
@@ -33,7 +35,7 @@ use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
-use crate::model::{Config, Outbound, Tag};
+use crate::model::{Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
 use crate::source::Source;
 
@@ -219,6 +221,14 @@ impl Context<'_> {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
+    load_with(file, text, home, false)
+}
+
+/// The same, with `GeoIP.dat` in the place of a database if `geodata` is set.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<Setup, Diagnostics> {
     let source = Source::new(file, text);
     let root = yaml::parse(&source, 0..text.len())?;
     if !matches!(root.node, Node::Object(_)) {
@@ -238,7 +248,7 @@ pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
         numbers: BTreeSet::new(),
     };
     let mut setup = read(&mut context, &root);
-    databases(&mut context, &root);
+    databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
     let Context { report, refused, .. } = context;
     let mut found = report.found;
     found.sort();
@@ -275,7 +285,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
     let mut setup = Setup {
         leaves: leaves.collect(),
-        config: Config { outbounds, ..Config::default() },
+        config: Config { outbounds, state: StateFile::Off, ..Config::default() },
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
         origins: Vec::new(),
@@ -398,7 +408,7 @@ fn proxy_provider(
 }
 
 /// Reads the databases that rules need.
-fn databases(context: &mut Context<'_>, root: &Value) {
+fn databases(context: &mut Context<'_>, geodata: bool) {
     if !context.sites.is_empty() {
         let wanted = context.sites.clone();
         let read = |bytes: Vec<u8>| set::read_geosite(&bytes, &wanted);
@@ -406,7 +416,7 @@ fn databases(context: &mut Context<'_>, root: &Value) {
     }
     if !context.countries.is_empty() {
         let wanted = context.countries.clone();
-        if tree::is_on(root, "geodata-mode") {
+        if geodata {
             let read = |bytes: Vec<u8>| set::read_geoip(&bytes, &wanted);
             database(context, &["GeoIP.dat"], "GEOIP", "geoip", &wanted, read);
         } else {

@@ -1,4 +1,6 @@
-//! Links: `ss://` of SIP002, and `snell://` as Shadowrocket writes it.
+//! Links: `ss://` of SIP002, `ssr://`, and `snell://` as Shadowrocket writes it; and subscriptions, which are base64 of
+//! lines with links of any of these kinds. A first line `MAX=n` of a subscription asks for `n` of its servers; all are
+//! read.
 //!
 //! ```text
 //! link := 'snell://' base64(method ':' psk '@' host ':' port) ('?' query)? ('#' name)?      the method means nothing
@@ -12,6 +14,7 @@ use super::{Dialect, read};
 use crate::dialect::json::{Member, Node, Value};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::sip002::{self, decode, decode_percent};
+use crate::dialect::shadowsocks::ssr::link as ssr;
 use crate::dialect::value::Problem;
 use crate::model::Outbound;
 use crate::source::Source;
@@ -21,7 +24,23 @@ const SHADOWSOCKS: &str = "ss://";
 
 /// Whether a text begins with a link.
 pub(super) fn is_link(text: &str) -> bool {
-    [SNELL, SHADOWSOCKS].iter().any(|scheme| strip(text, scheme).is_some())
+    [SNELL, SHADOWSOCKS].iter().any(|scheme| strip(text, scheme).is_some()) || ssr::is_link(text)
+}
+
+/// The lines of a subscription; `None` for any other text.
+pub(super) fn subscription(text: &str) -> Option<Zeroizing<String>> {
+    if text.contains([':', '{']) {
+        return None;
+    }
+    let bare: Zeroizing<String> = Zeroizing::new(text.split_whitespace().collect());
+    let lines = decode(bare.trim_start_matches('\u{feff}'))?;
+    let first = lines.lines().map(str::trim).find(|line| !line.is_empty() && !is_most(line))?;
+    is_link(first).then_some(lines)
+}
+
+/// `MAX=n`
+fn is_most(line: &str) -> bool {
+    line.strip_prefix("MAX=").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 fn strip<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
@@ -31,19 +50,27 @@ fn strip<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 
 /// The servers of a text, a link on each line.
 pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>) -> Vec<Outbound> {
+    let inside = subscription(source.text);
+    let text = inside.as_ref().map_or(source.text, |inside| inside.as_str());
     let (mut all, mut at) = (Vec::new(), 0);
-    for (n, line) in source.text.split_inclusive('\n').enumerate() {
+    for (n, line) in text.split_inclusive('\n').enumerate() {
         let body = line.trim_start_matches('\u{feff}').trim_start();
-        let from = at + (line.len() - body.len());
+        // Nothing inside a subscription has a place in the text.
+        let from = if inside.is_some() { 0 } else { at + (line.len() - body.len()) };
         at += line.len();
         let link = body.trim_end();
-        if link.is_empty() {
+        if link.is_empty() || inside.is_some() && is_most(link) {
             continue;
         }
         let path = format!("link[{n}]");
         if let Some(rest) = strip(link, SNELL) {
             let value = snell(report, rest, from + SNELL.len(), &path);
             all.extend(value.and_then(|value| read::server(report, Dialect::Link, &value, path)));
+        } else if ssr::is_link(link) {
+            match ssr::parse(link) {
+                Ok(profile) => all.extend(read::ssr_profile(report, from, &path, profile)),
+                Err(error) => report.error(from, path, Problem::new(error.to_string())),
+            }
         } else {
             match sip002::parse(link) {
                 Ok(profile) => all.extend(read::profile(report, from, &path, profile)),

@@ -5,10 +5,10 @@
 //! Surge        [Proxy] lines                name = snell, host, port, psk=..., version=5
 //! mihomo       `proxies` of a file          or one entry, or a list of them
 //! sing-box     `outbounds` of a file        or one object, or a list of them
-//! links        snell://..., ss://...        one per line
+//! links        snell://..., ss://..., ssr://...   one per line, or a subscription: base64 of such lines
 //! ```
 //!
-//! Entries of Snell and Shadowsocks are read, and of a whole file nothing else matters. A field that adit does not know
+//! Entries of Snell, Shadowsocks and ShadowsocksR (mihomo) are read, and of a whole file nothing else matters. A field that adit does not know
 //! is an error with its place when it says something, since the connection may depend on it; what only concerns how
 //! a client shows or tests a server is passed over. Entries of other protocols are left out with a warning each.
 
@@ -118,7 +118,7 @@ fn guess(text: &str) -> Dialect {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let first = text.lines().next().unwrap_or_default().trim_end();
     let is_section = first.starts_with('[') && first.ends_with(']') && !first.contains(['{', '"', ',']);
-    if link::is_link(text) {
+    if link::is_link(text) || link::subscription(text).is_some() {
         Dialect::Link
     } else if is_section && first.len() > 2 || text.lines().any(surge::is_entry) {
         Dialect::Surge
@@ -159,7 +159,7 @@ fn entries<'v>(root: &'v Value, key: &str) -> Vec<(&'v Value, String)> {
 
 fn conclude(mut report: Report<'_>, outbounds: Vec<Outbound>) -> Result<Loaded, Diagnostics> {
     if outbounds.is_empty() && !report.found.has_errors() {
-        let problem = Problem::new("there is no server of Snell or Shadowsocks in it");
+        let problem = Problem::new("there is no server of Snell, Shadowsocks or ShadowsocksR in it");
         let hint = "a line of Surge, an entry of mihomo or sing-box, a whole file of theirs, or a link";
         report.error(0, "", problem.hint(hint));
     }

@@ -6,11 +6,12 @@ use super::{Dialect, Entry};
 use crate::dialect::json::Value;
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::ssr::{link, names};
 use crate::dialect::shadowsocks::{self, Profile, setup};
 use crate::dialect::value::{self, Problem};
 use crate::model::{
     ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Quic, SNELL_MODES,
-    Secret, ShadowsocksClient, SnellClient, SnellVersion, Transports,
+    Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
 };
 
 /// The names of keys; empty for what a form does not have.
@@ -103,6 +104,9 @@ fn words(dialect: Dialect) -> &'static Words {
 /// Host of an obfs without a host (mihomo, sing-box 1.14).
 const OBFS_HOST: &str = "bing.com";
 
+/// Longest password and parameter of ShadowsocksR, in bytes.
+const MAX_PASSWORD: usize = 4096;
+
 /// Names that every client has, without a server behind them.
 const BUILT_IN: [&str; 8] =
     ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
@@ -122,6 +126,7 @@ pub(super) fn server(
         ("ss", Dialect::Surge | Dialect::Mihomo) | ("shadowsocks", Dialect::SingBox) => {
             shadowsocks(report, dialect, words, &mut entry).map(OutboundProtocol::Shadowsocks)
         }
+        ("ssr", Dialect::Mihomo) => ssr(report, dialect, words, &mut entry).map(OutboundProtocol::Ssr),
         (kind, _) => {
             if !BUILT_IN.contains(&kind) {
                 let problem =
@@ -165,6 +170,63 @@ pub(super) fn profile(report: &mut Report<'_>, at: usize, path: &str, profile: P
         dial: Dial::default(),
         protocol: OutboundProtocol::Shadowsocks(client),
     })
+}
+
+/// The outbound of a link for ShadowsocksR; its path is that of the line.
+pub(super) fn ssr_profile(
+    report: &mut Report<'_>,
+    at: usize,
+    path: &str,
+    profile: link::Profile,
+) -> Option<Outbound> {
+    let link::Profile { name, group: _, client } = profile;
+    let name = name.unwrap_or_else(|| client.server.to_string().into());
+    match native::name(&name) {
+        Ok(name) => Some(Outbound {
+            name: (*name).into(),
+            dial: Dial::default(),
+            protocol: OutboundProtocol::Ssr(client),
+        }),
+        Err(problem) => {
+            report.error(at, format!("{path}.name"), problem);
+            None
+        }
+    }
+}
+
+/// An entry of type ssr, as mihomo has it: there a user whose id is no number is none.
+fn ssr(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<SsrClient> {
+    let server = target(report, dialect, words, entry);
+    let method = entry.require(report, words.method);
+    let method = method.and_then(|name| entry.checked(report, words.method, names::method(&name)));
+    let password = entry.require(report, "password");
+    let password =
+        password.and_then(|text| entry.checked(report, "password", value::secret(&text, MAX_PASSWORD)));
+    let protocol = entry.require(report, "protocol");
+    let protocol = protocol.and_then(|name| entry.checked(report, "protocol", names::protocol(&name)));
+    let obfs = entry.require(report, "obfs");
+    let obfs = obfs.and_then(|name| entry.checked(report, "obfs", names::obfs(&name)));
+    let obfs_param = entry.text(report, "obfs-param").filter(|text| !text.is_empty());
+    let obfs_param =
+        obfs_param.and_then(|text| entry.checked(report, "obfs-param", value::text_of(&text, MAX_PASSWORD)));
+    let param = entry.text(report, "protocol-param").filter(|text| !text.is_empty());
+    let user = param.and_then(|param| {
+        let (id, key) = param.split_once(':')?;
+        let id = id.trim().parse::<u32>().ok()?;
+        Some((id, entry.checked(report, "protocol-param", value::secret(key, value::MAX_CREDENTIAL))?))
+    });
+    let udp = udp(report, dialect, words, entry).unwrap_or(false);
+    let (protocol, _) = protocol?;
+    let client = SsrClient::new(server?, method?, password?, protocol);
+    let client = SsrClient {
+        user: user.filter(|_| protocol.has_users()),
+        obfs: obfs?.0,
+        obfs_param: obfs_param.unwrap_or_default(),
+        transports: if udp { Transports::Both } else { Transports::Tcp },
+        ..client
+    };
+    let checked = client.check().map_err(|error| Problem::new(error.to_string()));
+    entry.checked(report, "protocol", checked).map(|()| client)
 }
 
 fn target(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<Target> {

@@ -171,7 +171,7 @@ fn what_cannot_be_said_is_named_with_its_place() {
         ("snell://!!#n", "t:1:9: link[0]: neither base64"),
         ("ss://x\n", "t:1:1: link[0]: method and password are neither"),
         ("port: 1\n", "t:1:1: type: missing"),
-        ("proxies: []\n", "t:1:1: there is no server of Snell or Shadowsocks in it"),
+        ("proxies: []\n", "t:1:1: there is no server of Snell, Shadowsocks or ShadowsocksR in it"),
         ("[Proxy]\nx = http, a, 1\n", "t:2:5: warning: x.type: left out, adit does not speak it: http"),
     ] {
         let found = refused(text);
@@ -243,5 +243,55 @@ proptest! {
             // The form can be told from the text alone.
             prop_assert!(parse(None, "t", &shared.text).is_ok(), "{}\n{}", form, shared.text);
         }
+    }
+}
+
+#[test]
+fn subscriptions_mix_links() {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+    let of_ssr = |inside: &str| format!("ssr://{}", URL_SAFE_NO_PAD.encode(inside));
+    let lines = format!(
+        "MAX=2\r\n{}\r\n\n{}\r\n",
+        of_ssr("2001:db8::1:443:auth_chain_a:none:plain:cA/?remarks=b25l"),
+        "ss://YWVzLTEyOC1nY206dGVzdA==@h:1#two",
+    );
+    let wrap = |text: &str| -> String {
+        // As mail programs break it.
+        let text = STANDARD.encode(text);
+        text.as_bytes().chunks(20).map(|part| format!("{}\r\n", str::from_utf8(part).unwrap())).collect()
+    };
+    let loaded = parse(None, "subscription", &wrap(&lines)).unwrap();
+    let shown: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+    assert_eq!(shown, ["one", "two"]);
+    assert!(matches!(loaded.config.outbounds[0].protocol, OutboundProtocol::Ssr(_)));
+    let plain = parse(None, "links", &lines["MAX=2\r\n".len()..]).unwrap();
+    assert_eq!(plain.config, loaded.config);
+    let broken = format!("{lines}{}", of_ssr("h:0:origin:none:plain:aHVudGVyMg"));
+    let found = parse(None, "subscription", &wrap(&broken)).unwrap_err().to_string();
+    assert!(found.contains("link[4]") && found.contains("no port from 1 to 65535"), "{found}");
+    assert!(!found.contains("hunter2") && !found.contains("aHVudGVyMg"), "{found}");
+    fuzz_import(wrap(&broken).as_bytes());
+}
+
+#[test]
+fn entries_of_type_ssr() {
+    const ENTRY: &str = "proxies:\n- {name: n, type: ssr, server: h.example, port: 443, cipher: chacha20-ietf, password: p,\n  \
+        obfs: tls1.2_ticket_auth, obfs-param: domain.tld, protocol: auth_aes128_sha1, protocol-param: \"1002:key\", udp: true}\n";
+    let loaded = parse(None, "clash.yaml", ENTRY).unwrap();
+    let OutboundProtocol::Ssr(client) = &loaded.config.outbounds[0].protocol else { panic!("a client") };
+    assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1002, "key")));
+    assert_eq!((client.obfs.name(), &*client.obfs_param), ("tls1.2_ticket_auth", "domain.tld"));
+    assert_eq!(client.transports, Transports::Both);
+    for (right, wrong, problem) in [
+        ("chacha20-ietf", "aes-256-gcm", "unknown method: aes-256-gcm"),
+        ("auth_aes128_sha1", "auth_simple", "every program has removed it"),
+        ("obfs: tls1.2_ticket_auth, ", "", "missing"),
+        ("port: 443", "port: 0", "no whole number from 1 to 65535"),
+        ("udp: true", "colour: red", "adit has no such setting"),
+    ] {
+        let found = parse(None, "clash.yaml", &ENTRY.replace(right, wrong)).unwrap_err().to_string();
+        assert!(found.contains(problem) && found.contains("clash.yaml:"), "{wrong}: {found}");
     }
 }

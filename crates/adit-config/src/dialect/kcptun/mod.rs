@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use self::options::{Flags, Invocation, flags, usage};
 pub use self::snmp::{Counters, dump, expand, header, row};
-pub use self::translate::load;
+pub use self::translate::{fuzz_kcptun, load};
 use crate::diagnostic::Diagnostics;
 use crate::model::Config;
 

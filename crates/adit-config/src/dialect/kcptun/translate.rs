@@ -353,3 +353,19 @@ impl Translator {
         self.found.push(if hint.is_empty() { error } else { error.hint(hint) });
     }
 }
+
+/// Fuzz target. First byte: the program; the rest: its file. Its configuration has one way in and one way out.
+#[doc(hidden)]
+pub fn fuzz_kcptun(data: &[u8]) {
+    let Some((&choice, text)) = data.split_first() else { return };
+    let side = if choice & 1 == 0 { Side::Client } else { Side::Server };
+    let release = if choice & 2 == 0 { Release::Debian } else { Release::Last };
+    let text = String::from_utf8_lossy(text);
+    match load(Program { side, release }, Flags::default(), None, Some(("fuzz.json", &text))) {
+        Ok(setup) => {
+            assert_eq!((setup.config.inbounds.len(), setup.config.outbounds.len()), (1, 1));
+            assert!(!setup.diagnostics.has_errors());
+        }
+        Err(found) => assert!(found.has_errors()),
+    }
+}

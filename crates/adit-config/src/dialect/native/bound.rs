@@ -140,11 +140,15 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
             |limits, at| at.limit(&mut limits.idle), |limits| text(&limits.idle.map_or_else(|| "off".to_owned(), duration_text))),
         row(key("drain", "duration", "\"30s\"").at(Limits, ALL, "10s", "time for open connections to end after the first signal"),
             |limits, mut at| at.duration(&mut limits.drain), |limits| text(&duration_text(limits.drain))),
-        row(key("unauthenticated", "number of connections", "1024").at(Limits, ALL, "4096", "most connections to servers that have not authenticated yet"),
-            |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated), |limits| shown(limits.unauthenticated)),
-        row(key("unauthenticated-per-source", "number of connections", "64").at(Limits, ALL, "256", "the same per IPv4 address or IPv6 /64"),
-            |limits, at| at.number(1..=1 << 20, &mut limits.unauthenticated_per_source), |limits| shown(limits.unauthenticated_per_source)),
-        row(key("carrier-memory", "number of bytes with a unit, at least 16MiB", "\"256MiB\"").at(Limits, ALL, "a quarter of the system's memory, at least 64MiB", "bytes that the sessions of all carriers may hold together"),
+        row(key("half-close", "duration", "\"3s\"").at(Limits, ALL, "5s", "passes on a held end of a client's data after this long without a byte, once there was an answer"),
+            |limits, mut at| at.duration(&mut limits.half_close), |limits| text(&duration_text(limits.half_close))),
+        row(key("half-close-unanswered", "duration", "\"30s\"").at(Limits, ALL, "1m", "the same before there was any answer"),
+            |limits, mut at| at.duration(&mut limits.half_close_unanswered), |limits| text(&duration_text(limits.half_close_unanswered))),
+        row(key("unauthenticated", "number of connections", "1024").at(Limits, ALL, "4096, fewer where descriptors or memory are scarce", "most connections to servers that have not authenticated yet"),
+            |limits, at| read_count(&mut limits.unauthenticated, at), |limits| shown(limits.unauthenticated?)),
+        row(key("unauthenticated-per-source", "number of connections", "64").at(Limits, ALL, "drawn at each start, 128 to 512", "the same per IPv4 address or IPv6 /64"),
+            |limits, at| read_count(&mut limits.unauthenticated_per_source, at), |limits| shown(limits.unauthenticated_per_source?)),
+        row(key("carrier-memory", "number of bytes with a unit, at least 16MiB", "\"256MiB\"").at(Limits, ALL, "a quarter of the memory of the machine or cgroup", "bytes that the sessions of all carriers may hold together"),
             read_carrier_memory, |limits| text(&size_text(u64::try_from(limits.carrier_memory?).ok()?))),
     ]
 };
@@ -189,6 +193,10 @@ fn read_udp_idle(udp: &mut Udp, mut at: At<'_, '_, '_, '_>) {
     if udp.idle < Udp::MIN_IDLE {
         at.wrong(Problem::new("less than a minute, for which packet numbers have to be remembered"));
     }
+}
+
+fn read_count(to: &mut Option<usize>, at: At<'_, '_, '_, '_>) {
+    *to = at.fields.take(at.head).and_then(|field| field.number(at.report, 1..=1 << 20));
 }
 
 fn read_mtu(udp: &mut Udp, at: At<'_, '_, '_, '_>) {

@@ -64,6 +64,7 @@ pub(super) fn client(
         Some(OutboundProtocol::Snell(client)) => Some(client.server.clone()),
         Some(OutboundProtocol::Shadowsocks(client)) => Some(client.server.clone()),
         Some(OutboundProtocol::Ssr(client)) => Some(client.server.clone()),
+        Some(OutboundProtocol::Obfs(client)) => client.servers().first().cloned(),
         _ => None,
     };
     let named = match own {

@@ -306,6 +306,7 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
         OutboundProtocol::Reject
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
+        | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Ssr(_) => false,
     }
 }

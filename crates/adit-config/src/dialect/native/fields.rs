@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The table of a key.
-    pub(super) fn table(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Fields<'a>> {
+    pub(super) fn table(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Self> {
         let field = self.take(row)?;
         let table = field.node.table();
         if table.is_none() {
@@ -167,11 +167,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The tables of a key.
-    pub(super) fn tables(
-        &mut self,
-        report: &mut Report<'_>,
-        row: &'static Tables,
-    ) -> Option<Vec<Fields<'a>>> {
+    pub(super) fn tables(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Vec<Self>> {
         Some(self.take(row)?.tables(report, row.kind, row.max))
     }
 

@@ -6,7 +6,7 @@ use super::fields::{Fields, Report, Spanned};
 use super::rows::{ends as rows, link, name_of};
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
-use super::{carrier, pace, shadowsocks, snell, ssr, tcp};
+use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp};
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
 
@@ -29,6 +29,7 @@ pub(super) enum Kind {
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Tunnel,
 }
 
@@ -39,6 +40,7 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
 ];
 
@@ -68,6 +70,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
+        Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
         Kind::Tunnel => {
             let target = fields.require(report, &rows::TARGET)?;
             let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
@@ -147,6 +150,10 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
             shadowsocks::write_server(&mut out, server);
             true
         }
+        InboundProtocol::Obfs(server) => {
+            obfs::write_server(&mut out, server);
+            false
+        }
         InboundProtocol::Ssr(server) => {
             ssr::write_server(&mut out, server);
             true
@@ -182,6 +189,7 @@ pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Snell(_) => Kind::Snell,
         InboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
         InboundProtocol::Ssr(_) => Kind::Ssr,
+        InboundProtocol::Obfs(_) => Kind::Obfs,
         InboundProtocol::Tunnel { .. } => Kind::Tunnel,
     };
     name_of(KINDS, &kind)

@@ -275,7 +275,6 @@ mod tests {
         let udp = Udp::default();
         assert_eq!(duration(default(Table::Udp, "idle")), Ok(udp.idle));
         assert_eq!(default(Table::Udp, "flows"), udp.flows.to_string());
-        assert_eq!(default(Table::Limits, "unauthenticated"), limits.unauthenticated.to_string());
     }
 
     #[test]

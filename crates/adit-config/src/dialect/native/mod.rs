@@ -23,6 +23,7 @@ mod group;
 mod inbound;
 pub mod keys;
 mod merge;
+mod obfs;
 mod outbound;
 mod pace;
 mod rows;

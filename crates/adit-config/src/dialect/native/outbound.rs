@@ -8,7 +8,7 @@ use super::fields::{Fields, Report, Spanned};
 use super::keys::Head;
 use super::rows::{ends as rows, link, name_of};
 use super::write::Entries;
-use super::{carrier, group, pace, shadowsocks, snell as versions, ssr, tcp};
+use super::{carrier, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
 use crate::dialect::value::Problem;
 use crate::model::{
     Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, SnellClient,
@@ -35,6 +35,7 @@ pub(super) enum Kind {
     Snell,
     Shadowsocks,
     Ssr,
+    Obfs,
     Group,
 }
 
@@ -44,6 +45,7 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("snell", Kind::Snell),
     ("shadowsocks", Kind::Shadowsocks),
     ("ssr", Kind::Ssr),
+    ("obfs", Kind::Obfs),
     ("group", Kind::Group),
 ];
 
@@ -64,6 +66,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
             Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
             Kind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
+            Kind::Obfs => obfs::client(&mut fields, report).map(OutboundProtocol::Obfs),
             Kind::Group => {
                 let (group, members) = group::read(&mut fields, report);
                 raw.members = members;
@@ -231,6 +234,7 @@ pub(super) fn entries(outbound: &Outbound) -> Entries {
         OutboundProtocol::Snell(client) => versions::write_client(&mut out, client),
         OutboundProtocol::Shadowsocks(client) => shadowsocks::write_client(&mut out, client),
         OutboundProtocol::Ssr(client) => ssr::write_client(&mut out, client),
+        OutboundProtocol::Obfs(client) => obfs::write_client(&mut out, client),
         OutboundProtocol::Group(group) => {
             group::write(&mut out, group);
             return out;
@@ -247,6 +251,7 @@ pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Snell(_) => Kind::Snell,
         OutboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
         OutboundProtocol::Ssr(_) => Kind::Ssr,
+        OutboundProtocol::Obfs(_) => Kind::Obfs,
         OutboundProtocol::Group(_) => Kind::Group,
     };
     name_of(KINDS, &kind)

@@ -115,7 +115,7 @@ fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<Shado
     }
 }
 
-fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
+pub(super) fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
     let program = fields.read(report, &rows::PLUGIN);
     let options = fields.read(report, &rows::PLUGIN_OPTIONS);
     let args = fields.read(report, &rows::PLUGIN_ARGUMENTS);
@@ -175,7 +175,7 @@ pub(super) fn write_client(out: &mut Entries, client: &ShadowsocksClient) {
     }
 }
 
-fn write_plugin(out: &mut Entries, plugin: &Plugin) {
+pub(super) fn write_plugin(out: &mut Entries, plugin: &Plugin) {
     out.put(&rows::PLUGIN, &plugin.program);
     out.put_unless(&rows::PLUGIN_OPTIONS, &*plugin.options, "");
     if !plugin.args.is_empty() {

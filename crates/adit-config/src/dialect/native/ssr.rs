@@ -7,6 +7,7 @@ use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
 use super::fields::{Fields, Report};
 use super::keys::Head;
+use super::obfs::{fallback, write_fallback};
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
@@ -23,10 +24,11 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let (protocol, protocol_compatible) = protocol.unwrap_or((Protocol::Origin, false));
     let (obfs, obfs_compatible) = fields.read(report, &rows::SERVER_OBFS).unwrap_or((Obfs::Plain, false));
     let obfs_param = fields.read(report, &rows::OBFS_PARAM).unwrap_or_default();
-    let users = users(fields, report, protocol);
+    let users = users(fields, report, protocol, password.as_ref());
     let max_clients = fields.read(report, &rows::MAX_CLIENTS);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
+    let redirect = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
     let server = SsrServer {
         protocol_compatible,
@@ -37,6 +39,8 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         max_clients: max_clients.unwrap_or(server.max_clients),
         key_interval_s: key_interval_s.unwrap_or(server.key_interval_s),
         transports,
+        redirect,
+        plugin: super::shadowsocks::plugin(fields, report),
         ..server
     };
     checked(server, SsrServer::check, &rows::SERVER_PROTOCOL, fields, report)
@@ -71,7 +75,8 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let client = SsrClient::new(server?.value, method?, password?, protocol);
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
-    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, ..client };
+    let plugin = super::shadowsocks::plugin(fields, report);
+    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, plugin, ..client };
     let is_parameter = !matches!(client.check(), Err(SsrError::Deflate));
     let key: &Head = if is_parameter { &rows::OBFS_PARAM } else { &rows::CLIENT_PROTOCOL };
     checked(client, SsrClient::check, key, fields, report)
@@ -102,10 +107,26 @@ fn key_interval(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u64>
     Some(seconds.max(1))
 }
 
-fn users(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -> Option<SsrUsers> {
+fn users(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    protocol: Protocol,
+    password: Option<&Secret>,
+) -> Option<SsrUsers> {
     let is_wanted = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
     let at = fields.place(&rows::USERS);
     let raw = read_users(fields, report, "ssr", |text| text_of(text, MAX_CREDENTIAL));
+    if let [RawUser { id: None, password: own, .. }] = &*raw {
+        if password.is_some_and(|password| password != own) {
+            let problem = Problem::new("a user without id has the password of the port");
+            report.error(
+                &at,
+                fields.path(&rows::USERS),
+                problem.hint("write that one, or give the user an id"),
+            );
+        }
+        return raw.into_iter().next().map(|user| SsrUsers::common(user.into_user()));
+    }
     let users: Vec<(u32, User)> =
         raw.into_iter().filter_map(|user: RawUser| Some((user.id?, user.into_user()))).collect();
     if is_wanted && users.is_empty() {
@@ -144,11 +165,16 @@ pub(super) fn write_server(out: &mut Entries, server: &SsrServer) {
     out.put(&rows::SERVER_PROTOCOL, &(server.protocol.name(), server.protocol_compatible));
     out.put(&rows::SERVER_OBFS, &(server.obfs.name(), server.obfs_compatible));
     out.put_unless(&rows::OBFS_PARAM, &*server.obfs_param, "");
-    let users = server.users.iter();
-    users::write(out, users.map(|(id, user)| (user, users::More { id: Some(id), server: None })));
+    let users = server.users.iter().map(|(id, user)| (user, users::More { id: Some(id), server: None }));
+    let owner = server.users.owner().map(|user| (user, users::More::default()));
+    users::write(out, users.chain(owner));
     out.put(&rows::MAX_CLIENTS, &server.max_clients);
     write_interval(out, server.key_interval_s);
     out.put(&rows::SERVED, &server.transports);
+    write_fallback(out, &server.redirect);
+    if let Some(plugin) = &server.plugin {
+        super::shadowsocks::write_plugin(out, plugin);
+    }
 }
 
 pub(super) fn write_client(out: &mut Entries, client: &SsrClient) {
@@ -164,6 +190,9 @@ pub(super) fn write_client(out: &mut Entries, client: &SsrClient) {
     out.put_unless(&rows::OBFS_PARAM, &*client.obfs_param, "");
     write_interval(out, client.key_interval_s);
     out.put(&rows::SERVED, &client.transports);
+    if let Some(plugin) = &client.plugin {
+        super::shadowsocks::write_plugin(out, plugin);
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +211,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
+        redirect = ["*:8388#www.example:443", "www.example"]
         mode = "tcp-and-udp"
         outbound = "far"
 
@@ -208,9 +238,26 @@ mod tests {
         let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
         assert_eq!((server.users.ids(), server.max_clients), (&[1001][..], 3));
         assert!(server.obfs_compatible && !server.protocol_compatible);
+        let redirect: Vec<String> = server.redirect.iter().map(ToString::to_string).collect();
+        assert_eq!(redirect, ["*:8388#www.example:443", "www.example:80"]);
         let OutboundProtocol::Ssr(client) = &config.outbounds[0].protocol else { panic!("a client") };
         assert_eq!(client.key_interval_s, 3600);
         assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1001, "wonder")));
+        assert_eq!(load(&to_toml(&config)).unwrap(), config);
+    }
+
+    #[test]
+    fn a_port_may_belong_to_one_user_and_to_a_plugin() {
+        let text = FILE.replace("id = 1001, password = \"wonder\"", "password = \"outer\"").replace(
+            "mode = \"tcp-and-udp\"",
+            "network = \"tcp-and-udp\"\nplugin = \"carrier\"\nplugin-options = \"a=b\"",
+        );
+        let config = load(&text).unwrap();
+        let InboundProtocol::Ssr(server) = &config.inbounds[0].protocol else { panic!("a server") };
+        assert_eq!(server.users.owner().map(|user| &*user.name), Some("alice"));
+        assert!(server.users.ids().is_empty());
+        let plugin = config.inbounds[0].plugin().unwrap();
+        assert_eq!((&*plugin.program, plugin.transports), ("carrier", crate::model::Transports::Tcp));
         assert_eq!(load(&to_toml(&config)).unwrap(), config);
     }
 
@@ -223,8 +270,14 @@ mod tests {
             ("auth_chain_f", "auth_sha1_v4_compatible", "unknown protocol"),
             ("aes-256-ctr", "aes-256-gcm", "unknown method"),
             ("http_simple_compatible", "go_quiet_compatible", "unknown obfs"),
-            ("id = 1001, password", "password", "missing"),
+            ("id = 1001, password", "password", "has the password of the port"),
+            (
+                "[{ name = \"alice\", id = 1001",
+                "[{ name = \"b\", password = \"outer\" }, { name = \"alice\", id = 1001",
+                "missing",
+            ),
             ("user-key = \"wonder\"", "", "belong together"),
+            ("*:8388#www", "(#www", "bad regular expression"),
             ("key-interval = \"1h\"", "key-interval = \"1ms\"", "at least one second"),
             ("auth_aes128_md5", "origin", "has no users"),
         ] {

@@ -51,7 +51,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (8, 7));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (9, 8));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -386,15 +386,23 @@ fn log_strategy() -> impl Strategy<Value = Log> {
 fn limits_strategy() -> impl Strategy<Value = Limits> {
     let idle = proptest::option::of(1_u64..10_000_000);
     let memory = proptest::option::of(Limits::MIN_CARRIER_MEMORY..1 << 40);
-    (idle, 0_u64..100_000_000, 1_usize..10_000, 1_usize..1000, memory).prop_map(
-        |(idle, drain, total, per, carrier_memory)| Limits {
+    (
+        idle,
+        0_u64..100_000_000,
+        (0_u64..100_000, 0_u64..1_000_000),
+        proptest::option::of(1_usize..10_000),
+        proptest::option::of(1_usize..1000),
+        memory,
+    )
+        .prop_map(|(idle, drain, (answered, unanswered), total, per, carrier_memory)| Limits {
             idle: idle.map(Duration::from_millis),
             drain: Duration::from_millis(drain),
+            half_close: Duration::from_millis(answered),
+            half_close_unanswered: Duration::from_millis(unanswered),
             unauthenticated: total,
             unauthenticated_per_source: per,
             carrier_memory,
-        },
-    )
+        })
 }
 
 fn udp_strategy() -> impl Strategy<Value = Udp> {
@@ -487,7 +495,7 @@ fn carriers() {
     let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
     let parity = KcpParity::Fixed(Shards::new(4, 2).unwrap());
     assert_eq!((carrier.server.to_string(), carrier.kcp.parity), ("b:2".into(), parity));
-    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, true));
+    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, false));
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
         ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),

@@ -39,6 +39,7 @@ pub(super) fn read_users(
     let tables = fields.tables(report, &rows::USERS).unwrap_or_default();
     let mut users: Vec<RawUser> = Vec::new();
     let mut seen = HashSet::new();
+    let is_alone = tables.len() == 1;
     for mut table in tables {
         if !table.has(&rows::USER_NAME) {
             report.error(&table.at, table.path(&rows::USER_NAME), Problem::new("missing"));
@@ -56,7 +57,7 @@ pub(super) fn read_users(
             _ => None,
         };
         let id = match protocol {
-            "ssr" => id(&mut table, report),
+            "ssr" => id(&mut table, report, is_alone),
             _ => None,
         };
         if let (Some(name), Some(password)) = (name, password) {
@@ -67,9 +68,9 @@ pub(super) fn read_users(
     users
 }
 
-/// The id of a user, which must be there.
-fn id(table: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
-    if !table.has(&rows::USER_ID) {
+/// The id of a user, which must be there unless the user is alone.
+fn id(table: &mut Fields<'_>, report: &mut Report<'_>, is_alone: bool) -> Option<u32> {
+    if !table.has(&rows::USER_ID) && !is_alone {
         let problem =
             Problem::new("missing").hint("the number before the colon of the client's protocol_param");
         report.error(&table.at, table.path(&rows::USER_ID), problem);

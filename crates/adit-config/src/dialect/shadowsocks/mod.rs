@@ -8,16 +8,19 @@
 //! | [`rust`] | flags and files of shadowsocks-rust |
 //! | [`sip002`] | `ss://` links |
 //! | [`sip008`] | lists of servers that are fetched |
+//! | [`ssr`] | flags, files and links of ShadowsocksR |
 
 pub mod acl;
 pub(super) mod fields;
 mod getopt;
+mod given;
 pub mod libev;
 pub mod manager;
 pub mod rust;
 pub(super) mod setup;
 pub mod sip002;
 pub mod sip008;
+pub mod ssr;
 
 use adit_proto::shadowsocks::{KeyError, Method};
 use adit_proto::wire::Target;

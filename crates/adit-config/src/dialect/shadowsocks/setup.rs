@@ -103,6 +103,8 @@ pub enum Control {
     Report(ManagerAddress),
     /// It is a manager.
     Manage(Box<Manager>),
+    /// It follows a database of users, and writes their traffic into it.
+    Users(Box<super::ssr::Database>),
 }
 
 /// A manager.
@@ -387,7 +389,7 @@ pub(super) fn warn_of_open_port(listen: SocketAddr) -> Option<Problem> {
 /// A server that a client uses, with its name and weights.
 pub(super) struct Choice {
     pub(super) name: Option<Box<str>>,
-    pub(super) client: ShadowsocksClient,
+    pub(super) protocol: OutboundProtocol,
     pub(super) dial: Dial,
     pub(super) tcp_weight: u8,
     pub(super) udp_weight: u8,
@@ -402,7 +404,7 @@ pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
     }
     let (mut all, mut members) = (Vec::new(), Vec::new());
     for (i, choice) in choices.into_iter().enumerate() {
-        let Choice { name, client, dial, tcp_weight, udp_weight } = choice;
+        let Choice { name, protocol, dial, tcp_weight, udp_weight } = choice;
         let own = name.and_then(|name| crate::dialect::native::name(&name).ok());
         let numbered = || if many { format!("server-{}", i + 1) } else { "server".to_owned() };
         let mut name = own.map_or_else(|| Tag::from(numbered()), |name| Tag::from(&*name));
@@ -413,7 +415,7 @@ pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
             name = format!("server-{n}").into();
         }
         members.push(Member { outbound: name.clone(), tcp_weight, udp_weight });
-        all.push(Outbound { name, dial, protocol: OutboundProtocol::Shadowsocks(client) });
+        all.push(Outbound { name, dial, protocol });
     }
     if many {
         let protocol = OutboundProtocol::Group(Group { members, grows: false, check });

@@ -23,8 +23,8 @@ use crate::diagnostic::{Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
-    Check, Config, Dial, Inbound, KeyForm, LocalProtocols, Plugin, Secret, ShadowsocksClient, SocketOptions,
-    Transports,
+    Check, Config, Dial, Inbound, KeyForm, LocalProtocols, OutboundProtocol, Plugin, Secret,
+    ShadowsocksClient, SocketOptions, Transports,
 };
 use crate::source::Source;
 
@@ -173,12 +173,12 @@ fn require<'a>(report: &mut Report<'_>, fields: &mut Fields<'a>, key: &'static s
 pub fn config(list: &List) -> Config {
     let choice = |profile: &Profile| Choice {
         name: profile.name.clone(),
-        client: ShadowsocksClient {
+        protocol: OutboundProtocol::Shadowsocks(ShadowsocksClient {
             server: profile.server.clone(),
             key: profile.key.clone(),
             transports: Transports::Both,
             cover: setup::client_cover(profile.plugin.clone()),
-        },
+        }),
         dial: Dial::default(),
         tcp_weight: 100,
         udp_weight: 100,

@@ -1,11 +1,11 @@
-//! One server, of Snell or Shadowsocks, written as its clients want to read it.
+//! One server, of Snell, Shadowsocks or ShadowsocksR, written as its clients want to read it.
 //!
 //! ```text
 //! Surge        home = snell, 192.0.2.1, 6160, psk="...", version=5, reuse=true
 //! mihomo       - name: "home"              entry of `proxies`; from version 1.19.26
 //! sing-box     { "type": "snell", ... }    entry of `outbounds`; from version 1.14
 //! OpenSnell    [snell-client] ...          a whole file
-//! Shadowrocket snell://...                 a link
+//! Shadowrocket snell://..., ss://..., ssr://...   a link
 //! adit         [[inbound]] ...             a whole file
 //! ```
 //!
@@ -16,6 +16,7 @@
 mod forms;
 mod fuzz;
 mod shadowsocks;
+mod ssr;
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,6 +24,7 @@ use std::str::FromStr;
 pub use adit_proto::wire::{Host, Rng, Target};
 pub use fuzz::fuzz_share;
 pub use shadowsocks::{Shadowsocks, share_shadowsocks};
+pub use ssr::{ShadowsocksR, share_ssr};
 use thiserror::Error;
 
 use crate::model::{
@@ -189,7 +191,7 @@ impl fmt::Debug for Shared {
 pub struct Inexpressible {
     /// The form.
     pub form: Form,
-    /// The field of [`Deployment`] or [`Shadowsocks`].
+    /// The field of [`Deployment`], [`Shadowsocks`] or [`ShadowsocksR`].
     pub field: &'static str,
     /// The reason.
     pub why: &'static str,

@@ -131,6 +131,7 @@ impl Client {
         let mut conv = [0; 4];
         OsRng.fill(&mut conv);
         let handle = driver.begin(peer, u32::from_le_bytes(conv), now);
+        handle.session.borrow_mut().set_patience(dialer.timeout());
         let expires_at = self.config.expire.map(|expire| now + expire);
         self.slots.borrow_mut()[at] = Slot { handle: Some(handle.clone()), expires_at };
         tracing::debug!(carrier = &*self.shared.name, %peer, "session begun");

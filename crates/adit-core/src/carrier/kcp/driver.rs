@@ -26,6 +26,10 @@ const PER_SESSION: usize = 64;
 const PER_CALL: usize = 128;
 /// Sessions of one server socket. Each holds 64 KiB at rest, at most.
 const MAX_SESSIONS: usize = 4096;
+/// One session in so many is left to newcomers, whose peers have not acknowledged anything.
+const NEWCOMERS: usize = 4;
+/// Least time between two looks for a session at rest: each look goes through all.
+const LOOK: Duration = Duration::from_millis(100);
 /// Pause between two reports for people.
 const REPORT: Duration = Duration::from_secs(1);
 
@@ -43,6 +47,8 @@ pub(super) struct Handle {
     due_at: Cell<Option<Instant>>,
     /// It counts among the connections that a drain waits for.
     is_unflushed: Cell<bool>,
+    /// Its driver knows it no more.
+    is_forgotten: Cell<bool>,
     /// Bytes that it has taken of the process's memory.
     charged: Cell<usize>,
     /// When people are told of it again.
@@ -113,6 +119,10 @@ pub(super) struct Driver {
     local: SocketAddr,
     desk: Rc<Desk>,
     sessions: HashMap<SocketAddr, Rc<Handle>>,
+    /// Those whose peers have not acknowledged anything, oldest first: a recorded datagram gets no further.
+    unproven: BTreeMap<u64, Rc<Handle>>,
+    /// When it may be looked for a session at rest again.
+    looks_at: Option<Instant>,
     /// By when they have to be looked at.
     timers: BTreeMap<(Instant, u64), Rc<Handle>>,
     /// `None` on the side that makes sessions.
@@ -153,6 +163,8 @@ impl Driver {
             local,
             desk: Rc::default(),
             sessions: HashMap::new(),
+            unproven: BTreeMap::new(),
+            looks_at: None,
             timers: BTreeMap::new(),
             accept,
             working: Vec::new(),
@@ -176,6 +188,7 @@ impl Driver {
             is_listed: Cell::new(false),
             due_at: Cell::new(None),
             is_unflushed: Cell::new(false),
+            is_forgotten: Cell::new(false),
             charged: Cell::new(0),
             reports_at: Cell::new(now),
             is_unreported: Cell::new(false),
@@ -185,9 +198,59 @@ impl Driver {
             old.session.borrow_mut().fail(Failure::Replaced);
             self.forget(&old);
         }
+        if role == Role::Server {
+            let number = handle.session.borrow().number;
+            self.unproven.insert(number, handle.clone());
+        }
         handle.charge(RESERVED);
         handle.touch();
         handle
+    }
+
+    /// Whether there is room for one session more, once others have made it.
+    fn makes_room(&mut self, now: Instant) -> bool {
+        if self.sessions.len() < MAX_SESSIONS && self.context.memory.admits() {
+            return true;
+        }
+        let is_evicted = if self.unproven.len() >= self.sessions.len() / NEWCOMERS {
+            self.evict_one_unanswered()
+        } else {
+            self.evict_one_at_rest(now) || self.evict_one_unanswered()
+        };
+        is_evicted && self.context.memory.admits()
+    }
+
+    /// Ends the oldest session whose peer has not acknowledged anything; false if there is none. Its streams are reset.
+    fn evict_one_unanswered(&mut self) -> bool {
+        let Some((_, handle)) = self.unproven.first_key_value() else { return false };
+        let handle = handle.clone();
+        self.evict(&handle);
+        true
+    }
+
+    /// Ends the session without streams whose peer has been silent for longest; false if there is none.
+    fn evict_one_at_rest(&mut self, now: Instant) -> bool {
+        if self.looks_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.looks_at = Some(now + LOOK);
+        let at_rest = self.sessions.values().filter_map(|handle| {
+            let session = handle.session.borrow();
+            let is_at_rest = session.stream_count() == 0 && !session.is_unflushed(now);
+            is_at_rest.then_some((session.heard_at, session.number, handle))
+        });
+        let Some((_, _, handle)) = at_rest.min_by_key(|(heard_at, number, _)| (*heard_at, *number)) else {
+            return false;
+        };
+        let handle = handle.clone();
+        self.evict(&handle);
+        true
+    }
+
+    fn evict(&mut self, handle: &Rc<Handle>) {
+        self.shared.metrics.evicted.add(1);
+        handle.session.borrow_mut().fail(Failure::Replaced);
+        self.remove(handle);
     }
 
     /// Runs until no session is left; a server's never ends.
@@ -278,7 +341,7 @@ impl Driver {
             (Some(handle), Some((conv, _))) if handle.session.borrow().arq.conv() == conv => handle,
             (Some(_), Some((conv, 0))) if self.accept.is_some() => self.begin(from, conv, now),
             (None, Some((conv, _))) if self.accept.is_some() => {
-                if self.sessions.len() >= MAX_SESSIONS || !self.context.memory.admits() {
+                if !self.makes_room(now) {
                     return self.turn_away(now);
                 }
                 self.begin(from, conv, now)
@@ -346,6 +409,9 @@ impl Driver {
     }
 
     fn step(&mut self, handle: &Rc<Handle>, scratch: &mut Scratch, now: Instant) {
+        if handle.is_forgotten.get() {
+            return;
+        }
         let mut session = handle.session.borrow_mut();
         let is_short = handle.is_short();
         session.step(now, is_short);
@@ -381,6 +447,9 @@ impl Driver {
             handle.is_unreported.set(false);
         } else {
             handle.is_unreported.set(true);
+        }
+        if !self.unproven.is_empty() && session.is_proven() {
+            self.unproven.remove(&session.number);
         }
         self.tell_silence(&mut session, handle.peer, now);
         let retired = handle.retires_at.get();
@@ -425,10 +494,14 @@ impl Driver {
     }
 
     fn forget(&mut self, handle: &Rc<Handle>) {
+        if handle.is_forgotten.replace(true) {
+            return;
+        }
         let number = handle.session.borrow().number;
         if let Some(old) = handle.due_at.take() {
             self.timers.remove(&(old, number));
         }
+        self.unproven.remove(&number);
         self.reported.remove(&number);
         self.shared.metrics.end(number);
         handle.settle(0, false);
@@ -519,3 +592,6 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,6 @@ use crate::notice::Notice;
 /// at rest holds half of this at most.
 pub(super) const RESERVED: usize = 128 << 10;
 
-/// Lower bound of the total budget in bytes, even on a system with little memory: room for a few busy sessions.
-const LEAST: usize = 64 << 20;
-
 /// The memory that the carriers of all cores take from.
 ///
 /// A session takes what it holds, and never less than [`RESERVED`]. Once little is left, sessions that have more than
@@ -40,10 +37,8 @@ pub struct MemoryStatus {
 }
 
 impl Memory {
-    /// `most` bytes; without a number a quarter of the system's memory, at least 64 MiB.
-    pub(crate) fn new(most: Option<usize>) -> Self {
-        let quarter = || adit_net::system_memory().map_or(LEAST, |all| (all / 4).max(LEAST));
-        let most = most.unwrap_or_else(quarter);
+    /// `most` bytes for all sessions.
+    pub(crate) fn new(most: usize) -> Self {
         Self { most, used: AtomicUsize::new(0), peak: AtomicUsize::new(0), notice: Notice::default() }
     }
 
@@ -88,7 +83,7 @@ mod tests {
 
     #[test]
     fn sessions_take_from_one_account() {
-        let memory = Memory::new(Some(16 << 20));
+        let memory = Memory::new(16 << 20);
         let mut sessions = 0;
         while memory.admits() {
             memory.change(0, RESERVED);
@@ -102,6 +97,5 @@ mod tests {
         memory.change(3 * RESERVED, RESERVED);
         let status = memory.status();
         assert_eq!((status.used, status.peak, status.most), (111 * RESERVED, 113 * RESERVED, 16 << 20));
-        assert!(Memory::new(None).most() >= LEAST);
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct KcpMetrics {
     pub(crate) unopened: Counter,
     pub(crate) malformed: Counter,
     pub(crate) refused: Counter,
+    /// Sessions that made room for others.
+    pub(crate) evicted: Counter,
     pub(crate) full: Counter,
     pub(crate) failed: Counter,
     pub(crate) kernel: Counter,
@@ -71,6 +73,8 @@ pub struct KcpTotals {
     pub unopened: u64,
     pub malformed: u64,
     pub refused: u64,
+    #[serde(default)]
+    pub evicted: u64,
     pub full: u64,
     pub failed: u64,
     pub kernel: u64,
@@ -145,6 +149,7 @@ impl KcpMetrics {
             unopened: self.unopened.value(),
             malformed: self.malformed.value(),
             refused: self.refused.value(),
+            evicted: self.evicted.value(),
             full: self.full.value(),
             failed: self.failed.value(),
             kernel: self.kernel.value(),

@@ -44,6 +44,7 @@ pub use self::memory::MemoryStatus;
 pub(crate) use self::metrics::KcpMetrics;
 pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
 pub(crate) use self::server::serve;
+pub use self::session::fuzz_kcp_session;
 pub(crate) use self::shared::Shared;
 
 /// Buffers that the drivers of one core share; each uses them during its turn.

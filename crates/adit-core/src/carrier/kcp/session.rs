@@ -1,11 +1,13 @@
 //! One conversation: the state machines put together, without a socket.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use adit_config::model::Kcp;
 use adit_proto::kcp::arq::{Admission, Arq, Arrival, Limit};
 use adit_proto::kcp::crypt::Qpp;
 use adit_proto::kcp::fec::{self, Decoder, Received, Sending};
@@ -75,6 +77,10 @@ pub(super) struct Session {
     asked_at: Instant,
     has_frames: bool,
     told_silence: bool,
+    /// Ends waited for this: the peer is known as adit.
+    told_signals: bool,
+    /// Without any datagram of the peer it is given up after this long.
+    patience: Duration,
     /// Datagrams from the peer's address that did not open.
     pub(super) unopened: u64,
     /// Readers, or the core's memory, stand in the way.
@@ -154,6 +160,8 @@ impl Session {
             asked_at: now,
             has_frames: false,
             told_silence: false,
+            told_signals: false,
+            patience: shared.config.timeout,
             unopened: 0,
             stalled_until: None,
             is_full: false,
@@ -213,14 +221,19 @@ impl Session {
 
     /// Whether the peer has ended a stream for so long that it must be gone, as peers without half-close are.
     pub(super) fn answer_is_late(&self, id: StreamId, now: Instant) -> bool {
-        let Some(wait) = self.shared.config.close_wait else { return false };
+        let Some(wait) = self.shared.config.close_wait.filter(|_| !self.peer_signals()) else { return false };
         let ended_at = self.streams.get(&id.get()).and_then(|waiting| waiting.ended_at);
         ended_at.is_some_and(|ended_at| now.saturating_duration_since(ended_at) > wait)
     }
 
+    /// Whether the peer is known as adit, which keeps reading after it has ended a stream.
+    pub(super) fn peer_signals(&self) -> bool {
+        self.mux.as_ref().is_some_and(Mux::peer_signals)
+    }
+
     /// Wakes writers whose answers have become late.
     pub(super) fn wake_late(&mut self, now: Instant) {
-        let Some(wait) = self.shared.config.close_wait else { return };
+        let Some(wait) = self.shared.config.close_wait.filter(|_| !self.peer_signals()) else { return };
         for waiting in self.streams.values_mut() {
             if waiting.ended_at.is_some_and(|ended_at| now.saturating_duration_since(ended_at) > wait) {
                 waiting.writer.take().into_iter().for_each(Waker::wake);
@@ -338,6 +351,9 @@ impl Session {
             return self.fail(Failure::Wire(error));
         }
         let timeout = self.shared.config.timeout;
+        if self.is_gone(now) {
+            return self.fail(Failure::Gone);
+        }
         match &mut self.mux {
             Some(mux) => {
                 mux.handle_timeout(now);
@@ -354,6 +370,11 @@ impl Session {
             mux.set_round_trip(round_trip);
         }
         self.dispatch(now);
+        if !self.told_signals && self.peer_signals() {
+            self.told_signals = true;
+            let readers = self.streams.values_mut().filter_map(|waiting| waiting.reader.take());
+            readers.for_each(Waker::wake);
+        }
         if is_short {
             self.refuse_streams();
         }
@@ -363,6 +384,30 @@ impl Session {
             let writers = self.streams.values_mut().filter_map(|waiting| waiting.writer.take());
             writers.for_each(Waker::wake);
         }
+    }
+
+    /// Whether the peer has acknowledged something that was sent to it.
+    pub(super) fn is_proven(&self) -> bool {
+        self.arq.is_acknowledged()
+    }
+
+    /// A session that has heard nothing of its peer so far is given up after `patience`, at most the timeout.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = self.patience.min(patience);
+    }
+
+    /// Whether the peer takes nothing of what was sent, and has not been heard for the timeout.
+    fn is_gone(&self, now: Instant) -> bool {
+        !self.arq.is_flushed() && now >= self.gone_at()
+    }
+
+    /// When the peer is given up, unless it is heard before. Data sent last has had its time by then: with signs of
+    /// life every now and then, it was sent while the timeout ran.
+    fn gone_at(&self) -> Instant {
+        let Kcp { timeout, keep_alive, .. } = self.shared.config;
+        let Some(heard_at) = self.heard_at else { return self.began_at + self.patience };
+        let had_time = self.asked_at + timeout.saturating_sub(keep_alive).max(SILENCE.min(timeout));
+        had_time.max(heard_at + timeout)
     }
 
     /// Closes what the peer has opened beyond a few streams.
@@ -554,8 +599,9 @@ impl Session {
             None => self.arq.poll_timeout(),
         };
         let mux = self.mux.as_ref().and_then(Mux::poll_timeout);
+        let gone = (!self.arq.is_flushed()).then(|| self.gone_at());
         let tokens = self.tokens.as_ref().filter(|_| self.has_work()).and_then(|t| t.ready_at(now));
-        [silence, first, arq, mux, self.stalled_until, tokens].into_iter().flatten().min()
+        [silence, first, arq, mux, gone, self.stalled_until, tokens].into_iter().flatten().min()
     }
 
     /// Once: that nothing has been heard for long enough to say so.
@@ -713,4 +759,58 @@ pub(super) fn conversation(payload: &[u8]) -> Option<(u32, u32)> {
     };
     payload.get(start..start + adit_proto::kcp::arq::SEGMENT_HEADER_LEN)?;
     Some((at(start)?, at(start + 12)?))
+}
+
+/// Fuzz target. First byte: the settings; the rest: pieces of a length byte and that many bytes each, that are datagrams,
+/// or bytes of the stream inside of them. For any bytes, what a session holds stays bounded, and a failed one stays
+/// failed.
+#[doc(hidden)]
+pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
+    thread_local! {
+        static SHARED: RefCell<BTreeMap<u8, Arc<Shared>>> = RefCell::default();
+    }
+    let Some((&flags, mut rest)) = data.split_first() else { return };
+    let shared =
+        SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
+    let (is_stream, is_short) = (flags & 0x10 != 0, flags & 0x20 != 0);
+    let mut session = Session::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
+    let (mut now, mut number, mut outbox) = (epoch, 0, Outbox::default());
+    while let Some((&len, more)) = rest.split_first() {
+        let (piece, after) = more.split_at(more.len().min(len.into()));
+        rest = after;
+        let payload = if is_stream { fuzz_segment(&mut number, piece) } else { piece.to_vec() };
+        let was_over = session.is_over();
+        session.handle_datagram(&payload, now, is_short);
+        session.step(now, is_short);
+        session.transmit(now, 8, &mut outbox);
+        outbox.clear();
+        session.opened.clear();
+        assert!(session.is_over() || !was_over);
+        assert!(session.charge() <= RESERVED.max(64 * data.len() + (1 << 20)), "{}", session.charge());
+        now += Duration::from_millis(len.into());
+    }
+}
+
+fn fuzz_shared(flags: u8) -> Arc<Shared> {
+    use adit_config::model::{Kcp, KcpParity, Secret};
+    let mut config = Kcp::new(Secret::new("fuzz"), adit_proto::kcp::crypt::Method::Null);
+    config.compression = flags & 1 != 0;
+    config.version = [None, Some(Version::V1), Some(Version::V2), None][usize::from(flags >> 1 & 3)];
+    if flags & 8 == 0 {
+        config.parity = KcpParity::Off;
+    }
+    Arc::new(Shared::new(&"fuzz".into(), &config))
+}
+
+/// The next segment of the stream.
+fn fuzz_segment(number: &mut u32, piece: &[u8]) -> Vec<u8> {
+    let mut out = Vec::from(1_u32.to_le_bytes());
+    // PUSH, no fragment, a window of 128.
+    out.extend([81, 0, 128, 0, 0, 0, 0, 0]);
+    out.extend(number.to_le_bytes());
+    out.extend([0; 4]);
+    out.extend(u32::try_from(piece.len()).unwrap_or(0).to_le_bytes());
+    out.extend(piece);
+    *number = number.wrapping_add(1);
+    out
 }

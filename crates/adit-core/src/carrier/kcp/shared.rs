@@ -152,6 +152,7 @@ impl Shared {
             max_streams: MAX_STREAMS,
             keep_alive: *keep_alive,
             keep_alive_timeout: *timeout,
+            signals: true,
         }
     }
 }

@@ -64,6 +64,7 @@ impl Carried for CarriedStream {
                 Poll::Ready(Ok(len))
             }
             Received::End => Poll::Ready(Ok(0)),
+            Received::Reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             Received::Empty => {
                 session.wait_readable(self.id, cx.waker());
                 Poll::Pending
@@ -74,6 +75,9 @@ impl Carried for CarriedStream {
     fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut session = self.handle.session.borrow_mut();
         if session.is_over() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if session.mux_mut().is_some_and(|mux| mux.is_reset(self.id)) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         if session.answer_is_late(self.id, rt::now()) {
@@ -111,6 +115,10 @@ impl Carried for CarriedStream {
         self.aborted.set(true);
     }
 
+    fn carries_half_close(&self) -> bool {
+        self.handle.session.borrow().peer_signals()
+    }
+
     fn peer_is_closed(&self) -> Option<bool> {
         Some(self.handle.session.borrow().answer_is_late(self.id, rt::now()))
     }
@@ -129,10 +137,12 @@ impl Drop for CarriedStream {
         let mut session = self.handle.session.borrow_mut();
         session.forget(self.id);
         if let Some(mux) = session.mux_mut() {
-            if !self.aborted.get() {
+            if self.aborted.get() {
+                mux.abort(self.id);
+            } else {
                 mux.finish(self.id);
+                mux.close(self.id);
             }
-            mux.close(self.id);
         }
         drop(session);
         self.handle.touch();

@@ -120,7 +120,7 @@ impl Client<'_> {
             client: self,
             near: Endpoint::plain(stream),
             wire,
-            entry: self.inbound.core.conns.enter(),
+            entry: self.inbound.core.conns.enter_from(self.peer.ip()),
             local,
             kept: None,
         };
@@ -331,7 +331,13 @@ impl Connection<'_> {
             entry: &self.entry,
             traffic: &inbound.metrics.traffic,
         };
-        Box::pin(Exchange::new(parts, request.exchange, std::mem::take(&mut request.head)).run()).await
+        parts.near.stream.reset_if_killed(true);
+        parts.far.stream.reset_if_killed(true);
+        let exchange = Exchange::new(parts, request.exchange, std::mem::take(&mut request.head));
+        let passed = Box::pin(exchange.run()).await;
+        self.near.stream.reset_if_killed(false);
+        far.stream.reset_if_killed(false);
+        passed
     }
 
     /// Decides what becomes of both connections, and writes the record.

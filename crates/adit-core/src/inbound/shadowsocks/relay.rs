@@ -25,7 +25,7 @@ pub(super) async fn serve(
     peer: SocketAddr,
 ) {
     if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
-        run(inbound, client).await;
+        run(inbound, client, peer.ip()).await;
     }
 }
 

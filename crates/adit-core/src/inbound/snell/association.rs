@@ -274,6 +274,7 @@ impl Association {
                 }
                 Known::Pending => return self.wait(target, &block[payload]),
                 Known::Nothing => return Err(DropReason::Unresolved),
+                Known::Private(kind) => return Err(DropReason::Private(kind)),
             },
         };
         let FlowTransport::Socket(_, codec) = &mut flow.side.transport else { return Err(DropReason::Gone) };
@@ -530,6 +531,9 @@ impl Association {
 
     fn count(&self, reason: &DropReason) {
         reason.count(&self.name, &self.metrics.datagrams.dropped);
+        if let DropReason::Private(kind) = reason {
+            self.routes.note_private(*kind);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use adit_config::model::{self, SnellKeys, SnellVersions};
 use adit_net::rt::{self, Stream};
@@ -15,11 +16,14 @@ use adit_proto::snell::{
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
-use crate::inbound::unauthenticated::{Refusal, receive};
+use crate::inbound::unauthenticated::{Refusal, next_tick, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
 use crate::user::{Seen, Trial};
+
+/// Bytes that a client may send while its key is looked for. No more than 32 wait for that at a time.
+const WHILE_TRYING: usize = 256 << 10;
 
 /// The keys of a server. Users are numbers in the order of the configuration.
 #[derive(Debug)]
@@ -107,19 +111,22 @@ fn name(ids: &HashMap<Box<[u8]>, usize>, client_id: &[u8]) -> Result<usize, Wire
     ids.get(client_id).copied().ok_or(WireError::Authentication { what: "client id" })
 }
 
-/// Reads until somebody's key opens the first header, which stays unread in `wire`.
+/// Reads until somebody's key opens the first header, which stays unread in `wire`. `until` is the client's deadline.
 pub(super) async fn identify(
     trial: &Trial,
     stream: &Stream,
     (outer, wire): (&mut Outer, &mut RecvBuf),
     ticket: &Ticket,
-    peer: SocketAddr,
+    (peer, until): (SocketAddr, Instant),
 ) -> Result<(usize, Opening), Refusal> {
     let mut attempt = trial.attempt(peer.ip());
+    let mut tried_on = 0;
     loop {
-        let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
-        let received = receive(stream, wire, longest).await?;
-        outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)?;
+        // More may have come while the keys were tried.
+        if wire.unread().len() == tried_on {
+            take_more(stream, (outer, wire)).await?;
+        }
+        tried_on = wire.unread().len();
         let first = outer.with_opened(wire, |wire| {
             let unread = wire.unread();
             unread[..unread.len().min(Candidate::MAX_LEN)].to_vec()
@@ -132,7 +139,8 @@ pub(super) async fn identify(
                 return Ok(found);
             }
         }
-        match attempt.try_all(&first).await {
+        let tried = async { Ok(attempt.try_all(&first).await) };
+        match rt::race(Box::pin(keep_taking(stream, (outer, wire), until)), tried).await? {
             // The same silence as for a wrong key.
             None => return Err(Refusal::Throttled),
             Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
@@ -142,6 +150,33 @@ pub(super) async fn identify(
             Some(Seen::Nothing(_)) => {}
         }
     }
+}
+
+/// One read behind what is there.
+async fn take_more(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -> Result<(), Refusal> {
+    let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
+    let received = receive(stream, wire, longest).await?;
+    outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)
+}
+
+/// Reads on while keys are tried, up to a bound, and returns at the next tick when the client has gone: how long the
+/// trial takes must not be seen in when the connection ends. A trial that is over by then is in time.
+async fn keep_taking<T>(
+    stream: &Stream,
+    (outer, wire): (&mut Outer, &mut RecvBuf),
+    until: Instant,
+) -> Result<T, Refusal> {
+    while wire.unread().len() < WHILE_TRYING {
+        match take_more(stream, (outer, wire)).await {
+            Ok(()) => {}
+            Err(Refusal::Gone) => {
+                rt::sleep_until(next_tick(until, rt::now())).await;
+                return Err(Refusal::GoneAtTick);
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    std::future::pending().await
 }
 
 /// The state machine of a connection whose clients all have one key.

@@ -20,6 +20,9 @@ pub(super) fn has_place(inbound: &Inbound) -> bool {
 pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr, entry: &Entry) {
     let Some(datagrams) = inbound.datagrams() else { return };
     inbound.metrics.requests.add(1);
+    entry.set_answered();
+    // The socket of its datagrams.
+    let _slot = inbound.core.places.stream();
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
     let (shared, routes) = ((pool, datagrams.scratch), (datagrams.routes, &*datagrams.udp));
@@ -28,7 +31,9 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     let duration = rt::now().saturating_duration_since(since);
     tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");
     match reason {
-        EndReason::Stopped | EndReason::Limited(_) | EndReason::Socket(..) => near.stream.abort_on_close(),
+        EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) | EndReason::Socket(..) => {
+            near.stream.abort_on_close()
+        }
         EndReason::Finished | EndReason::Idle | EndReason::Wire(_) => {}
     }
 }

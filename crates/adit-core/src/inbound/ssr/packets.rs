@@ -40,7 +40,7 @@ impl PacketInbound for SsrPackets {
             self.shared.refusals.report(&self.inbound, peer, &cause, rt::now());
             DropReason::Wire(cause.error())
         })?;
-        let client = match packet.user.and_then(|id| self.shared.user(id)) {
+        let client = match self.shared.user(packet.user) {
             Some(user) => Client::User(peer, user),
             None => Client::Address(peer),
         };

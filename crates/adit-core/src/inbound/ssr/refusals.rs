@@ -19,7 +19,7 @@ const LINES: usize = 10;
 
 /// The likely cause of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(in crate::inbound) enum Cause {
     /// Protocol, cipher or obfs say so.
     Refused(Refusal),
     /// GoQuiet says so.
@@ -40,7 +40,7 @@ impl fmt::Display for Cause {
 
 impl Cause {
     /// The same for counters.
-    pub(super) fn error(&self) -> WireError {
+    pub(in crate::inbound) fn error(&self) -> WireError {
         match self {
             Self::Refused(refusal) => (*refusal).into(),
             Self::Quiet(NotOurs::Replay) => WireError::Replayed { what: "client hello" },
@@ -55,7 +55,7 @@ impl Cause {
 
 /// Decides which refusals are written, for all cores of one inbound.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<State>);
+pub(in crate::inbound) struct Refusals(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -77,7 +77,7 @@ struct Due {
 
 impl Refusals {
     /// Writes the line about a refusal, if it is due.
-    pub(super) fn report(&self, inbound: &str, peer: SocketAddr, cause: &Cause, now: Instant) {
+    pub(in crate::inbound) fn report(&self, inbound: &str, peer: SocketAddr, cause: &Cause, now: Instant) {
         let Due { sum, line } = self.due(peer.ip(), now);
         if let Some(count) = sum {
             tracing::warn!(inbound, count, "further clients were refused in the minute before");

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use adit_config::model::Dial;
+use adit_net::reach::Reach;
 use adit_proto::wire::Target;
 
 use super::{Group, Here};
@@ -17,19 +18,22 @@ pub(crate) struct GroupPackets {
     group: Rc<Group>,
     /// For targets whose addresses are judged before a member is chosen.
     names: Scope,
+    /// The reach of members that dial targets themselves.
+    reach: Reach,
 }
 
 impl GroupPackets {
     /// The way out over `group`.
     pub(crate) fn new(group: Rc<Group>) -> Self {
         let names = group.dns().scope(&Dial::default());
-        Self { group, names }
+        Self { group, names, reach: Reach::Anywhere }
     }
 }
 
 impl PacketOutbound for GroupPackets {
     fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
         let (outbound, member) = self.group.pick().ok_or(DropReason::Unresolved)?;
+        let outbound = outbound.within(self.reach).unwrap_or(outbound);
         let flow = outbound.begin(first, lane, now)?;
         Ok(PacketFlow { witness: Some(member), ..flow })
     }
@@ -40,6 +44,11 @@ impl PacketOutbound for GroupPackets {
             Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
             None => Known::find(&self.names, target, waker),
         }
+    }
+
+    fn within(&self, reach: Reach) -> Option<Rc<dyn PacketOutbound>> {
+        let (group, names) = (self.group.clone(), self.names.clone());
+        (reach != self.reach).then(|| Rc::new(Self { group, names, reach }) as Rc<dyn PacketOutbound>)
     }
 
     fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {

@@ -167,7 +167,7 @@ async fn address(outbound: &dyn PacketOutbound, target: &Target) -> Option<Socke
     // The caller's clock is the clock of the names; an answer that seems old is asked for again.
     poll_fn(|cx| match outbound.find(target, None, Some(cx.waker()), 0) {
         Known::Addr(addr) => Poll::Ready(Some(addr)),
-        Known::Nothing => Poll::Ready(None),
+        Known::Nothing | Known::Private(_) => Poll::Ready(None),
         Known::Pending => Poll::Pending,
     })
     .await

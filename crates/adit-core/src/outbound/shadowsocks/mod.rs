@@ -25,7 +25,7 @@ use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
+use crate::relay::{Endpoint, Outcome, Policy, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 
@@ -77,7 +77,7 @@ impl ShadowsocksShared {
             carries_streams: config.transports.tcp(),
             carries_datagrams: config.transports.udp(),
             loopback: Dial { timeout: dial.timeout, ..Dial::default() },
-            salts: Arc::new(SaltFilter::with_generation(SALTS)),
+            salts: Arc::new(SaltFilter::new(SALTS)),
             skewed: Notice::default(),
             rejected: Notice::default(),
         })
@@ -101,7 +101,7 @@ impl ShadowsocksShared {
         let client = Client::new(&self.key, target, clock, &mut OsRng);
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened::new(far, Policy { half_close: HalfClose::AtOnce, keep_for_replay: false })
+        Opened::new(far, Policy::default())
     }
 
     /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
@@ -134,6 +134,7 @@ impl ShadowsocksShared {
             }
             EndReason::Finished
             | EndReason::Idle
+            | EndReason::Crowded
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

@@ -63,7 +63,7 @@ impl PacketOutbound for ShadowsocksPackets {
         let socket = match self.server(None) {
             Known::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing => Socket::open(&self.egress),
+            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress),
         };
         let socket = socket.map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;

@@ -71,7 +71,7 @@ impl SnellPackets {
         let socket = match Known::find(&self.names, &self.server, None) {
             Known::Addr(server) => Socket::connect(server, &self.egress)?,
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing => Socket::open(&self.egress)?,
+            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress)?,
         };
         set_options(&socket, &self.udp, true)?;
         Ok(socket)

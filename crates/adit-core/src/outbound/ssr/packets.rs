@@ -34,11 +34,19 @@ impl SsrPackets {
         (udp, dns): (&Udp, &Rc<Dns>),
     ) -> Self {
         let names = dns.scope(&outbound.dial);
-        Self { shared, names, egress: outbound.dial.egress.clone(), udp: udp.clone() }
+        let egress = match shared.datagram_plugin() {
+            // The plugin is on this machine, so the way out to the server does not matter.
+            Some(_) => Egress::default(),
+            None => outbound.dial.egress.clone(),
+        };
+        Self { shared, names, egress, udp: udp.clone() }
     }
 
     fn server(&self, waker: Option<&Waker>) -> Known {
-        Known::find(&self.names, &self.shared.server, waker)
+        match self.shared.datagram_plugin() {
+            Some(port) => Known::Addr(port.addr()),
+            None => Known::find(&self.names, &self.shared.server, waker),
+        }
     }
 }
 
@@ -47,7 +55,7 @@ impl PacketOutbound for SsrPackets {
         let socket = match self.server(None) {
             Known::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing => Socket::open(&self.egress),
+            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress),
         };
         let socket = socket.map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use adit_net::udp::{Datagram, Outgoing};
 use adit_proto::wire::Target;
 
-use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NORMAL, Waiting};
+use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, Stage, UNANSWERED, Waiting};
+use crate::budget::FlowSlot;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
@@ -194,8 +195,14 @@ impl Engine {
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.
         self.flush_targets(scratch);
+        let slot = self.flow_slot()?;
         self.inbound.hold(&key.client)?;
-        let made = self.make_flow(&key, peer, target);
+        let made = match self.make_flow(&key, peer, target, slot) {
+            Err(DropReason::System(error)) if is_short(&error) && self.evict_one_unanswered() => {
+                self.flow_slot().and_then(|slot| self.make_flow(&key, peer, target, slot))
+            }
+            made => made,
+        };
         let flow = match made {
             Ok(flow) => flow,
             Err(reason) => {
@@ -203,7 +210,7 @@ impl Engine {
                 return Err(reason);
             }
         };
-        let (id, evicted) = self.flows.insert(key, flow, NORMAL, self.now);
+        let (id, evicted) = self.flows.insert(key, flow, UNANSWERED, self.now);
         let metrics = &self.metrics.datagrams;
         metrics.flows.add(1);
         metrics.begun.add(1);
@@ -219,7 +226,13 @@ impl Engine {
         Ok(id)
     }
 
-    fn make_flow(&mut self, key: &FlowKey, peer: Peer, target: &Target) -> Result<Flow, DropReason> {
+    fn make_flow(
+        &mut self,
+        key: &FlowKey,
+        peer: Peer,
+        target: &Target,
+        slot: FlowSlot,
+    ) -> Result<Flow, DropReason> {
         let outbound = self.routes.outbound(key.via).ok_or(DropReason::Unresolved)?;
         let account = self.inbound.account(&key.client);
         let user = account.map(|account| Lease::begin_flow(account, peer.at.ip()).map(Box::new));
@@ -232,10 +245,12 @@ impl Engine {
             last: None,
             is_spread: false,
             is_dns: true,
+            stage: Stage::Unanswered,
             is_demoted: false,
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            _slot: slot,
         })
     }
 
@@ -292,12 +307,12 @@ impl Engine {
             return Err(DropReason::TooBig);
         }
         flow.pass(user::Way::Up, payload.range.len(), self.at)?;
-        let is_demoted = std::mem::take(&mut flow.is_demoted);
+        let stage = flow.stage.after_question();
         let class = self.marks.class(payload.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });
         self.tally.up += 1;
         self.tally.up_bytes += payload.range.len() as u64;
-        self.touch(id, is_demoted);
+        self.touch(id, stage);
         Ok(())
     }
 
@@ -371,6 +386,29 @@ impl Engine {
     }
 }
 
+/// Whether a descriptor is what is missing.
+fn is_short(error: &std::io::Error) -> bool {
+    error.raw_os_error().is_some_and(|error| NO_DESCRIPTOR.contains(&error))
+}
+
+impl Stage {
+    /// Behind a datagram of the client.
+    pub(super) fn after_question(self) -> Self {
+        match self {
+            Self::Unanswered => Self::Unanswered,
+            Self::Once | Self::Proven => Self::Proven,
+        }
+    }
+
+    /// Behind a datagram for the client.
+    pub(super) fn after_answer(self) -> Self {
+        match self {
+            Self::Unanswered | Self::Once => Self::Once,
+            Self::Proven => Self::Proven,
+        }
+    }
+}
+
 impl Flow {
     /// Address to which a datagram for `aim` has to be sent; `None` while its name is being looked up.
     fn address(&mut self, aim: Aim<'_>, now: Tick) -> Result<Option<SocketAddr>, DropReason> {
@@ -388,6 +426,7 @@ impl Flow {
             }
             Known::Pending => Ok(None),
             Known::Nothing => Err(DropReason::Unresolved),
+            Known::Private(kind) => Err(DropReason::Private(kind)),
         }
     }
 

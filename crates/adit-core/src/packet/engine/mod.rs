@@ -30,6 +30,7 @@ use super::ready::Ready;
 use super::routes::{Decisions, FlowKey, Routes, Via};
 use super::scratch::SharedScratch;
 use super::table::{FlowId, FlowTable, Tick};
+use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
@@ -42,6 +43,16 @@ const REST_AFTER: Tick = 10;
 const NORMAL: usize = 0;
 const BRIEF: usize = 1;
 const RESTING: usize = 2;
+/// Without an answer; with an answer, behind which the client has sent nothing; and either of them silent. A recorded
+/// datagram gets its sender no further.
+const UNANSWERED: usize = 3;
+const ONCE: usize = 4;
+const STILL: usize = 5;
+/// The classes of flows that make room first.
+const UNPROVEN: &[usize] = &[STILL, UNANSWERED, BRIEF, ONCE];
+
+/// No descriptor is left to the process, or to the system (`EMFILE`, `ENFILE`).
+const NO_DESCRIPTOR: [i32; 2] = [24, 23];
 
 /// Port of name servers.
 const DNS: u16 = 53;
@@ -69,6 +80,8 @@ pub(crate) struct Listener {
     pub(crate) routes: Rc<dyn Routes>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,
+    /// The descriptors that its flows draw on.
+    pub(crate) places: Rc<Places>,
 }
 
 /// Tells a listener that its clients speak something else from now on: the same protocol with other users.
@@ -111,11 +124,12 @@ pub(crate) struct Engine {
     fixed: Option<Via>,
     changes: u32,
     renewal: Rc<Renewal>,
+    places: Rc<Places>,
     decisions: Decisions,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
     lanes: Option<(Via, Option<Rc<dyn PacketOutbound>>)>,
-    flows: FlowTable<FlowKey, Flow, 3>,
+    flows: FlowTable<FlowKey, Flow, 6>,
     marks: Marks,
     ready: Ready,
     todo: Vec<FlowId>,
@@ -143,12 +157,36 @@ struct Flow {
     is_spread: bool,
     /// All of them were name servers.
     is_dns: bool,
-    /// It is of another class than [`NORMAL`]; its next datagram takes it back.
+    stage: Stage,
+    /// It is silent, or had an answer from a name server: its next datagram takes it back to the class of its stage.
     is_demoted: bool,
     is_too_big_logged: bool,
     waiting: Vec<Waiting>,
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
+    /// Its descriptor.
+    _slot: FlowSlot,
+}
+
+/// The progress of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has come back.
+    Unanswered,
+    /// Something has come back, and its client has sent nothing since.
+    Once,
+    /// Its client has gone on after an answer.
+    Proven,
+}
+
+impl Stage {
+    fn class(self) -> usize {
+        match self {
+            Self::Unanswered => UNANSWERED,
+            Self::Once => ONCE,
+            Self::Proven => NORMAL,
+        }
+    }
 }
 
 /// A datagram that waits for the address of its target.
@@ -185,7 +223,7 @@ impl Engine {
     /// # Errors
     /// The system's error.
     pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
-        let Listener { name, metrics, socket, inbound, routes, renewal } = listener;
+        let Listener { name, metrics, socket, inbound, routes, renewal, places } = listener;
         let listener = Socket::from_std(socket)?;
         if listener.local_addr()?.ip().is_unspecified() {
             listener.report_destination()?;
@@ -205,11 +243,13 @@ impl Engine {
             fixed: routes.fixed(),
             changes: routes.changes(),
             renewal,
+            places,
             routes,
             decisions: Decisions::default(),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
-            flows: FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle]),
+            flows: FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle, idle, idle, idle])
+                .with_unproven(UNPROVEN),
             marks: Marks::new(udp),
             ready,
             todo: Vec::new(),
@@ -300,11 +340,43 @@ impl Engine {
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(&key);
         }
-        while let Some(id) = self.flows.oldest_of(NORMAL, REST_AFTER, self.now) {
-            self.flows.demote(id, RESTING);
-            self.rest(id);
+        self.make_room_for_others();
+        for (class, silent) in [(NORMAL, RESTING), (UNANSWERED, STILL), (ONCE, STILL)] {
+            while let Some(id) = self.flows.oldest_of(class, REST_AFTER, self.now) {
+                self.flows.demote(id, silent);
+                self.rest(id);
+            }
         }
         self.ready.decide_again();
+    }
+
+    /// Flows of other listeners and cores found no descriptor: some of the oldest here make room.
+    fn make_room_for_others(&mut self) {
+        if self.flows.len() < 4 {
+            return;
+        }
+        let refused = usize::try_from(self.places.budget().take_refused_flows()).unwrap_or(usize::MAX);
+        for _ in 0..refused.min(self.flows.len() / 4) {
+            self.evict_oldest();
+        }
+    }
+
+    /// Ends the flow that is the first to make room; datagrams that are queued for it must have been sent.
+    fn evict_oldest(&mut self) {
+        if let Some((key, _)) = self.flows.evict(self.now) {
+            self.metrics.datagrams.evicted.add(1);
+            self.ended(&key);
+        }
+    }
+
+    /// The descriptor of a flow that is to begin.
+    fn flow_slot(&mut self) -> Result<FlowSlot, DropReason> {
+        if let Some(slot) = self.places.flow() {
+            return Ok(slot);
+        }
+        self.evict_oldest();
+        let none = || DropReason::System(io::Error::other("no descriptor is left for flows"));
+        self.places.flow().ok_or_else(none)
     }
 
     /// A flow that has been silent for a while gives up what can be derived again.
@@ -317,13 +389,26 @@ impl Engine {
         }
     }
 
-    /// A datagram of this flow has passed.
-    fn touch(&mut self, id: FlowId, is_demoted: bool) {
-        if is_demoted {
-            self.flows.set_class(id, NORMAL, self.now);
+    /// A datagram of this flow has passed, which has come to `stage`.
+    fn touch(&mut self, id: FlowId, stage: Stage) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let is_moved = std::mem::take(&mut flow.is_demoted) || flow.stage != stage;
+        flow.stage = stage;
+        if is_moved {
+            self.flows.set_class(id, stage.class(), self.now);
         } else {
             self.flows.touch(id, self.now);
         }
+    }
+
+    /// Ends the flow that has proven least, if there is one that has proven nothing. Datagrams that are queued must have
+    /// been sent. True if a flow has ended, and its descriptor is free.
+    pub(super) fn evict_one_unanswered(&mut self) -> bool {
+        let Some((key, flow)) = self.flows.evict_one_unanswered() else { return false };
+        drop(flow);
+        self.metrics.datagrams.evicted.add(1);
+        self.ended(&key);
+        true
     }
 
     /// Ends a flow; datagrams that are queued for it must have been sent.
@@ -346,6 +431,9 @@ impl Engine {
 
     fn count(&self, reason: &DropReason) {
         reason.count(&self.name, &self.metrics.datagrams.dropped);
+        if let DropReason::Private(kind) = reason {
+            self.routes.note_private(*kind);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ impl Engine {
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
         let Some(flow) = self.flows.get_mut(id) else { return };
-        let is_demoted = std::mem::take(&mut flow.is_demoted);
-        self.touch(id, is_demoted);
+        let stage = flow.stage.after_question();
+        self.touch(id, stage);
     }
 
     /// Puts a client's datagram into the stream of its flow.

@@ -78,12 +78,12 @@ impl Engine {
         if let Some(witness) = &flow.side.witness {
             witness.answered();
         }
+        let stage = flow.stage.after_answer();
         if flow.is_dns {
-            flow.is_demoted = true;
+            (flow.stage, flow.is_demoted) = (stage, true);
             self.flows.set_class(id, BRIEF, self.now);
         } else {
-            let is_demoted = std::mem::take(&mut flow.is_demoted);
-            self.touch(id, is_demoted);
+            self.touch(id, stage);
         }
     }
 

@@ -567,6 +567,11 @@ impl Arq {
         self.receiver.window()
     }
 
+    /// Whether the peer has acknowledged anything that was sent.
+    pub fn is_acknowledged(&self) -> bool {
+        self.sender.una() != 0
+    }
+
     /// Whether everything that was sent has been acknowledged.
     pub fn is_flushed(&self) -> bool {
         self.sender.span() == 0 && self.sender.queue_len() == 0

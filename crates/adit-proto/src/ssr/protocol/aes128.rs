@@ -22,22 +22,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Start;
+use super::lanes::{Ahead, Lanes};
 use super::packets::{
-    BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short,
+    BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, pieces, put_padding, short,
 };
 use super::server::{Claim, Hello, Knock};
-use crate::crypto::{AesBlock, HmacMd5, HmacSha1, Noise, siphash13};
+use crate::crypto::{AesBlock, HmacMd5, HmacSha1, LANES, Noise, siphash13};
 use crate::ssr::Refusal;
 use crate::ssr::key::{UserKey, first_16};
 use crate::ssr::refusal::low_32;
 use crate::wire::{Rng, WireError};
 
 const HEAD_LEN: usize = 31;
-const TAG_LEN: usize = 4;
+pub(super) const TAG_LEN: usize = 4;
 /// In front of a packet's padding.
-const PACKET_HEAD: usize = 4;
+pub(super) const PACKET_HEAD: usize = 4;
 /// A packet is shorter than this (observed from SSRR 3.2.2).
-const MAX_PACKET: usize = 8192;
+pub(super) const MAX_PACKET: usize = 8192;
 /// Longest header that is accepted; the C client's have up to 2258 bytes.
 const MAX_HEADER: usize = 8191;
 /// Longest padding of a header that is sent.
@@ -73,7 +74,7 @@ impl Mac {
 }
 
 /// A key of exactly 16 bytes is taken as it is, any other hashed to 8 bytes, which are written twice.
-fn fold(parts: &[&[u8]]) -> [u8; 16] {
+pub(super) fn fold(parts: &[&[u8]]) -> [u8; 16] {
     let mut whole = [0; 64];
     let mut len = 0;
     for part in parts {
@@ -113,6 +114,8 @@ pub(super) struct Aes128 {
     /// Id of the next packet.
     send_id: u32,
     receive_id: u32,
+    /// Whole packets at the front of the unread bytes whose tags fit.
+    ahead: Ahead,
 }
 
 impl fmt::Debug for Aes128 {
@@ -124,11 +127,62 @@ impl fmt::Debug for Aes128 {
 impl Aes128 {
     pub(super) fn client(mac: Mac, start: Start, noise: Noise) -> Self {
         let user = Arc::clone(&start.user_key);
-        Self { mac, noise, user, start: Some(Box::new(start)), send_id: 1, receive_id: 1 }
+        Self {
+            mac,
+            noise,
+            user,
+            start: Some(Box::new(start)),
+            send_id: 1,
+            receive_id: 1,
+            ahead: Ahead::default(),
+        }
     }
 
     fn packet_key(&self, id: u32) -> MacKey {
         self.mac.key(&[self.user.secret(), &id.to_le_bytes()])
+    }
+
+    /// The keys of `count` packets from `id` on, where several codes at a time are faster.
+    fn lanes(&self, id: u32, count: usize) -> Option<Lanes> {
+        Lanes::new(self.mac, self.user.secret(), id, count)
+    }
+
+    /// Writes a packet without its codes, and returns where it lies.
+    fn lay(&mut self, block: &mut [u8], at: usize, data: Range<usize>, write_len: usize) -> Range<usize> {
+        let padding = draw_padding(write_len, &mut self.noise);
+        let data_at = at + PACKET_HEAD + padding;
+        let end = data_at + data.len() + TAG_LEN;
+        block.copy_within(data, data_at);
+        Order::Little.put(&mut block[at..], end - at);
+        put_padding(&mut block[at + PACKET_HEAD..data_at], Order::Little, &mut self.noise);
+        at..end
+    }
+
+    /// Writes the codes of the next packets.
+    fn sign(&mut self, block: &mut [u8], packets: &[Range<usize>]) {
+        if let Some(lanes) = self.lanes(self.send_id, packets.len()) {
+            lanes.sign(block, packets);
+            self.send_id = self.send_id.wrapping_add(u32::try_from(packets.len()).expect("some lanes"));
+            return;
+        }
+        for packet in packets {
+            let key = self.packet_key(self.send_id);
+            let (at, tail_at) = (packet.start, packet.end - TAG_LEN);
+            let check = key.tag(&block[at..at + 2]);
+            block[at + 2..at + PACKET_HEAD].copy_from_slice(&check[..2]);
+            let tag = key.tag(&block[at..tail_at]);
+            block[tail_at..packet.end].copy_from_slice(&tag[..TAG_LEN]);
+            self.send_id = self.send_id.wrapping_add(1);
+        }
+    }
+
+    /// A packet of `len` bytes whose tags fit.
+    fn opened(&mut self, unread: &[u8], len: usize) -> Result<Step, WireError> {
+        self.receive_id = self.receive_id.wrapping_add(1);
+        let tail_at = len - TAG_LEN;
+        let padding =
+            padding_len(&unread[PACKET_HEAD..tail_at], Order::Little).ok_or_else(|| bad_len(len))?;
+        Ok(Step::Packet { len, data: PACKET_HEAD + padding..tail_at })
     }
 }
 
@@ -181,24 +235,36 @@ impl Codec for Aes128 {
     }
 
     fn seal(&mut self, block: &mut [u8], at: usize, data: Range<usize>, write_len: usize) -> usize {
-        let padding = draw_padding(write_len, &mut self.noise);
-        let data_at = at + PACKET_HEAD + padding;
-        let tail_at = data_at + data.len();
-        block.copy_within(data, data_at);
-        let key = self.packet_key(self.send_id);
-        Order::Little.put(&mut block[at..], tail_at + TAG_LEN - at);
-        let check = key.tag(&block[at..at + 2]);
-        block[at + 2..at + PACKET_HEAD].copy_from_slice(&check[..2]);
-        put_padding(&mut block[at + PACKET_HEAD..data_at], Order::Little, &mut self.noise);
-        let tag = key.tag(&block[at..tail_at]);
-        block[tail_at..tail_at + TAG_LEN].copy_from_slice(&tag[..TAG_LEN]);
-        self.send_id = self.send_id.wrapping_add(1);
-        tail_at + TAG_LEN
+        let packet = self.lay(block, at, data, write_len);
+        let end = packet.end;
+        self.sign(block, &[packet]);
+        end
+    }
+
+    fn seal_all(&mut self, block: &mut [u8], mut at: usize, data: Range<usize>) -> usize {
+        let (len, mut group, mut count) = (data.len(), [const { 0..0 }; LANES], 0);
+        for piece in pieces(data, self.unit()) {
+            if count == LANES {
+                self.sign(block, &group);
+                count = 0;
+            }
+            group[count] = self.lay(block, at, piece, len);
+            at = group[count].end;
+            count += 1;
+        }
+        self.sign(block, &group[..count]);
+        at
     }
 
     fn open(&mut self, unread: &mut [u8]) -> Result<Step, WireError> {
         if let Some(step) = short(unread, PACKET_HEAD) {
             return Ok(step);
+        }
+        if self.ahead.is_empty() {
+            self.ahead = Ahead::look(unread, |ids| self.lanes(self.receive_id, ids));
+        }
+        if let Some(len) = self.ahead.next() {
+            return self.opened(unread, len);
         }
         let key = self.packet_key(self.receive_id);
         if key.tag(&unread[..2])[..2] != unread[2..PACKET_HEAD] {
@@ -215,10 +281,7 @@ impl Codec for Aes128 {
         if key.tag(&unread[..tail_at])[..TAG_LEN] != unread[tail_at..len] {
             return Err(BAD_TAG);
         }
-        self.receive_id = self.receive_id.wrapping_add(1);
-        let padding =
-            padding_len(&unread[PACKET_HEAD..tail_at], Order::Little).ok_or_else(|| bad_len(len))?;
-        Ok(Step::Packet { len, data: PACKET_HEAD + padding..tail_at })
+        self.opened(unread, len)
     }
 }
 
@@ -295,7 +358,15 @@ pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello
     let claim =
         Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
     knock.admit(&claim)?;
-    let codec = Aes128 { mac, noise: knock.noise(), user: user_key, start: None, send_id: 1, receive_id: 1 };
+    let codec = Aes128 {
+        mac,
+        noise: knock.noise(),
+        user: user_key,
+        start: None,
+        send_id: 1,
+        receive_id: 1,
+        ahead: Ahead::default(),
+    };
     Ok(Hello::Whole { len: ids.len, data: HEAD_LEN + ids.padding..tail_at, user, codec: Box::new(codec) })
 }
 

@@ -13,6 +13,7 @@
 mod adler;
 mod aes128;
 mod chain;
+mod lanes;
 mod packets;
 mod server;
 mod sizes;
@@ -34,8 +35,9 @@ use self::packets::{Codec, open_next};
 pub use self::server::{Server, ServerConfig, State};
 pub(super) use self::{aes128::Mac, chain::udp_padding_len};
 
-/// Longest payload of one call of [`Layer::seal`], in bytes: it may become several packets.
-const MAX_WRITE: usize = 32_768;
+/// Longest payload of one call of [`Layer::seal`], in bytes: it may become several packets, of most protocols as many as
+/// there are lanes for codes.
+const MAX_WRITE: usize = 8 * 8100;
 /// Seconds between two lists of sizes of `auth_chain_f`, where `protocol_param` does not say otherwise.
 pub const DEFAULT_INTERVAL_S: u64 = 86_400;
 
@@ -199,18 +201,6 @@ fn plan(codec: Option<&dyn Codec>, address_len: usize) -> Plan {
     Plan { first: room(head + address_len), rest: room(later) }
 }
 
-/// Lays packets around `data`, from `at` on, and returns the end of the last one.
-fn seal_packets(codec: &mut dyn Codec, block: &mut [u8], mut at: usize, data: Range<usize>) -> usize {
-    let len = data.len();
-    let mut from = data.start;
-    while from < data.end {
-        let to = data.end.min(from.saturating_add(codec.unit()));
-        at = codec.seal(block, at, from..to, len);
-        from = to;
-    }
-    at
-}
-
 impl Layer for Client {
     fn plan(&self, _now: Instant) -> Plan {
         plan(self.codec.as_deref(), self.address.as_ref().map_or(0, |address| address.len()))
@@ -237,7 +227,7 @@ impl Layer for Client {
             (at, taken) = codec.seal_header(block, at, data.clone(), address.len(), unix_s);
             data.start += taken;
         }
-        Ok(start..seal_packets(codec, block, at, data))
+        Ok(start..codec.seal_all(block, at, data))
     }
 
     fn has_pending(&self) -> bool {

@@ -39,6 +39,15 @@ pub(super) trait Codec: fmt::Debug {
     /// Writes one packet of a write of `write_len` bytes and returns its end. `data` has at most `unit` bytes.
     fn seal(&mut self, block: &mut [u8], at: usize, data: Range<usize>, write_len: usize) -> usize;
 
+    /// Writes packets around all of `data`, from `at` on, and returns the end of the last one.
+    fn seal_all(&mut self, block: &mut [u8], mut at: usize, data: Range<usize>) -> usize {
+        let len = data.len();
+        for piece in pieces(data, self.unit()) {
+            at = self.seal(block, at, piece, len);
+        }
+        at
+    }
+
     /// Opens one packet at the front of `unread`, of which there is at least one byte.
     fn open(&mut self, unread: &mut [u8]) -> Result<Step, WireError>;
 
@@ -55,7 +64,17 @@ pub(super) trait Codec: fmt::Debug {
     }
 }
 
-/// The element at the front of the unread bytes.
+/// `data` in pieces of `unit` bytes and what is left.
+pub(super) fn pieces(data: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut from = data.start;
+    std::iter::from_fn(move || {
+        let piece = from..data.end.min(from.saturating_add(unit));
+        from = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The front of the unread bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// At least so many further bytes are missing.

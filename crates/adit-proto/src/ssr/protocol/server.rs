@@ -9,7 +9,7 @@ use std::time::Instant;
 use zeroize::Zeroizing;
 
 use super::packets::{Codec, open_next, pass};
-use super::{DEFAULT_INTERVAL_S, Mac, adler, aes128, chain, plan, reserve, seal_packets, verify};
+use super::{DEFAULT_INTERVAL_S, Mac, adler, aes128, chain, plan, reserve, verify};
 use crate::buf::RecvBuf;
 use crate::crypto::Noise;
 use crate::ssr::key::UserKey;
@@ -301,7 +301,7 @@ impl Layer for Server {
         let end = if payload.is_empty() {
             codec.seal(block, start, payload, 0)
         } else {
-            seal_packets(codec, block, start, payload)
+            codec.seal_all(block, start, payload)
         };
         Ok(start..end)
     }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_proto::goquiet::Browser;
 use adit_proto::ssr::{NameError, Obfs, Protocol};
 use adit_proto::wire::Target;
 
@@ -14,14 +15,14 @@ use super::{
 };
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
-use crate::dialect::native::{inbound, outbound};
+use crate::dialect::native::{inbound, obfs, outbound};
 use crate::dialect::value::{
     MAX_CREDENTIAL, MAX_LISTEN, Problem, listen, name_server, obfs_host, psk, quote, secret, size, size_text,
     target, text_of,
 };
 use crate::model::{
-    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, ReplayPolicy, Reply, SNELL_MODES, Secret, SnellMode,
-    Transports,
+    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret,
+    SnellMode, Transports,
 };
 
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
@@ -34,7 +35,9 @@ const CIPHERED: &[&str] = &["shadowsocks", "ssr"];
 const NAMED: &[&str] = &["snell", "ssr"];
 /// Protocols of which one side is a server of adit's kind.
 pub(in crate::dialect::native) const SERVERS: &[&str] = &["snell", "shadowsocks", "ssr"];
-const TUNNEL: &[&str] = &["tunnel"];
+const ALONE: &[&str] = &["obfs"];
+const FIXED: &[&str] = &["tunnel", "obfs"];
+const FALLING_BACK: &[&str] = &["ssr", "obfs"];
 const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
@@ -47,6 +50,12 @@ const MAX_ARGUMENTS: usize = 64;
 const MAX_PARAMETER: usize = 4096;
 /// Most clients, connections and addresses that a limit may allow.
 const MOST: usize = 1 << 20;
+/// Longest key of an obfs in bytes.
+const MAX_KEY: usize = 4096;
+/// Most servers of one outbound of protocol obfs.
+const MAX_SERVERS: usize = 64;
+/// Most fallback servers.
+const MAX_FALLBACKS: usize = 256;
 /// Longest address that is fetched to compare members, in bytes.
 const MAX_URL: usize = 1024;
 /// Most users of an inbound: a file of [`crate::source::MAX_LEN`] has place for as many.
@@ -65,10 +74,10 @@ rows! { ENDS;
         .at(Table::Inbound, ALL, "the protocol", "name in logs and status")
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
-    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr or tunnel", "\"mixed\"")
+    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs or tunnel", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
-    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr or group", "\"direct\"")
+    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs or group", "\"direct\"")
         .at(Table::Outbound, ALL, "required", "protocol to reach targets"),
         |field, report| field.choice(report, outbound::KINDS), quote);
     LISTEN: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("listen", "address:port, or a list", "\"127.0.0.1:1080\"")
@@ -86,12 +95,12 @@ rows! { ENDS;
     ALLOW_LAN: Row<bool> = flag(key("allow-lan", "true or false", "true")
         .at(Table::Inbound, OPEN, "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"));
     ALLOW_PRIVATE: Row<bool> = flag(key("allow-private", "true or false", "true")
-        .at(Table::Inbound, SERVERS, "false", "lets clients reach loopback, link-local and private addresses, and this machine; not enforced yet, takes effect with a coming release"));
+        .at(Table::Inbound, SERVERS, "false", "lets clients reach loopback, link-local and private addresses, and this machine; without it only a rule that matches does"));
     REPLY: Row<Reply> = row(key("reply", "early or connected", "\"connected\"")
         .at(Table::Inbound, LOCAL, "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         |field, report| field.choice(report, REPLIES), |reply| chosen(REPLIES, reply));
     TARGET: Row<Spanned<Target>, Target> = row(key("target", "host:port", "\"mail.example.com:25\"")
-        .at(Table::Inbound, TUNNEL, "required", "target of every connection"),
+        .at(Table::Inbound, FIXED, "required", "target of every connection"),
         |field, report| field.spanned(report, target), quoted);
 
     PSK: Row<Spanned<Secret>, Secret> = row(key("psk", "text", "\"a pre-shared key\"")
@@ -160,20 +169,20 @@ rows! { ENDS;
         .at(Table::Inbound, SHADOWSOCKS, "refuse", "policy for recorded connections; 2022 methods always refuse them"),
         |field, report| field.choice(report, REPLAY), |replay| chosen(REPLAY, replay));
     PLUGIN: Row<Box<str>, str> = row(key("plugin", "program", "\"v2ray-plugin\"")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "SIP003 plugin that listens in the place of adit")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "SIP003 plugin that connects in the place of adit"),
+        .at(Table::Inbound, CIPHERED, "none", "SIP003 plugin that listens in the place of adit")
+        .at(Table::Outbound, CIPHERED, "none", "SIP003 plugin that connects in the place of adit"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PLUGIN)), quote);
     PLUGIN_OPTIONS: Row<Box<str>, str> = row(key("plugin-options", "text", "\"path=/ws\"")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "options of the plugin, as `key=value;flag`")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "options of the plugin, as `key=value;flag`"),
+        .at(Table::Inbound, CIPHERED, "none", "options of the plugin, as `key=value;flag`")
+        .at(Table::Outbound, CIPHERED, "none", "options of the plugin, as `key=value;flag`"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PLUGIN)), quote);
     PLUGIN_ARGUMENTS: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("plugin-arguments", "text, or a list", "[\"-x\", \"1\"]")
-        .at(Table::Inbound, SHADOWSOCKS, "none", "arguments of the plugin")
-        .at(Table::Outbound, SHADOWSOCKS, "none", "arguments of the plugin"),
+        .at(Table::Inbound, CIPHERED, "none", "arguments of the plugin")
+        .at(Table::Outbound, CIPHERED, "none", "arguments of the plugin"),
         |field, report| field.list(report, MAX_ARGUMENTS, |text| text_of(text, MAX_PLUGIN)), all_quoted);
     PLUGIN_NETWORK: Row<Transports> = row(key("plugin-network", "tcp, udp or tcp-and-udp", "\"udp\"").formerly("plugin-mode")
-        .at(Table::Inbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both")
-        .at(Table::Outbound, SHADOWSOCKS, "tcp", "traffic through the plugin: streams, datagrams or both"),
+        .at(Table::Inbound, CIPHERED, "tcp", "traffic through the plugin: streams, datagrams or both")
+        .at(Table::Outbound, CIPHERED, "tcp", "traffic through the plugin: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
 
     SERVER_PROTOCOL: Row<(Protocol, bool), (&'static str, bool)> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
@@ -195,9 +204,34 @@ rows! { ENDS;
     MAX_CLIENTS: Row<usize> = row(key("max-clients", "1 to 1048576", "3")
         .at(Table::Inbound, SSR, "64", "most client programs of one user at a time"),
         |field, report| field.number(report, 1..=MOST), ToString::to_string);
+    FALLBACK: Row<Vec<Spanned<Redirect>>, [Redirect]> = row(key("fallback", "host[:port] or pattern[:port]#host[:port], or a list", "\"127.0.0.1:8443\"")
+        .at(Table::Inbound, FALLING_BACK, "none: such a client is never answered", "server, such as a web server, that gets the connections of unauthenticated clients with every byte they sent; the port is 80 unless given; pattern is a regular expression for the first bytes, or *, the port in front of # that of the listener"),
+        |field, report| field.list(report, MAX_FALLBACKS, |text| text.parse::<Redirect>().map_err(|error| Problem::new(error.to_string()))), all_quoted);
     KEY_INTERVAL: Row<Duration> = span(key("key-interval", "duration, in whole seconds", "\"1h\"")
         .at(Table::Inbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree")
         .at(Table::Outbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"));
+
+    ALONE_SERVER: Row<obfs::Kind> = row(key("obfs", "http, tls or go_quiet", "\"tls\"")
+        .at(Table::Inbound, ALONE, "required", "obfs that clients must use"),
+        |field, report| field.choice(report, obfs::SERVER_KINDS), |kind| chosen(obfs::SERVER_KINDS, kind));
+    ALONE_CLIENT: Row<obfs::Kind> = row(key("obfs", "http, tls, go_quiet, or name of an obfs of ShadowsocksR", "\"http_simple\"")
+        .at(Table::Outbound, ALONE, "required", "obfs that the server expects"),
+        |field, report| field.choice(report, obfs::CLIENT_KINDS), |kind| chosen(obfs::CLIENT_KINDS, kind));
+    ALONE_SERVERS: Row<Vec<Spanned<Target>>, [Target]> = row(key("server", "host:port, or a list", "\"example.com:6160\"")
+        .at(Table::Outbound, ALONE, "required", "the server; of a list each connection takes one at random"),
+        |field, report| field.list(report, MAX_SERVERS, target), all_quoted);
+    ALONE_HOST: Row<Box<str>, str> = row(key("obfs-host", "host name, or as ssr-obfs-param", "\"www.example.com\"")
+        .at(Table::Outbound, ALONE, "host of server", "host that obfs names"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PARAMETER)), quote);
+    ALONE_KEY: Row<Secret> = row(key("password", "text", "\"change me\"")
+        .at(Table::Inbound, ALONE, "required for go_quiet", "key of go_quiet")
+        .at(Table::Outbound, ALONE, "required for go_quiet and tls1.2_*", "key of go_quiet and of tls1.2_*"),
+        |field, report| field.parsed(report, |text| secret(text, MAX_KEY)), exposed);
+    BROWSER: Row<Browser> = row(key("browser", "chrome or firefox", "\"firefox\"")
+        .at(Table::Outbound, ALONE, "chrome", "go_quiet: browser whose client hello is sent"),
+        |field, report| field.choice(report, obfs::BROWSERS), |browser| chosen(obfs::BROWSERS, browser));
+    TICKET_INTERVAL: Row<Duration> = span(key("ticket-interval", "duration, in whole seconds", "\"2h\"")
+        .at(Table::Outbound, ALONE, "1h", "go_quiet: time in which connections show one session ticket"));
 
     MEMBERS: Tables = tables(key("members", "list of { name }", "[{ name = \"home\" }]")
         .at(Table::Outbound, GROUP, "required", "outbounds of which the one that answers best is used"), Table::Member, MAX_OUTBOUNDS);
@@ -222,7 +256,7 @@ rows! { ENDS;
         .at(Table::User, ALL, "required", "password; for shadowsocks a key in base64; for snell the client id, or without `psk` the pre-shared key"),
         |field, report| field.parsed(report, |text| secret(text, MAX_CREDENTIAL)), exposed);
     USER_ID: Row<u32> = row(key("id", "0 to 4294967295", "1002")
-        .at(Table::User, SSR, "required", "number of the user, the part of protocol_param before the colon"),
+        .at(Table::User, SSR, "required of more than one user", "number of the user, the part of protocol_param before the colon; without it the whole port belongs to the one user"),
         |field, report| field.number(report, 0..=u32::MAX as usize), ToString::to_string);
     QUOTA: Row<u64> = row(key("quota", "number of bytes with a unit, as 500GB or 10MiB", "\"500GB\"")
         .at(Table::User, ALL, "none", "ends the user's connections when so many bytes have passed, both ways together"),

@@ -17,7 +17,7 @@ use crate::dialect::value::{
 };
 use crate::model::{Family, KcpParity, Pace, Secret, TcpOptions};
 
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs"];
 
 /// Longest key of a carrier in bytes.
 const MAX_KEY: usize = 1024;

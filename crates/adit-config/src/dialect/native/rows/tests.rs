@@ -1,5 +1,7 @@
 //! Each row, by its own example.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "the other tables need nothing")]
+
 use std::collections::BTreeSet;
 
 use crate::dialect::native::keys::{self, Key, Table};
@@ -9,7 +11,7 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 7] = ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "tunnel"];
+const PROTOCOLS: [&str; 8] = ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel"];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =
@@ -46,6 +48,8 @@ fn least(table: Table, protocol: &str) -> Lines {
         (Table::Outbound, "shadowsocks" | "ssr") => {
             lines(&[("server", "\"a.example:1\""), ("method", "\"aes-256-ctr\""), ("password", "\"outer\"")])
         }
+        (Table::Inbound, "obfs") => lines(&[("target", "\"a.example:1\""), ("obfs", "\"http\"")]),
+        (Table::Outbound, "obfs") => lines(&[("server", "\"a.example:1\""), ("obfs", "\"http\"")]),
         (Table::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
         _ => Lines::new(),
     });
@@ -57,6 +61,8 @@ fn company(key: &Key, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
         "brutal-cwnd-gain" => lines(&[("brutal-mbps", "10")]),
+        "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
+        "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
         "obfs-host" => lines(&[("obfs", "\"tls\"")]),
         "mode" => lines(&[("version", "6")]),
         "reset-day" => lines(&[("quota", "\"1GB\"")]),
@@ -207,7 +213,7 @@ fn protocols(key: &Key) -> Vec<&'static str> {
     let all: &[&'static str] = match key.table {
         Table::Inbound => &PROTOCOLS,
         Table::User => &["mixed", "snell", "shadowsocks", "ssr"],
-        Table::Outbound => &["direct", "reject", "snell", "shadowsocks", "ssr", "group"],
+        Table::Outbound => &["direct", "reject", "snell", "shadowsocks", "ssr", "obfs", "group"],
         _ => &["all"],
     };
     all.iter().copied().filter(|protocol| key.protocols.is_empty() || key.applies_to(protocol)).collect()
@@ -295,7 +301,7 @@ fn choices_are_those_of_the_documentation() {
     for key in keys::all().filter(|key| key.example.starts_with('"')) {
         let words: BTreeSet<&str> = key.value.split([',', ' ']).filter(|word| !word.is_empty()).collect();
         let is_choice = words.contains("or") && words.contains(key.example.trim_matches('"'));
-        if !is_choice || key.table == Table::Outbound && key.name == "protocol" || key.name == "protocol" {
+        if !is_choice || key.name == "protocol" {
             continue;
         }
         for word in words.iter().filter(|word| **word != "or") {

@@ -1,13 +1,11 @@
 //! The file: JSON that is strict but for a comma at the end, of which each known key has one kind of value.
 
-use std::fmt;
-use std::sync::Arc;
-
 use zeroize::Zeroizing;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::value::Problem;
 use crate::model::Secret;
 use crate::source::Source;
@@ -98,66 +96,6 @@ const KEYS: &[(&str, Key, Kind)] = &[
     ("manager_address", Key::ManagerAddress, Kind::Text),
 ];
 
-/// A value, and where it stands.
-#[derive(Clone)]
-pub(super) struct Given {
-    value: Zeroizing<String>,
-    file: Arc<str>,
-    key: String,
-    place: (usize, usize),
-}
-
-/// Values may be keys, so they are not shown.
-impl fmt::Debug for Given {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Given").field("key", &self.key).field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
-impl Given {
-    /// On the command line, where nothing has a place.
-    pub(super) fn flag(file: &Arc<str>, key: String, value: Zeroizing<String>) -> Self {
-        Self { value, file: Arc::clone(file), key, place: (0, 0) }
-    }
-
-    /// The same with another value.
-    pub(super) fn with(mut self, value: &str) -> Self {
-        self.value = Zeroizing::new(value.to_owned());
-        self
-    }
-
-    pub(super) fn file(&self) -> Arc<str> {
-        Arc::clone(&self.file)
-    }
-
-    pub(super) fn text(&self) -> &str {
-        &self.value
-    }
-
-    pub(super) fn error(&self, found: &mut Diagnostics, problem: Problem) {
-        found.push(self.finding(Severity::Error, problem));
-    }
-
-    pub(super) fn warning(&self, found: &mut Diagnostics, problem: Problem) {
-        found.push(self.finding(Severity::Warning, problem));
-    }
-
-    pub(super) fn parsed<T>(
-        &self,
-        found: &mut Diagnostics,
-        parse: impl FnOnce(&str) -> Result<T, Problem>,
-    ) -> Option<T> {
-        parse(&self.value).map_err(|problem| self.error(found, problem)).ok()
-    }
-
-    fn finding(&self, severity: Severity, problem: Problem) -> Diagnostic {
-        let mut finding = Diagnostic::error(&self.file, self.key.clone(), problem.text).at(self.place);
-        finding.severity = severity;
-        finding.hint = problem.hint;
-        finding
-    }
-}
-
 /// Values of a file.
 #[derive(Debug, Default)]
 pub(super) struct Values {
@@ -207,8 +145,7 @@ fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
 }
 
 fn given(report: &Report<'_>, field: &Field<'_>, value: Zeroizing<String>) -> Given {
-    let place = report.source.locate(field.value.at);
-    Given { value, file: Arc::clone(&report.source.file), key: field.path.clone(), place }
+    Given::of_field(report, field, value)
 }
 
 fn whole(report: &mut Report<'_>, field: &Field<'_>) -> Option<Zeroizing<String>> {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Program;
-use super::file::{Given, Key};
+use super::file::Key;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
 use crate::dialect::shadowsocks::getopt::{self, Opt, switch, value};
+use crate::dialect::shadowsocks::given::Given;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]

@@ -9,9 +9,10 @@ use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
 use super::Program;
-use super::file::{Given, Key, MAX_SERVERS, Values};
+use super::file::{Key, MAX_SERVERS, Values};
 use super::flags::Flags;
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::manager::Add;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, ManagerAddress, Process, Setup};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
@@ -438,7 +439,13 @@ impl Merged<'_> {
             if let (Some(server), Some(key)) = (server, key.clone()) {
                 let client = ShadowsocksClient { server, key, transports, cover: cover.clone() };
                 let dial = dial.clone();
-                choices.push(Choice { name: None, client, dial, tcp_weight: 100, udp_weight: 100 });
+                choices.push(Choice {
+                    name: None,
+                    protocol: OutboundProtocol::Shadowsocks(client),
+                    dial,
+                    tcp_weight: 100,
+                    udp_weight: 100,
+                });
             }
         }
         choices

@@ -101,7 +101,10 @@ fn the_extended_example() {
     let kinds = setup.config.inbounds.iter().map(|inbound| match &inbound.protocol {
         InboundProtocol::Local(local) => format!("{:?}", local.accepts),
         InboundProtocol::Tunnel { target, .. } => target.to_string(),
-        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => panic!(),
+        InboundProtocol::Snell(_)
+        | InboundProtocol::Shadowsocks(_)
+        | InboundProtocol::Ssr(_)
+        | InboundProtocol::Obfs(_) => panic!(),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), ["Mixed", "Http", "8.8.8.8:53"]);
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };

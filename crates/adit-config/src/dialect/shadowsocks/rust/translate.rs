@@ -548,7 +548,7 @@ impl Builder<'_> {
         };
         let cover = setup::client_cover(plugin);
         let client = ShadowsocksClient { server: Target { host, port }, key, transports, cover };
-        Some(Choice { name, client, dial, tcp_weight, udp_weight })
+        Some(Choice { name, protocol: OutboundProtocol::Shadowsocks(client), dial, tcp_weight, udp_weight })
     }
 
     fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {

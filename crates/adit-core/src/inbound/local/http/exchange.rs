@@ -135,6 +135,7 @@ fn failure(reason: &EndReason) -> Failure {
         },
         EndReason::Idle | EndReason::Socket(_, io::ErrorKind::TimedOut) => Failure::TimedOut,
         EndReason::Finished
+        | EndReason::Crowded
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)
@@ -245,6 +246,8 @@ impl<'a> Exchange<'a> {
         }
         let end = self.poll_down(cx);
         if end.is_pending() {
+            let tails = self.parts.near.tail.capacity() + self.parts.far.tail.capacity();
+            self.parts.entry.set_kept(tails + self.up.outbox.kept() + self.down.outbox.kept());
             let has_more = self.up.has_more || self.down.has_more;
             self.place.end_turn(cx, now, self.up.bytes + self.down.bytes - moved, has_more);
         }
@@ -403,6 +406,7 @@ impl<'a> Exchange<'a> {
             self.down.bytes += len;
             self.parts.traffic.down.add(len);
             self.parts.entry.touch();
+            self.parts.entry.set_answered();
             // It lives: the bytes that it has been sent count.
             *self.parts.replay = None;
         }

@@ -1,0 +1,333 @@
+//! The files: JSON with comments. Each known key has one kind of value.
+
+use zeroize::Zeroizing;
+
+use crate::diagnostic::{Diagnostics, Severity};
+use crate::dialect::json::{self, Grammar, Node};
+use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::value::Problem;
+use crate::source::Source;
+
+/// Most servers of a client, and addresses of a server.
+pub(super) const MAX_SERVERS: usize = 10;
+
+/// Most entries of `port_password` and of `additional_ports`.
+const MAX_PORTS: usize = 4096;
+
+/// Most fallback servers.
+const MAX_REDIRECTS: usize = 256;
+
+/// The settings of flags and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Server,
+    ServerV6,
+    ServerPort,
+    LocalAddress,
+    LocalPort,
+    Password,
+    Method,
+    Protocol,
+    ProtocolParam,
+    Obfs,
+    ObfsParam,
+    /// Host that the obfs shows.
+    Host,
+    Timeout,
+    UdpTimeout,
+    User,
+    OpenFiles,
+    NameServer,
+    Target,
+    Mode,
+    Mtu,
+    Plugin,
+    PluginOptions,
+    Acl,
+    FastOpen,
+    Mptcp,
+    Ipv6First,
+    DnsIpv6,
+    ForbiddenIp,
+    ForbiddenPort,
+    BlackNames,
+    RatePerUser,
+    RatePerConnection,
+    OutBind,
+    OutBindV6,
+    Redirect,
+    Name,
+}
+
+impl Key {
+    pub(super) fn is_switch(self) -> bool {
+        matches!(self, Self::FastOpen | Self::Mptcp | Self::Ipv6First | Self::DnsIpv6)
+    }
+}
+
+/// Kinds of values.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A text or a whole number.
+    Text,
+    /// true, false, or 1 and 0.
+    Switch,
+    /// A text or number, or a list of them, of at most so many.
+    Texts(usize),
+}
+
+type Keys = &'static [(&'static str, Key, Kind)];
+
+/// Keys of one server or port.
+const OF_SERVER: Keys = &[
+    ("password", Key::Password, Kind::Text),
+    ("method", Key::Method, Kind::Text),
+    ("protocol", Key::Protocol, Kind::Text),
+    ("protocol_param", Key::ProtocolParam, Kind::Text),
+    ("obfs", Key::Obfs, Kind::Text),
+    ("obfs_param", Key::ObfsParam, Kind::Text),
+];
+
+/// Keys of a whole file, beside those of a server.
+const OF_FILE: Keys = &[
+    ("server", Key::Server, Kind::Texts(MAX_SERVERS)),
+    ("server_ipv6", Key::ServerV6, Kind::Text),
+    ("server_port", Key::ServerPort, Kind::Texts(64)),
+    ("local_address", Key::LocalAddress, Kind::Text),
+    ("local_port", Key::LocalPort, Kind::Text),
+    ("timeout", Key::Timeout, Kind::Text),
+    ("udp_timeout", Key::UdpTimeout, Kind::Text),
+    ("user", Key::User, Kind::Text),
+    ("nofile", Key::OpenFiles, Kind::Text),
+    ("nameserver", Key::NameServer, Kind::Text),
+    ("tunnel_address", Key::Target, Kind::Text),
+    ("mode", Key::Mode, Kind::Text),
+    ("mtu", Key::Mtu, Kind::Text),
+    ("plugin", Key::Plugin, Kind::Text),
+    ("plugin_opts", Key::PluginOptions, Kind::Text),
+    ("acl", Key::Acl, Kind::Text),
+    ("fast_open", Key::FastOpen, Kind::Switch),
+    ("mptcp", Key::Mptcp, Kind::Switch),
+    ("ipv6_first", Key::Ipv6First, Kind::Switch),
+    ("dns_ipv6", Key::DnsIpv6, Kind::Switch),
+    ("forbidden_ip", Key::ForbiddenIp, Kind::Text),
+    ("forbidden_port", Key::ForbiddenPort, Kind::Text),
+    ("black_hostname_list", Key::BlackNames, Kind::Text),
+    ("speed_limit_per_user", Key::RatePerUser, Kind::Text),
+    ("speed_limit_per_con", Key::RatePerConnection, Kind::Text),
+    ("out_bind", Key::OutBind, Kind::Text),
+    ("out_bindv6", Key::OutBindV6, Kind::Text),
+    ("redirect", Key::Redirect, Kind::Texts(MAX_REDIRECTS)),
+];
+
+/// Keys of a row of the database, beside those of a server; `passwd` is another name of `password`.
+const OF_ROW: Keys = &[
+    ("passwd", Key::Password, Kind::Text),
+    ("user", Key::Name, Kind::Text),
+    ("forbidden_ip", Key::ForbiddenIp, Kind::Text),
+    ("forbidden_port", Key::ForbiddenPort, Kind::Text),
+    ("speed_limit_per_user", Key::RatePerUser, Kind::Text),
+    ("speed_limit_per_con", Key::RatePerConnection, Kind::Text),
+];
+
+/// Keys of an entry of `servers`, beside those of a server.
+const OF_ENTRY: Keys = &[
+    ("server", Key::Server, Kind::Text),
+    ("server_port", Key::ServerPort, Kind::Text),
+    ("remarks", Key::Name, Kind::Text),
+];
+
+/// Keys of an entry of `port_password` or `additional_ports`, beside those of a server.
+const OF_PORT: Keys = &[
+    ("passwd", Key::Password, Kind::Text),
+    ("out_bind", Key::OutBind, Kind::Text),
+    ("out_bindv6", Key::OutBindV6, Kind::Text),
+];
+
+/// Keys without a meaning here, which pass in silence: descriptions, and tuning of what is built in another way.
+const IDLE: &[&str] =
+    &["auth", "connect_verbose_info", "ignore_bind", "index", "remarks", "udp_cache", "verbose", "workers"];
+
+/// Keys whose absence somebody may notice.
+const NOT_YET: &[&str] = &["manager_address", "log-file", "pid-file", "udp_over_tcp"];
+
+/// Settings of one file, server or port.
+pub(super) type Section = Vec<(Key, Given)>;
+
+/// The content of a file.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    pub(super) values: Section,
+    /// Entries of `servers`.
+    pub(super) servers: Vec<Section>,
+    /// Entries of `port_password`.
+    pub(super) ports: Vec<(u16, Section)>,
+    /// Entries of `additional_ports`.
+    pub(super) additional: Vec<(u16, Section)>,
+    /// Users of the database have no port of their own.
+    pub(super) additional_only: bool,
+}
+
+/// Reads a file.
+pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagnostics> {
+    let root = json::parse(source, Grammar::Json5)?;
+    let mut report = Report::new(source);
+    let mut values = Values::default();
+    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+        read(&mut report, &mut fields, &mut values);
+        fields.repeated(&mut report, Severity::Warning);
+        fields.finish(&mut report);
+    }
+    Ok((values, report.found))
+}
+
+fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
+    values.values = section(report, fields, &[OF_SERVER, OF_FILE]);
+    for key in IDLE {
+        fields.take(key);
+    }
+    for key in NOT_YET {
+        let Some(field) = fields.take(key) else { continue };
+        if !matches!(&field.value.node, Node::Bool(false)) {
+            field.warning(report, Problem::new("not in this build, so it has no effect"));
+        }
+    }
+    if let Some(field) = fields.take("servers") {
+        for entry in field.list(report, MAX_SERVERS) {
+            values.servers.extend(server(report, &entry));
+        }
+    }
+    values.ports = ports(report, fields.take("port_password"));
+    values.additional = ports(report, fields.take("additional_ports"));
+    if let Some(field) = fields.take("additional_ports_only") {
+        values.additional_only = switch(report, &field) == Some(true);
+    }
+}
+
+fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> Section {
+    let mut section = Section::new();
+    for (name, key, kind) in keys.iter().copied().flatten() {
+        let Some(field) = fields.take(name) else { continue };
+        let given =
+            |report: &Report<'_>, field: &Field<'_>, text| (*key, Given::of_field(report, field, text));
+        match kind {
+            Kind::Text => {
+                let text = field.text_or_number(report);
+                section.extend(text.map(|text| given(report, &field, text)));
+            }
+            Kind::Switch => {
+                let on = switch(report, &field).map(|on| Zeroizing::new(on.to_string()));
+                section.extend(on.map(|on| given(report, &field, on)));
+            }
+            Kind::Texts(most) => {
+                let entries = if matches!(field.value.node, Node::Array(_)) {
+                    field.list(report, *most)
+                } else {
+                    vec![field]
+                };
+                for entry in entries {
+                    let text = entry.text_or_number(report);
+                    section.extend(text.map(|text| given(report, &entry, text)));
+                }
+            }
+        }
+    }
+    section
+}
+
+/// A truth value, as Python takes it.
+pub(super) fn switch(report: &mut Report<'_>, field: &Field<'_>) -> Option<bool> {
+    match &field.value.node {
+        Node::Bool(on) => Some(*on),
+        Node::Number(number) => json::whole(number).map(|number| number != 0),
+        Node::Text(_) | Node::Null | Node::Array(_) | Node::Object(_) => {
+            field.wrong_type(report, "true or false");
+            None
+        }
+    }
+}
+
+/// An entry of `servers`; none if it is switched off.
+fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
+    let mut fields = field.object(report)?;
+    let section = section(report, &mut fields, &[OF_SERVER, OF_ENTRY]);
+    let is_on = fields.take("enable").is_none_or(|field| switch(report, &field) != Some(false));
+    for key in ["id", "group"] {
+        fields.take(key);
+    }
+    if let Some(field) = fields.take("udp_over_tcp")
+        && switch(report, &field) == Some(true)
+    {
+        field.warning(
+            report,
+            Problem::new("datagrams over streams are not in this build, so it has no effect"),
+        );
+    }
+    let port =
+        section.iter().find(|(key, _)| *key == Key::ServerPort).map(|(_, given)| given.text().to_owned());
+    if let Some(field) = fields.take("server_udp_port")
+        && let Some(text) = field.text_or_number(report)
+        && *text != "0"
+        && port.is_some_and(|port| *text != port)
+    {
+        field.warning(report, Problem::new("datagrams go to server_port, so it has no effect"));
+    }
+    fields.finish(report);
+    is_on.then_some(section)
+}
+
+fn ports(report: &mut Report<'_>, field: Option<Field<'_>>) -> Vec<(u16, Section)> {
+    let Some(field) = field else { return Vec::new() };
+    let Node::Object(members) = &field.value.node else {
+        field.wrong_type(report, "an object");
+        return Vec::new();
+    };
+    if members.len() > MAX_PORTS {
+        field.error(report, Problem::new(format!("more than {MAX_PORTS} entries")));
+    }
+    let mut ports: Vec<(u16, Section)> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (n, member) in members.iter().take(MAX_PORTS).enumerate() {
+        let entry = Field { path: format!("{}[{n}]", field.path), value: &member.value };
+        match member.key.parse::<u16>() {
+            Ok(port) if port != 0 && seen.insert(port) => ports.push((port, of_port(report, &entry))),
+            Ok(port) if port != 0 => {
+                report.error(member.at, entry.path, Problem::new("this port is listed twice"))
+            }
+            _ => report.error(member.at, entry.path, Problem::new("its key is no port")),
+        }
+    }
+    ports
+}
+
+/// A password, `[password, obfs, protocol]`, or an object.
+fn of_port(report: &mut Report<'_>, field: &Field<'_>) -> Section {
+    match &field.value.node {
+        Node::Array(_) => {
+            let keys = [Key::Password, Key::Obfs, Key::Protocol];
+            let entries = field.list(report, keys.len());
+            let mut section = Section::new();
+            for (key, entry) in keys.into_iter().zip(entries) {
+                let text = entry.text_or_number(report);
+                section.extend(text.map(|text| (key, Given::of_field(report, &entry, text))));
+            }
+            section
+        }
+        Node::Object(_) => {
+            let Some(mut fields) = field.object(report) else { return Section::new() };
+            let section = section(report, &mut fields, &[OF_SERVER, OF_PORT]);
+            fields.finish(report);
+            section
+        }
+        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) => {
+            let text = field.text_or_number(report);
+            text.map(|text| (Key::Password, Given::of_field(report, field, text))).into_iter().collect()
+        }
+    }
+}
+
+/// The settings of a row of the database.
+pub(super) fn row(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Section {
+    section(report, fields, &[OF_SERVER, OF_ROW])
+}

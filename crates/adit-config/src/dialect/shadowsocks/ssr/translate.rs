@@ -1,0 +1,330 @@
+//! From flags and file to the model: what all programs have in common, and the clients.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_proto::wire::Target;
+
+use super::file::{Key, MAX_SERVERS, Section, Values};
+use super::flags::{Daemon, Flags, PID_FILE};
+use super::names::{self, Layers, missing, over};
+use super::{Program, server};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::shadowsocks::MAX_TEXT;
+use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::setup::{self, Choice, Control, Process, Setup};
+use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, text_of};
+use crate::model::{
+    Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits, LocalProtocols, Log,
+    OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
+};
+
+/// Longest name of a user of the system, in bytes.
+const MAX_USER: usize = 256;
+/// Timeout of clients.
+const CLIENT_TIMEOUT_S: u64 = 60;
+/// Timeout of the server.
+const SERVER_TIMEOUT_S: u64 = 300;
+/// Idle time of datagrams of the server.
+const UDP_TIMEOUT_S: u64 = 120;
+/// Longest time to connect.
+const TEN_S: u64 = 10;
+/// Streams are never ended sooner.
+const DAY_S: u64 = 86_400;
+
+pub(super) fn translate(
+    program: Program,
+    flags: &Flags,
+    values: Values,
+    database: Option<(&Path, &str)>,
+    found: Diagnostics,
+) -> Result<Setup, Diagnostics> {
+    let file = values.values.first().map(|(_, given)| given.file());
+    let mut merged = Merged { program, flags, values, file, found };
+    let timeout = merged
+        .timeout(Key::Timeout, if program == Program::Server { SERVER_TIMEOUT_S } else { CLIENT_TIMEOUT_S });
+    let udp_timeout = match program {
+        Program::Server => merged.timeout(Key::UdpTimeout, UDP_TIMEOUT_S),
+        Program::Local | Program::Tunnel | Program::Redir => timeout,
+    };
+    let mut setup = Setup {
+        config: Config::default(),
+        process: merged.process(),
+        acl: merged.text(Key::Acl).map(|path| PathBuf::from(&*path)),
+        acl_of: BTreeMap::new(),
+        control: Control::None,
+        online: Vec::new(),
+        diagnostics: Diagnostics::new(),
+    };
+    let mtu = merged.text(Key::Mtu).and_then(|mtu| mtu.parse().ok());
+    setup.config.udp = Udp {
+        idle: Duration::from_secs(udp_timeout).max(Udp::MIN_IDLE),
+        mtu: mtu.filter(|mtu| *mtu >= 576),
+        ..Udp::default()
+    };
+    setup.config.log = Log { level: merged.level(), ..Log::default() };
+    setup.config.limits = Limits { idle: Some(Duration::from_secs(timeout.max(DAY_S))), ..Limits::default() };
+    match program {
+        Program::Server => server::server(&mut merged, timeout, database, &mut setup),
+        Program::Local | Program::Tunnel | Program::Redir => merged.client(timeout, &mut setup),
+    }
+    let mut found = merged.found;
+    found.sort();
+    if found.has_errors() {
+        return Err(found);
+    }
+    setup.diagnostics = found;
+    Ok(setup)
+}
+
+pub(super) struct Merged<'a> {
+    pub(super) program: Program,
+    pub(super) flags: &'a Flags,
+    pub(super) values: Values,
+    /// Name of the file, if there is one that says something.
+    pub(super) file: Option<Arc<str>>,
+    pub(super) found: Diagnostics,
+}
+
+impl Merged<'_> {
+    pub(super) fn layers(&self) -> Layers<'_> {
+        Layers(vec![&self.flags.values, &self.values.values])
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<Given> {
+        self.layers().get(key)
+    }
+
+    fn parsed<T>(&mut self, key: Key, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+        self.get(key)?.parsed(&mut self.found, parse)
+    }
+
+    fn text(&mut self, key: Key) -> Option<Box<str>> {
+        let given = self.get(key).filter(|given| !given.text().is_empty())?;
+        given.parsed(&mut self.found, |text| text_of(text, MAX_TEXT))
+    }
+
+    pub(super) fn missing(&mut self, flag: &str, key: &str) {
+        self.found.push(missing(self.file.clone(), flag, key));
+    }
+
+    fn timeout(&mut self, key: Key, default: u64) -> u64 {
+        let Some(given) = self.get(key) else { return default };
+        let seconds = given.text().trim().parse::<u64>().ok().filter(|seconds| *seconds > 0);
+        if seconds.is_none() {
+            let problem = Problem::new(format!("no whole number of seconds, so {default} is used"));
+            given.warning(&mut self.found, problem);
+        }
+        seconds.unwrap_or(default).min(u64::from(u32::MAX))
+    }
+
+    fn level(&self) -> Level {
+        match self.flags.verbosity {
+            ..=-2 => Level::Error,
+            -1 => Level::Warn,
+            0 => Level::Info,
+            1 => Level::Debug,
+            2.. => Level::Trace,
+        }
+    }
+
+    fn process(&mut self) -> Process {
+        let daemonize =
+            self.flags.is_background || matches!(self.flags.daemon, Some(Daemon::Start | Daemon::Restart));
+        let pid_file = self.flags.pid_file.clone();
+        let by_default = || self.flags.daemon.is_some().then(|| PathBuf::from(PID_FILE));
+        Process {
+            daemonize,
+            pid_file: pid_file.or_else(by_default),
+            user: self
+                .get(Key::User)
+                .and_then(|given| given.parsed(&mut self.found, |text| text_of(text, MAX_USER))),
+            open_files: self
+                .parsed(Key::OpenFiles, |text| text.parse().map_err(|_| Problem::new("no whole number")))
+                .filter(|files| *files > 0),
+            syslog: false,
+        }
+    }
+
+    pub(super) fn transports(&mut self, default: Transports) -> Transports {
+        let Some(given) = self.get(Key::Mode) else { return default };
+        setup::transports(given.text()).unwrap_or_else(|mut problem| {
+            problem.text.push_str(", so it has no effect");
+            given.warning(&mut self.found, problem);
+            default
+        })
+    }
+
+    pub(super) fn plugin(&mut self) -> Option<Plugin> {
+        let options = self.text(Key::PluginOptions).unwrap_or_default();
+        let program = self.text(Key::Plugin)?;
+        Some(Plugin { program, options, args: Vec::new(), transports: Transports::Tcp })
+    }
+
+    pub(super) fn dial(&mut self, timeout: u64) -> Dial {
+        let dns = if self.program == Program::Server { None } else { self.get(Key::NameServer) };
+        let dns = dns.and_then(|given| given.parsed(&mut self.found, name_servers));
+        let interface = self.flags.interface.clone();
+        let interface = interface.and_then(|given| given.parsed(&mut self.found, value::interface));
+        let is_v6_first = self.layers().is_on(Key::Ipv6First) || self.layers().is_on(Key::DnsIpv6);
+        Dial {
+            family: if is_v6_first { Family::Any } else { Family::PreferV4 },
+            egress: Egress { interface, ..Egress::default() },
+            dns: dns.unwrap_or_default(),
+            fast_open: self.program != Program::Server && self.layers().is_on(Key::FastOpen),
+            tcp: TcpOptions {
+                multipath: self.program != Program::Server && self.layers().is_on(Key::Mptcp),
+                ..TcpOptions::default()
+            },
+            timeout: Duration::from_secs(timeout.min(TEN_S)),
+            ..Dial::default()
+        }
+    }
+
+    pub(super) fn port(&mut self, key: Key, flag: &str, name: &str) -> Option<u16> {
+        let Some(given) = self.get(key) else {
+            self.missing(flag, name);
+            return None;
+        };
+        given.parsed(&mut self.found, port)
+    }
+
+    fn client(&mut self, timeout: u64, setup: &mut Setup) {
+        let listen = self.local();
+        let target = (self.program == Program::Tunnel).then(|| self.target());
+        let transports = self.transports(Transports::Tcp);
+        let choices = self.choices(timeout, transports);
+        setup.config.outbounds = setup::outbounds(choices, Check::default());
+        let protocol = match target {
+            Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
+            Some(None) => return,
+            None => setup::local(LocalProtocols::Mixed),
+        };
+        // There is one unless there is an error.
+        let (Some(listen), Some(first)) = (listen, setup.config.outbounds.first()) else { return };
+        setup.config.inbounds.push(Inbound {
+            name: if self.program == Program::Tunnel { "tunnel" } else { "local" }.into(),
+            listen: vec![listen],
+            socket: SocketOptions::default(),
+            outbound: first.name.clone(),
+            allow_private: true,
+            protocol,
+        });
+    }
+
+    fn local(&mut self) -> Option<SocketAddr> {
+        let host = self.get(Key::LocalAddress);
+        let ip = match &host {
+            Some(given) => given.parsed(&mut self.found, setup::listen_host),
+            None => Some(Ipv4Addr::LOCALHOST.into()),
+        };
+        let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
+        if let (Some(given), Some(problem)) = (host, setup::warn_of_open_port(listen)) {
+            given.warning(&mut self.found, problem);
+        }
+        Some(listen)
+    }
+
+    fn target(&mut self) -> Option<Target> {
+        if self.get(Key::Target).is_none() {
+            self.missing("-L", "tunnel_address");
+        }
+        self.parsed(Key::Target, value::target)
+    }
+
+    /// The servers: every `-s`, or those of the file in either form.
+    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<Choice> {
+        let plugin = self.plugin();
+        let dial = self.dial(timeout);
+        let has_flags = self.flags.values.iter().any(|(key, _)| *key == Key::Server);
+        let sections = std::mem::take(&mut self.values.servers);
+        let entries: Vec<Entry> = if has_flags || sections.is_empty() {
+            let servers = self.layers().all(Key::Server);
+            if servers.is_empty() {
+                self.missing("-s", "server");
+            }
+            if let Some(given) = servers.get(MAX_SERVERS) {
+                given.error(&mut self.found, Problem::new(format!("more than {MAX_SERVERS} servers")));
+            }
+            let one = |server| Entry { server, section: Section::new(), name: None };
+            servers.into_iter().take(MAX_SERVERS).map(one).collect()
+        } else {
+            sections.into_iter().filter_map(|section| self.entry(section)).collect()
+        };
+        let mut choices = Vec::new();
+        for Entry { server, section, name } in entries {
+            let base = Layers(vec![&self.flags.values, &self.values.values]);
+            let layers = over(&section, &base);
+            let mut found = std::mem::take(&mut self.found);
+            let target = server.parsed(&mut found, |text| target(text, &layers));
+            let client = target.and_then(|target| {
+                names::client(&layers, (target, transports), self.file.as_ref(), &mut found)
+            });
+            self.found = found;
+            let Some(mut client) = client else { continue };
+            client.plugin.clone_from(&plugin);
+            let protocol = OutboundProtocol::Ssr(client);
+            choices.push(Choice { name, protocol, dial: dial.clone(), tcp_weight: 100, udp_weight: 100 });
+        }
+        choices
+    }
+
+    /// An entry of `servers`.
+    fn entry(&mut self, section: Section) -> Option<Entry> {
+        let layers = Layers(vec![&section]);
+        let name = layers.get(Key::Name).map(|given| given.text().into());
+        let Some(server) = layers.get(Key::Server) else {
+            self.missing("-s", "servers.server");
+            return None;
+        };
+        Some(Entry { server, section, name })
+    }
+}
+
+/// A server of a client, with the settings that it has for itself.
+struct Entry {
+    server: Given,
+    section: Section,
+    name: Option<Box<str>>,
+}
+
+/// `host` or `host:port`, with the port of the settings.
+fn target(text: &str, layers: &Layers<'_>) -> Result<Target, Problem> {
+    let (host, own) = host_and_port(text)?;
+    let common = layers.get(Key::ServerPort).map(|given| port(given.text())).transpose()?;
+    let missing = || Problem::new("no port").hint("give -p, or server_port in the file");
+    let port = own.or(common).ok_or_else(missing)?;
+    if port == 0 {
+        return Err(Problem::new("port 0 cannot be dialled"));
+    }
+    Target::new(host.as_bytes(), port).map_err(|error| Problem::new(error.to_string()))
+}
+
+pub(super) fn port(text: &str) -> Result<u16, Problem> {
+    text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", excerpt(text))))
+}
+
+/// `host`, `host:port` or `[v6]:port`; an IPv6 address without brackets has no port.
+pub(super) fn host_and_port(text: &str) -> Result<(&str, Option<u16>), Problem> {
+    if text.parse::<IpAddr>().is_ok() || text.ends_with(']') || !text.contains(':') {
+        return Ok((text, None));
+    }
+    let (host, own) = text.rsplit_once(':').unwrap_or((text, ""));
+    Ok((host, Some(port(own)?)))
+}
+
+fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
+    let servers: Vec<_> = text.split(',').map(value::name_server).collect::<Result<_, _>>()?;
+    if servers.len() > MAX_DNS {
+        return Err(Problem::new(format!("more than {MAX_DNS} entries")));
+    }
+    Ok(servers)
+}
+
+/// A problem without a place.
+pub(super) fn of_program(program: Program, problem: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(&"command line".into(), program.name(), problem)
+}

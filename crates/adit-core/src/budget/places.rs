@@ -1,0 +1,282 @@
+//! The places of one core: who holds a connection here, and how somebody is told to give way.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use adit_net::rt;
+
+use super::descriptors::{Descriptors, FlowSlot, StreamSlot};
+use super::ledger::{HolderId, Ledger, Rank, Tick};
+use super::{Budget, NOBODY};
+
+/// While everything is in use, a listener looks again after this time.
+const LOOK: Duration = Duration::from_millis(50);
+/// And takes one more connection after this time, even against the account, which may count what is about to end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A connection that has moved no byte for so many ticks does not read.
+const STILL: Tick = 2;
+
+/// Somebody who can be told to give way.
+pub(crate) trait Holder {
+    /// When bytes moved last, by the core's clock; of an unauthenticated connection, when it came.
+    fn active_at(&self) -> Tick;
+
+    /// Bytes of memory that giving way would free beyond the connection itself.
+    fn pinned(&self) -> usize {
+        0
+    }
+
+    /// It is to end now.
+    fn give_way(&self);
+}
+
+/// All holders of one core, for [`Budget`].
+pub(crate) struct Places {
+    budget: Arc<Budget>,
+    core: usize,
+    ledger: RefCell<Ledger<Rc<dyn Holder>>>,
+    /// The lowest rank that other cores see.
+    shown: Cell<u8>,
+    /// Seconds that this core has run.
+    clock: Cell<Tick>,
+    /// When memory was freed last.
+    freed_at: Cell<Option<Instant>>,
+}
+
+/// A place in the ledger; leaving it is dropping it.
+pub(crate) struct Held {
+    places: Rc<Places>,
+    id: HolderId,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Places {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Places").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl Places {
+    /// Those of the core with this number.
+    pub(crate) fn new(budget: Arc<Budget>, core: usize) -> Self {
+        let (ledger, shown) = (RefCell::default(), Cell::new(NOBODY));
+        Self { budget, core, ledger, shown, clock: Cell::new(0), freed_at: Cell::new(None) }
+    }
+
+    /// Those of a core without bounds.
+    #[cfg(test)]
+    pub(crate) fn unbounded() -> Rc<Self> {
+        Rc::new(Self::new(Budget::of(super::tests::shares(1 << 20, 1 << 20, 1 << 21), 1), 0))
+    }
+
+    /// The core's clock.
+    pub(crate) fn clock(&self) -> Tick {
+        self.clock.get()
+    }
+
+    /// A second has passed. If much memory waits for slow readers, the slowest give way.
+    pub(crate) fn tick(&self) {
+        self.clock.set(self.clock.get().wrapping_add(1));
+        if let Some(bytes) = self.budget.buffers.wanted_back() {
+            self.free_memory(bytes / self.budget.desks.len(), false);
+        }
+    }
+
+    /// Somebody keeps `now` bytes for a slow reader in the place of `before`.
+    pub(crate) fn keep(&self, before: usize, now: usize) {
+        let buffers = &self.budget.buffers;
+        buffers.change(before, now);
+        if now > before && buffers.is_exhausted() {
+            self.free_memory_now();
+        }
+    }
+
+    /// There is no time to wait for the next second.
+    #[cold]
+    fn free_memory_now(&self) {
+        let now = rt::now();
+        if self.freed_at.get().is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+            return;
+        }
+        self.freed_at.set(Some(now));
+        if let Some(bytes) = self.budget.buffers.wanted_back() {
+            self.free_memory(bytes / self.budget.desks.len(), true);
+        }
+    }
+
+    /// The budget that all cores draw on.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Enters `holder`, which came from `source`.
+    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr, holder: Rc<dyn Holder>) -> Held {
+        let at = holder.active_at();
+        let id = self.ledger.borrow_mut().enter(rank, source, at, holder);
+        self.show();
+        Held { places: self.clone(), id }
+    }
+
+    /// Unauthenticated connections, of one source or of all.
+    pub(crate) fn unauthenticated(&self, source: Option<IpAddr>) -> usize {
+        let ledger = self.ledger.borrow();
+        let count = |source| ledger.count_of(Rank::Unauthenticated, source);
+        source.map_or_else(|| ledger.count(Rank::Unauthenticated), count)
+    }
+
+    /// Makes an unauthenticated connection give way, of one source or of all.
+    pub(crate) fn evict_unauthenticated(&self, source: Option<IpAddr>) {
+        let mut ledger = self.ledger.borrow_mut();
+        let active = |holder: &Rc<dyn Holder>| holder.active_at();
+        let victim = match source {
+            Some(source) => ledger.take_victim_of(Rank::Unauthenticated, source, active),
+            None => ledger.take_victim(Rank::Unauthenticated, active),
+        };
+        drop(ledger);
+        self.tell(victim);
+    }
+
+    /// Tells all unauthenticated connections to give way.
+    pub(crate) fn evict_all_unauthenticated(&self) {
+        while self.unauthenticated(None) > 0 {
+            self.evict_unauthenticated(None);
+        }
+    }
+
+    fn tell(&self, victim: Option<Rc<dyn Holder>>) -> bool {
+        let Some(victim) = victim else { return false };
+        self.budget.leaving.fetch_add(1, Ordering::Relaxed);
+        self.show();
+        victim.give_way();
+        true
+    }
+
+    /// Lets other cores see the lowest rank here.
+    fn show(&self) {
+        let lowest = self.ledger.borrow().lowest().map_or(NOBODY, |rank| rank as u8);
+        if self.shown.replace(lowest) != lowest {
+            self.budget.desks[self.core].lowest.store(lowest, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the descriptor of a stream that is open. If that is one too many, somebody gives way.
+    pub(crate) fn stream(&self) -> StreamSlot {
+        let slot = Descriptors::add_stream(&self.budget);
+        if self.budget.descriptors.excess() > self.budget.leaving() {
+            self.make_room();
+        }
+        slot
+    }
+
+    /// Counts the descriptor of a flow that is to begin; `None` if there is none left.
+    pub(crate) fn flow(&self) -> Option<FlowSlot> {
+        Descriptors::add_flow(&self.budget)
+    }
+
+    /// Makes the holder that has proven least give way, on this core or on another one. False if nobody can.
+    pub(crate) fn make_room(&self) -> bool {
+        let here = self.shown.get();
+        match self.budget.lowest_but(self.core).filter(|(lowest, _)| *lowest < here) {
+            Some((_, core)) => {
+                self.budget.ask(core);
+                true
+            }
+            None => self.make_room_here(),
+        }
+    }
+
+    fn make_room_here(&self) -> bool {
+        let victim = self.ledger.borrow_mut().take_victim(Rank::Answered, |holder| holder.active_at());
+        let Some(victim) = victim else { return false };
+        self.budget.evicted.fetch_add(1, Ordering::Relaxed);
+        self.tell(Some(victim))
+    }
+
+    /// Follows what other cores ask for; never ends.
+    pub(crate) async fn follow(self: Rc<Self>) {
+        let desk = &self.budget.desks[self.core];
+        poll_fn(|cx| {
+            desk.register(cx.waker());
+            for _ in 0..desk.asked.swap(0, Ordering::AcqRel) {
+                self.make_room_here();
+                // The holder that was asked for has been told, or is not there.
+                self.budget.leaving.fetch_sub(1, Ordering::Relaxed);
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    /// Returns once there is room for another stream, or after a second.
+    pub(crate) async fn room(&self) {
+        let descriptors = &self.budget.descriptors;
+        if descriptors.excess() == 0 {
+            return;
+        }
+        let until = rt::now() + PATIENCE;
+        while descriptors.excess() > 0 && rt::now() < until {
+            if descriptors.excess() > self.budget.leaving() {
+                self.make_room();
+            }
+            let freed = poll_fn(|cx| {
+                descriptors.wait(cx.waker());
+                if descriptors.excess() == 0 { Poll::Ready(()) } else { Poll::Pending }
+            });
+            rt::timeout(LOOK, freed).await.ok();
+        }
+    }
+
+    /// Memory for rests is short: makes those give way that hold most of it and move nothing, longest first, until
+    /// `bytes` are on their way back. Those that have moved bytes lately are spared unless `is_urgent`.
+    pub(super) fn free_memory(&self, bytes: usize, is_urgent: bool) {
+        let now = self.clock.get();
+        let ledger = self.ledger.borrow();
+        let mut stuck: Vec<_> = ledger
+            .iter()
+            .filter(|holder| holder.pinned() > 0)
+            .map(|holder| (now.wrapping_sub(holder.active_at()), holder.pinned(), holder.clone()))
+            .filter(|(still, ..)| is_urgent || *still >= STILL)
+            .collect();
+        drop(ledger);
+        stuck.sort_by_key(|(still, pinned, _)| std::cmp::Reverse((*still, *pinned)));
+        let mut freed = 0;
+        for (_, pinned, holder) in stuck {
+            if freed >= bytes {
+                break;
+            }
+            freed += pinned;
+            self.budget.evicted.fetch_add(1, Ordering::Relaxed);
+            holder.give_way();
+        }
+    }
+}
+
+impl Held {
+    /// The holder has proven so much.
+    pub(crate) fn set_rank(&self, rank: Rank) {
+        self.places.ledger.borrow_mut().set_rank(self.id, rank);
+        self.places.show();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let left = self.places.ledger.borrow_mut().leave(self.id);
+        if left.is_none() {
+            self.places.budget.leaving.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.places.show();
+    }
+}

@@ -1,0 +1,203 @@
+//! The server side of an obfs alone, as plugins of Shadowsocks have it: every stream goes to one fixed target, without
+//! the obfs.
+//!
+//! A client without the obfs, or without GoQuiet's key, goes to the fallback server. Without one it is left alone, as
+//! [`super::unauthenticated`] does.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_config::model::{self, ObfsServer, ObfsServerLayer};
+use adit_net::rt::{self, Stream};
+use adit_proto::buf::RecvBuf;
+use adit_proto::goquiet;
+use adit_proto::wire::{Layer, Target, WireError};
+
+use super::fallback::{Fallback, Refused, Servers};
+use super::ssr::refusals::{Cause, Refusals};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
+use super::{Factory, Inbound, Serve};
+use crate::dispatch::{Future, Session};
+use crate::obfs::server_layer;
+use crate::packet::{Exchange, PacketInbound};
+use crate::relay::{Early, Endpoint, Outer, Stack};
+use crate::rng::OsRng;
+
+/// Bytes of a client that are buffered until its obfs is known: a TLS record of 16 KiB, and room behind it.
+const LONGEST: usize = 32 * 1024;
+
+/// The state that the server side of an obfs shares over all cores.
+#[derive(Debug)]
+pub(super) struct ObfsServerShared {
+    target: Target,
+    fallback: Servers,
+    shape: Shape,
+    deadline: Duration,
+    refusals: Refusals,
+}
+
+#[derive(Debug)]
+enum Shape {
+    Simple(ObfsServer),
+    Quiet(goquiet::ServerConfig),
+}
+
+impl ObfsServerShared {
+    pub(super) fn start(config: &model::ObfsInbound) -> io::Result<Self> {
+        let shape = match &config.layer {
+            ObfsServerLayer::Simple(obfs) => Shape::Simple(*obfs),
+            ObfsServerLayer::GoQuiet(key) => {
+                Shape::Quiet(goquiet::ServerConfig::new(goquiet::Key::new(key.expose().as_bytes())))
+            }
+        };
+        Ok(Self {
+            target: config.target.clone(),
+            fallback: Servers::new(&config.redirect)?,
+            shape,
+            deadline: draw_deadline(),
+            refusals: Refusals::default(),
+        })
+    }
+
+    /// The obfs whose words an answer to an unauthenticated client is in.
+    fn obfs(&self) -> ObfsServer {
+        match &self.shape {
+            Shape::Simple(obfs) => *obfs,
+            Shape::Quiet(_) => ObfsServer::Off,
+        }
+    }
+
+    /// Takes the obfs off the first bytes of a client. `cause` says why it is refused.
+    async fn admit(
+        &self,
+        stream: &Stream,
+        fallback: &Fallback<'_>,
+        cause: &Cell<Option<Cause>>,
+    ) -> Result<Admitted, Refusal> {
+        let mut wire = RecvBuf::with_len(FIRST_READ);
+        match &self.shape {
+            Shape::Simple(obfs) => {
+                let layer: Box<dyn Layer> = server_layer(*obfs).ok_or(Refusal::Gone)?;
+                let refused = |error: WireError| {
+                    cause.set(Some(Cause::Wire(error.clone())));
+                    Refusal::Obfs(error)
+                };
+                read_payload(Stack::new(layer, Outer::default()), stream, &mut wire, fallback, refused).await
+            }
+            Shape::Quiet(config) => {
+                let refused = |why: Cause| {
+                    let error = why.error();
+                    cause.set(Some(why));
+                    Refusal::Wire(error)
+                };
+                let mut server = goquiet::Server::new(config, rt::unix_time(), &mut OsRng);
+                loop {
+                    fallback.receive(stream, &mut wire, LONGEST).await?;
+                    let mut out = Vec::new();
+                    let shake =
+                        server.handshake(&mut wire, &mut out).map_err(|e| refused(Cause::Quiet(e)))?;
+                    if !out.is_empty() {
+                        fallback.close();
+                        stream.send_all(&out).await.map_err(|_| Refusal::Gone)?;
+                    }
+                    if shake == goquiet::Handshake::Done {
+                        break;
+                    }
+                }
+                let stack = Stack::new(server, Outer::default());
+                let refused = |error| refused(Cause::Wire(error));
+                read_payload(stack, stream, &mut wire, fallback, refused).await
+            }
+        }
+    }
+}
+
+/// Receives until there is payload. The target is dialled for no less.
+async fn read_payload(
+    mut stack: Stack,
+    stream: &Stream,
+    wire: &mut RecvBuf,
+    fallback: &Fallback<'_>,
+    refused: impl Fn(WireError) -> Refusal,
+) -> Result<Admitted, Refusal> {
+    let mut early = Early::default();
+    loop {
+        if !wire.unread().is_empty() {
+            let tail = take_early(&mut stack, wire, &mut early).map_err(&refused)?;
+            if !early.bytes.is_empty() || early.ended {
+                return Ok(Admitted { stack, tail, early });
+            }
+        }
+        fallback.receive(stream, wire, LONGEST).await?;
+    }
+}
+
+/// A client whose obfs is the right one.
+struct Admitted {
+    stack: Stack,
+    tail: Vec<u8>,
+    early: Early,
+}
+
+impl Factory for Arc<ObfsServerShared> {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(ObfsServerSide(self.clone()))
+    }
+}
+
+/// The server side of an obfs on one core.
+struct ObfsServerSide(Arc<ObfsServerShared>);
+
+impl Serve for ObfsServerSide {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move {
+            // All that the handshake needs is gone by the time the connection is idle.
+            let prepared = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
+            let Some((mut near, session)) = prepared else { return };
+            let entry = inbound.core.conns.enter_from(peer.ip());
+            session.run(&mut near, &entry).await;
+        })
+    }
+
+    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        None
+    }
+}
+
+/// Everything up to the relay; clients that are refused are dealt with here.
+async fn prepare(
+    inbound: &Inbound,
+    shared: &ObfsServerShared,
+    stream: Stream,
+    peer: SocketAddr,
+) -> Option<(Endpoint, Box<Session>)> {
+    let now = rt::now();
+    let ticket = inbound.guard.enter(peer.ip(), now);
+    let (until, deadline) = (now + shared.deadline, shared.deadline);
+    let (fallback, cause) = (Fallback::new(&shared.fallback), Cell::new(None));
+    let admission = Box::pin(shared.admit(&stream, &fallback, &cause));
+    let Admitted { stack, tail, early } = match in_time(&ticket, until, admission).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => {
+            if let Some(cause) = cause.take() {
+                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+            }
+            let refused = Refused { ticket, refusal, until, deadline };
+            Box::pin(fallback.refuse(inbound, (stream, peer), refused, shared.obfs())).await;
+            return None;
+        }
+    };
+    match &shared.shape {
+        Shape::Quiet(_) => ticket.authenticated(rt::now()),
+        // It has proved nothing.
+        Shape::Simple(_) => drop(ticket),
+    }
+    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    let routed = inbound.origin.request(peer, None, shared.target.clone()).route().await;
+    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
+    Some((near, session))
+}

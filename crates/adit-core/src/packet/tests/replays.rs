@@ -1,0 +1,55 @@
+use super::sessions::Peer;
+use super::*;
+
+const METHOD: &str = "aes-128-gcm";
+const FLOWS: usize = 64;
+
+/// The next new datagram at the target, and its source.
+fn take(target: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+    let mut bytes = [0; 100];
+    loop {
+        let (len, from) = target.recv_from(&mut bytes).unwrap();
+        if &bytes[..len] != b"recorded" {
+            return (bytes[..len].to_vec(), from);
+        }
+    }
+}
+
+/// A datagram without replay protection may be sent again from any number of addresses. Each gets a flow, as a new user
+/// does, and none pushes out a user that has gone on after an answer. Whether the target answers makes no difference.
+#[test]
+fn recorded_datagrams_push_out_nobody_who_has_answered() {
+    for answers in [false, true] {
+        let mut settings = config(server(METHOD), OutboundProtocol::Direct, 1);
+        settings.udp.flows = FLOWS;
+        let running = start(&settings).unwrap();
+        let at = running.addresses()[0].1;
+        let target = socket();
+        let recorded_for = if answers { echo() } else { addr(&target) };
+        let recorded = Peer::new(METHOD, recorded_for).seal(b"recorded");
+        let (mut user, client) = (Peer::new(METHOD, addr(&target)), socket());
+        client.send_to(&user.seal(b"one"), at).unwrap();
+        let (_, flow) = take(&target);
+        target.send_to(b"answer", flow).unwrap();
+        client.recv_from(&mut [0; 100]).unwrap();
+        client.send_to(&user.seal(b"two"), at).unwrap();
+        assert_eq!(take(&target), (b"two".to_vec(), flow));
+        for n in 0..30_000 {
+            socket().send_to(&recorded, at).unwrap();
+            if n % 16 == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let status = eventually(&running, |status| status.begun > 15_000);
+        assert!(status.flows <= i64::try_from(FLOWS).unwrap(), "{status:?}");
+        client.send_to(&user.seal(b"three"), at).unwrap();
+        assert_eq!(take(&target), (b"three".to_vec(), flow), "it still is the same flow");
+        // Somebody new is served at once.
+        let mut newcomer = Peer::new(METHOD, addr(&target));
+        socket().send_to(&newcomer.seal(b"new"), at).unwrap();
+        let (bytes, other) = take(&target);
+        assert_eq!(bytes, b"new");
+        assert_ne!(other, flow);
+        running.end();
+    }
+}

@@ -1,0 +1,232 @@
+//! The memory of salts: a salt that has opened a stream once must not do so again.
+//!
+//! ```text
+//!   server ── Salts ─┬─ lasting: the last LASTING salts      Snell, Shadowsocks before 2022, IVs of ShadowsocksR
+//!                    ├─ recent: the salts of the last minute  Shadowsocks 2022, whose requests carry their time
+//!                    └─ file:   both, as rings of records     survives a kill
+//! ```
+//!
+//! All inbounds of a process share one [`Salts`], so a recording is refused on another port with the same key too, and an
+//! inbound that is opened anew keeps what it has seen. Salts are kept as keyed fingerprints of 8 bytes. The key is
+//! drawn once per file, so nobody can aim for a collision.
+//!
+//! A fingerprint is in the file before [`Salts::insert`] returns: a killed process forgets nothing. A thread syncs the file
+//! once a second: a loss of power costs the last second at most. A client's own filter ([`SaltFilter`]) has no file.
+
+mod file;
+mod prints;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use adit_net::rt;
+use adit_proto::crypto::siphash13;
+
+use self::file::{Kind, SaltFile};
+use self::prints::{Plain, Prints};
+use crate::notice::Notice;
+
+pub(crate) use self::file::salts_path;
+
+/// Salts without a time that are remembered at least.
+const LASTING: usize = 1_000_000;
+/// Salts of one minute that are remembered; beyond it connections are refused.
+const RECENT: usize = 1_000_000;
+/// Least time for which a recent salt is remembered, in seconds: a request is valid from 30 s before the time that it
+/// carries to 30 s after (SIP022, "Replay Protection").
+const LIFE_S: u64 = 60;
+/// Time between two syncs of the file.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The key of the fingerprints.
+type Key = [u8; 16];
+
+/// A filter for the salts of one key, without a file.
+#[derive(Debug)]
+pub(crate) struct SaltFilter {
+    key: Key,
+    prints: Prints,
+}
+
+impl SaltFilter {
+    /// A filter that remembers the last `salts`, and a few more.
+    pub(crate) fn new(salts: usize) -> Self {
+        Self { key: draw_key(), prints: Prints::new(salts) }
+    }
+
+    /// Remembers `salt`; false if it was known. Checking and remembering are one step.
+    pub(crate) fn insert(&self, salt: &[u8]) -> bool {
+        self.prints.insert(fingerprint(&self.key, salt))
+    }
+}
+
+/// The salts that the servers of a process have seen.
+pub(crate) struct Salts {
+    key: Key,
+    lasting: Prints,
+    recent: Mutex<Recent>,
+    file: Option<SaltFile>,
+    failed: Notice,
+    /// Ends the thread that syncs.
+    _alive: Option<Sender<()>>,
+}
+
+impl fmt::Debug for Salts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Salts").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Default for Salts {
+    /// A memory that ends with the process.
+    fn default() -> Self {
+        Self {
+            key: draw_key(),
+            lasting: Prints::new(LASTING),
+            recent: Mutex::default(),
+            file: None,
+            failed: Notice::default(),
+            _alive: None,
+        }
+    }
+}
+
+impl Salts {
+    /// The memory over the file at `path`, with what a person should know. A file that cannot be used costs a warning,
+    /// and the memory ends with the process then.
+    pub(crate) fn start(path: &Path) -> (Arc<Self>, Option<String>) {
+        let opened = match SaltFile::open(path, draw_key(), rt::unix_time()) {
+            Ok(opened) => opened,
+            Err(why) => {
+                let path = path.display();
+                let warning = format!(
+                    "cannot use replay file {path}: {why}; connections that were recorded before a restart will be \
+                     served again after it"
+                );
+                return (Arc::default(), Some(warning));
+            }
+        };
+        let lasting = Prints::new(LASTING);
+        for print in opened.lasting {
+            lasting.insert(print);
+        }
+        let recent =
+            Recent { newer: opened.recent.into_iter().collect(), turned_s: now_s(), ..Recent::default() };
+        let (sender, receiver) = channel();
+        let salts = Arc::new(Self {
+            key: opened.key,
+            lasting,
+            recent: Mutex::new(recent),
+            file: Some(opened.file),
+            failed: Notice::default(),
+            _alive: Some(sender),
+        });
+        let weak = Arc::downgrade(&salts);
+        let sync = move || {
+            while receiver.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) && sync(&weak) {}
+        };
+        let mut warning = opened.warning;
+        if let Err(error) = std::thread::Builder::new().name("adit-salts".into()).spawn(sync) {
+            let path = path.display();
+            warning.get_or_insert_with(|| {
+                format!("cannot start the thread that syncs replay file {path}: {error}")
+            });
+        }
+        (salts, warning)
+    }
+
+    /// Remembers a salt that is good for ever; false if it was known.
+    pub(crate) fn insert(&self, salt: &[u8]) -> bool {
+        let print = fingerprint(&self.key, salt);
+        let is_fresh = self.lasting.insert(print);
+        if is_fresh {
+            self.write(Kind::Lasting, print);
+        }
+        is_fresh
+    }
+
+    /// Remembers a salt of a request that carries its time; false if it was known, or if too many have come within a
+    /// minute.
+    pub(crate) fn insert_recent(&self, salt: &[u8]) -> bool {
+        let print = fingerprint(&self.key, salt);
+        let is_fresh = self.recent.lock().unwrap_or_else(PoisonError::into_inner).insert(print, now_s());
+        if is_fresh {
+            self.write(Kind::Recent, print);
+        }
+        is_fresh
+    }
+
+    fn write(&self, kind: Kind, print: u64) {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = file.append(kind, print, rt::unix_time()) {
+            self.tell(&error);
+        }
+    }
+
+    fn tell(&self, error: &std::io::Error) {
+        if let Some(times) = self.failed.due(rt::now()) {
+            tracing::error!(
+                times,
+                %error,
+                "cannot write the replay file; connections recorded since then will be served again after a restart"
+            );
+        }
+    }
+}
+
+/// Syncs the file; false once nobody uses it.
+fn sync(salts: &Weak<Salts>) -> bool {
+    let Some(salts) = salts.upgrade() else { return false };
+    if let Some(file) = &salts.file
+        && let Err(error) = file.sync()
+    {
+        salts.tell(&error);
+    }
+    true
+}
+
+/// The fingerprints of the last [`LIFE_S`] seconds, and of up to as many before.
+#[derive(Debug, Default)]
+struct Recent {
+    newer: HashSet<u64, Plain>,
+    older: HashSet<u64, Plain>,
+    /// When `newer` began, in seconds of [`now_s`].
+    turned_s: u64,
+}
+
+impl Recent {
+    fn insert(&mut self, print: u64, now_s: u64) -> bool {
+        let age = now_s.saturating_sub(self.turned_s);
+        if age >= LIFE_S {
+            let newer = std::mem::take(&mut self.newer);
+            self.older = if age >= 2 * LIFE_S { HashSet::default() } else { newer };
+            self.turned_s = now_s;
+        }
+        !self.older.contains(&print)
+            && self.newer.len() + self.older.len() < RECENT
+            && self.newer.insert(print)
+    }
+}
+
+/// Seconds of a clock that never steps back.
+fn now_s() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let now = rt::now();
+    now.saturating_duration_since(*START.get_or_init(|| now)).as_secs()
+}
+
+fn fingerprint(key: &Key, salt: &[u8]) -> u64 {
+    u64::from_le_bytes(siphash13(key, salt))
+}
+
+fn draw_key() -> Key {
+    let mut key = Key::default();
+    getrandom::fill(&mut key).expect("the system has a random source");
+    key
+}

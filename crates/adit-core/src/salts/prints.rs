@@ -1,0 +1,84 @@
+//! The last fingerprints, first in first out.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+/// Locks, and steps in which memory grows. With 20, a million fingerprints take 20 MB: each shard's table is as full as a
+/// table gets.
+const SHARDS: usize = 20;
+
+/// Remembers fingerprints in the order in which they came. All cores share it.
+#[derive(Debug)]
+pub(super) struct Prints {
+    shards: [Mutex<Shard>; SHARDS],
+    per_shard: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    known: HashSet<u64, Plain>,
+    order: VecDeque<u64>,
+}
+
+impl Prints {
+    /// Remembers the last `count` at least. Shards fill unevenly: 2 % more have room.
+    pub(super) fn new(count: usize) -> Self {
+        let even = count.div_ceil(SHARDS);
+        Self { shards: Default::default(), per_shard: even + even / 50 + 16 }
+    }
+
+    /// Remembers `print`; false if it was known. Checking and remembering are one step.
+    pub(super) fn insert(&self, print: u64) -> bool {
+        // Tables use the lowest and the highest bits.
+        let middle = (print >> 16) & u64::from(u32::MAX);
+        let index = usize::try_from((middle * SHARDS as u64) >> 32).expect("below 20");
+        let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let Shard { known, order } = &mut *shard;
+        if known.contains(&print) {
+            return false;
+        }
+        if order.len() >= self.per_shard
+            && let Some(oldest) = order.pop_front()
+        {
+            known.remove(&oldest);
+        }
+        known.insert(print);
+        order.push_back(print);
+        true
+    }
+
+    /// The number of fingerprints that are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap().order.len()).sum()
+    }
+}
+
+/// Takes fingerprints for hashes, which they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Plain(u64);
+
+impl BuildHasher for Plain {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Plain {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, print: u64) {
+        self.0 = print;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,100 @@
+use std::path::PathBuf;
+
+use super::*;
+
+/// A folder of its own, removed when dropped.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("adit-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn salt(n: u32) -> [u8; 16] {
+    let mut salt = [0; 16];
+    salt[..4].copy_from_slice(&n.to_le_bytes());
+    salt
+}
+
+#[test]
+fn the_last_salts_are_refused_and_older_ones_forgotten() {
+    let filter = SaltFilter::new(1600);
+    for n in 0..1600 {
+        assert!(filter.insert(&salt(n)), "{n}");
+    }
+    assert!((0..1600).all(|n| !filter.insert(&salt(n))));
+    for n in 1600..20_000 {
+        assert!(filter.insert(&salt(n)), "{n}");
+    }
+    assert!((18_600..20_000).all(|n| !filter.insert(&salt(n))));
+    assert!((0..1600).filter(|n| filter.insert(&salt(*n))).count() > 1590);
+    assert!(filter.prints.len() <= 1600 + 1600 / 50 + 16 * 20);
+}
+
+#[test]
+fn one_of_many_threads_wins() {
+    let salts = Salts::default();
+    let wins: usize = std::thread::scope(|scope| {
+        let race = || (0..1000).filter(|n| salts.insert(&salt(*n))).count();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(race)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    assert_eq!(wins, 1000);
+}
+
+#[test]
+fn recent_salts_last_a_minute_and_are_bounded() {
+    let mut recent = Recent::default();
+    assert!(recent.insert(1, 1_000));
+    assert!(!recent.insert(1, 1_000));
+    assert!(recent.insert(2, 1_059));
+    assert!(!recent.insert(2, 1_118), "59 s later");
+    assert!(recent.insert(3, 1_130));
+    assert!(recent.insert(1, 1_300), "long forgotten");
+    recent.newer.extend(0..RECENT as u64);
+    assert!(!recent.insert(u64::MAX, 1_301), "full: refuse rather than forget");
+    assert!(recent.insert(u64::MAX, 1_500), "expired");
+}
+
+#[test]
+fn a_restart_forgets_nothing() {
+    let dir = Folder::new("salts-restart");
+    let path = salts_path(&dir.path().join("a.state"));
+    let (salts, warning) = Salts::start(&path);
+    assert_eq!(warning, None);
+    assert!((0..1000).all(|n| salts.insert(&salt(n))));
+    assert!((2000..3000).all(|n| salts.insert_recent(&salt(n))));
+    // A second process does without the file, and leaves it alone.
+    let (second, warning) = Salts::start(&path);
+    assert!(warning.unwrap().contains("another process uses it"));
+    assert!(second.insert(&salt(5000)));
+    drop((salts, second));
+    let (salts, warning) = Salts::start(&path);
+    assert_eq!(warning, None);
+    assert!((0..1000).all(|n| !salts.insert(&salt(n))));
+    assert!((2000..3000).all(|n| !salts.insert_recent(&salt(n))));
+    assert!(salts.insert(&salt(5000)));
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_said() {
+    let dir = Folder::new("salts-refused");
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    let (salts, warning) = Salts::start(&dir.path().join("file/a.salts"));
+    let warning = warning.unwrap();
+    assert!(warning.contains("cannot use replay file"), "{warning}");
+    assert!(salts.insert(&salt(1)) && !salts.insert(&salt(1)));
+}

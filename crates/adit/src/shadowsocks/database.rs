@@ -1,0 +1,255 @@
+//! `mudb.json` while a server runs: it is read again and again, and the traffic of its users is written into it.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::time::Duration;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::shadowsocks::ssr::{self, Database, Row, Rows, Traffic, add_traffic};
+use adit_config::model::Config;
+use adit_config::source;
+use adit_core::{Applier, Observer, Running};
+use adit_net::rt::{self, Cores, Stopper};
+use anyhow::Context as _;
+use zeroize::Zeroizing;
+
+use super::beside::Beside;
+use crate::serve;
+
+/// Time between two looks at the file, as `UPDATE_TIME` of the Python server has it.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// The file beside the database that may say another time.
+const SETTINGS: &str = "userapiconfig.py";
+/// Longest such file in bytes.
+const MAX_SETTINGS: usize = 64 << 10;
+
+/// Follows a database until it is dropped; the last traffic is written then.
+pub(super) fn start(database: Database, config: &Config, running: &Running) -> anyhow::Result<Beside> {
+    let settings = source::read_up_to(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
+    let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
+    let (applier, observer) = (running.applier(), running.observer());
+    let mut follower = Follower::new(database, config.clone(), (applier, observer))?;
+    let (stopper, mut stop) = Stopper::new();
+    let mut cores = Cores::default();
+    cores.start("adit-mudb".into(), move || async move {
+        let follow = async {
+            loop {
+                rt::sleep(interval).await;
+                follower.look(true);
+            }
+        };
+        rt::race(stop.ending(), follow).await;
+        follower.look(false);
+    })?;
+    Ok(Beside::new(stopper, cores))
+}
+
+/// `UPDATE_TIME = 60` of a file in Python: whole seconds, at least 1.
+fn update_time(text: &str) -> Option<Duration> {
+    let mut lines = text.lines().filter_map(|line| line.split('#').next()?.split_once('='));
+    let (_, value) = lines.rfind(|(name, _)| name.trim() == "UPDATE_TIME")?;
+    value.trim().parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
+fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostics> {
+    source::read_up_to(path, ssr::MAX_LEN).map_err(Diagnostics::from)
+}
+
+/// Bytes from and to a user.
+type Bytes = (u64, u64);
+
+struct Follower {
+    database: Database,
+    /// The configuration that runs.
+    config: Config,
+    applier: Applier,
+    observer: Observer,
+    /// The rows that run.
+    rows: Rows,
+    /// Bytes of each account that are in the file, by name and password.
+    written: HashMap<(Box<str>, Box<str>), Bytes>,
+    /// The last complaint, which is not repeated.
+    said: String,
+}
+
+fn account(row: &Row) -> (Box<str>, Box<str>) {
+    (row.name.clone(), row.password.expose().into())
+}
+
+impl Follower {
+    fn new(
+        database: Database,
+        config: Config,
+        (applier, observer): (Applier, Observer),
+    ) -> anyhow::Result<Self> {
+        let text = read(database.path())?;
+        let (rows, _) = database.read(&text)?;
+        let written = HashMap::new();
+        Ok(Self { database, config, applier, observer, rows, written, said: String::new() })
+    }
+
+    /// Writes what was carried, and has the rest run as the file says now if that `is_followed`.
+    fn look(&mut self, is_followed: bool) {
+        let looked = self.write().and_then(|text| if is_followed { self.follow(&text) } else { Ok(()) });
+        let Err(error) = looked else { return self.said.clear() };
+        let text = format!("{error:#}");
+        if text != self.said {
+            let file = self.database.path().display();
+            tracing::warn!(%file, error = text, "the database of users is not up to date; the next try is in a minute");
+            self.said = text;
+        }
+    }
+
+    /// Adds the traffic since the last time to the file; its text as it is then.
+    fn write(&mut self) -> anyhow::Result<Zeroizing<String>> {
+        let path = self.database.path();
+        let seen = Seen::of(path)?;
+        let text = read(path)?;
+        let counted = self.counted();
+        let (mut traffic, mut written) = (Vec::new(), Vec::new());
+        for row in &self.rows {
+            let Some(now) = counted.get(&*row.name) else { continue };
+            let before = self.written.get(&account(row)).copied().unwrap_or_default();
+            let (up, down) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+            if up > 0 || down > 0 {
+                traffic.push(Traffic { port: row.port, up, down });
+                written.push((account(row), *now));
+            }
+        }
+        if traffic.is_empty() {
+            return Ok(text);
+        }
+        let new = add_traffic(&path.to_string_lossy(), &text, &traffic)?;
+        replace(path, &new, &seen).with_context(|| format!("cannot write {}", path.display()))?;
+        self.written.extend(written);
+        Ok(new)
+    }
+
+    /// The bytes that every account has counted, by name.
+    fn counted(&self) -> HashMap<Box<str>, Bytes> {
+        let users = self.observer.status().inbounds.into_iter().flat_map(|inbound| inbound.users);
+        users.map(|user| (user.name.into(), (user.up_bytes, user.down_bytes))).collect()
+    }
+
+    fn follow(&mut self, text: &str) -> anyhow::Result<()> {
+        let (rows, mut found) = self.database.read(text)?;
+        let used = |row: &Row| {
+            let (up, down) = self.written.get(&account(row)).copied().unwrap_or_default();
+            up.saturating_add(down)
+        };
+        let (config, of_config) = self.database.config(&rows, &used);
+        found.append(of_config);
+        let config =
+            Config { plugin_user: self.config.plugin_user.clone(), acl: self.config.acl.clone(), ..config };
+        if config == self.config {
+            self.rows = rows;
+            return Ok(());
+        }
+        serve::log_findings(&found);
+        let changes = self.applier.apply(&config)?;
+        for warning in &changes.warnings {
+            tracing::warn!("{warning}");
+        }
+        tracing::info!(ports = config.inbounds.len(), "the database of users has changed");
+        (self.rows, self.config) = (rows, config);
+        Ok(())
+    }
+}
+
+/// A file as it was before it was read.
+struct Seen {
+    modified: (i64, i64),
+    len: u64,
+    inode: u64,
+}
+
+impl Seen {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        Ok(Self { modified: (found.mtime(), found.mtime_nsec()), len: found.len(), inode: found.ino() })
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        (self.modified, self.len, self.inode) == (other.modified, other.len, other.inode)
+    }
+}
+
+/// Puts `text` in the place of a file in one step, with the same mode and owner.
+///
+/// # Errors
+/// When that fails, or somebody else has changed the file since it was `seen`; it is as it was then.
+fn replace(path: &Path, text: &str, seen: &Seen) -> io::Result<()> {
+    // A link stays one.
+    let path = fs::canonicalize(path)?;
+    let before = fs::metadata(&path)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let new = path.with_file_name(name);
+    let written = write_new(&new, text, &before).and_then(|()| {
+        if seen.is(&Seen::of(&path)?) {
+            fs::rename(&new, &path)
+        } else {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody else is writing it"))
+        }
+    });
+    if written.is_err() {
+        fs::remove_file(&new).ok();
+    }
+    written
+}
+
+fn write_new(path: &Path, text: &str, before: &fs::Metadata) -> io::Result<()> {
+    let mut file: File = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Left by a process of the same number that was killed.
+            fs::remove_file(path)?;
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?
+        }
+        other => other?,
+    };
+    file.write_all(text.as_bytes())?;
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (before.uid(), before.gid()) {
+        chown(path, Some(before.uid()), Some(before.gid()))?;
+    }
+    file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777))?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_between_two_looks() {
+        let of = |text: &str| update_time(text).map(|time| time.as_secs());
+        assert_eq!(of("# x\nUPDATE_TIME = 30 # s\nOTHER = 1\n"), Some(30));
+        assert_eq!(of("UPDATE_TIME=5\nUPDATE_TIME = 7"), Some(7));
+        for none in ["", "UPDATE_TIME = 0", "UPDATE_TIME = x", "# UPDATE_TIME = 5", "MY_UPDATE_TIME = 5"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_in_one_step_with_its_mode() {
+        let dir = std::env::temp_dir().join(format!("adit-replace-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (path, link) = (dir.join("mudb.json"), dir.join("link.json"));
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let seen = Seen::of(&link).unwrap();
+        replace(&link, "new", &seen).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let late = replace(&link, "third", &seen).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::WouldBlock, "it is another file by now");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing is left behind");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,130 @@
+//! `ssr-local` and `ssr-tunnel` of the C client of ShadowsocksR, and `ssr-server`, its Python server (`server.py`).
+//!
+//! Status 0 after a signal, 1 for bad flags or when something is missing; then clients have 255 and the server has 1 for a
+//! bad file or a start that fails.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::shadowsocks::libev::EXIT_FAILURE;
+use adit_config::dialect::shadowsocks::ssr::{self, Daemon, EXIT_USAGE, Flags, Invocation, Program};
+use adit_config::dialect::shadowsocks::{Family, Setup};
+use adit_config::source;
+use adit_net::background;
+use anyhow::Context as _;
+
+use super::{Statuses, libev};
+use crate::print;
+
+/// The database that is looked for where nothing is named.
+const DATABASE: &str = "mudb.json";
+/// The settings beside a database.
+const SETTINGS: &str = "user-config.json";
+/// Longest time to wait for a process that was asked to end: the time that connections have, and some more.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Runs one of the programs.
+pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    let flags = match ssr::flags(program, args) {
+        Ok(Invocation::Help) => return super::say(&ssr::usage(program)),
+        Ok(Invocation::Version) => {
+            return super::say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")));
+        }
+        Ok(Invocation::Run(flags)) => flags,
+        Err(found) => {
+            print::remark(format_args!("{found}{}", ssr::usage(program)));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let is_first = !background::is_background();
+    if is_first && matches!(flags.daemon, Some(Daemon::Stop | Daemon::Restart)) {
+        let stopped = stop(&flags.pid_file());
+        if let Err(error) = &stopped {
+            print::remark(format_args!("error: {error:#}"));
+        }
+        match (flags.daemon, stopped) {
+            (Some(Daemon::Stop), Ok(())) => return ExitCode::SUCCESS,
+            (Some(Daemon::Stop), Err(_)) => return ExitCode::from(EXIT_USAGE),
+            // A server that does not run needs no stop, as the Python server sees it.
+            _ => {}
+        }
+    }
+    let failure = if program == Program::Server { EXIT_USAGE } else { EXIT_FAILURE };
+    let statuses = Statuses { family: Family::Libev, config: failure, failure };
+    let loaded = named(program, &flags).map_err(|found| (libev::status(&found).min(failure), found));
+    super::run(program.name(), loaded, &statuses)
+}
+
+/// The setup that the command line and its file ask for.
+fn named(program: Program, flags: &Flags) -> Result<Setup, Diagnostics> {
+    let may_guess = flags.is_bare || program == Program::Server;
+    let by_default = || program.default_paths().into_iter().find(|path| may_guess && path.exists());
+    let is_plain = flags.config.is_none() && program == Program::Server;
+    if is_plain && let Some(path) = database_here() {
+        return load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?);
+    }
+    match flags.config.clone().or_else(by_default) {
+        Some(path) => load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?),
+        None => ssr::load(program, flags, None, None),
+    }
+}
+
+/// The database of a server that is started in its own folder, as `server.py` at the top of its tree is.
+fn database_here() -> Option<PathBuf> {
+    let path = PathBuf::from(DATABASE);
+    (path.exists() && Path::new("server.py").exists()).then_some(path)
+}
+
+/// Reads a file of settings, or a database and the settings beside it.
+///
+/// # Errors
+/// Everything that is wrong.
+pub(crate) fn load(program: Program, flags: &Flags, path: &Path, text: &str) -> Result<Setup, Diagnostics> {
+    if program != Program::Server || !ssr::is_database(text) {
+        return ssr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
+    }
+    let settings = path.with_file_name(SETTINGS);
+    if !settings.exists() {
+        return ssr::load(program, flags, None, Some((path, text)));
+    }
+    let of_settings = source::read(&settings)?;
+    ssr::load(program, flags, Some((&settings.to_string_lossy(), &of_settings)), Some((path, text)))
+}
+
+/// Ends the process whose number is in the file, and waits until it has ended.
+fn stop(path: &Path) -> anyhow::Result<()> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("no server is running: {}", path.display()))?;
+    let number = text.trim().parse::<u32>().with_context(|| format!("no number in {}", path.display()))?;
+    let process = PathBuf::from(format!("/proc/{number}"));
+    anyhow::ensure!(process.exists(), "no server is running: process {number} of {} is gone", path.display());
+    // One that has ended, and that nobody has asked for its status, has no program any more.
+    let is_running = || fs::read_link(process.join("exe")).is_ok_and(|exe| is_adit(&exe));
+    anyhow::ensure!(
+        is_running(),
+        "process {number} of {} is another program, so it is left alone",
+        path.display()
+    );
+    background::end(number).with_context(|| format!("cannot end process {number}"))?;
+    let step = Duration::from_millis(50);
+    for _ in 0..PATIENCE.as_millis() / step.as_millis() {
+        if !is_running() {
+            return Ok(());
+        }
+        std::thread::sleep(step);
+    }
+    anyhow::bail!("process {number} has not ended within {} seconds", PATIENCE.as_secs())
+}
+
+/// Whether a program is this one; one that was replaced on the disk meanwhile has ` (deleted)` behind its name.
+fn is_adit(exe: &Path) -> bool {
+    let name = |path: &Path| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some(name.strip_suffix(" (deleted)").map(str::to_owned).unwrap_or(name))
+    };
+    std::env::current_exe().is_ok_and(|own| name(&own) == name(exe))
+}
