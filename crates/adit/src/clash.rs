@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
+use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
 use adit_config::model::{Config, Log};
@@ -70,10 +70,9 @@ fn run(flags: &Flags) -> ExitCode {
 
 /// The first error, in a line.
 fn first(found: &Diagnostics) -> String {
-    found
-        .iter()
-        .next()
-        .map_or_else(String::new, |found| found.to_string().lines().next().unwrap_or("").to_owned())
+    let mut errors = found.iter().filter(|found| found.severity == Severity::Error);
+    let text = errors.next().map(ToString::to_string).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn check(config: &Config) -> anyhow::Result<()> {

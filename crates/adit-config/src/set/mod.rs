@@ -268,6 +268,7 @@ pub fn read_file(path: &Path, max: usize) -> Result<Vec<u8>, String> {
 
 /// The first of these files that a folder has, names in any case.
 pub fn find_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let here: Vec<_> = std::fs::read_dir(folder).ok()?.filter_map(Result::ok).collect();
     names.iter().find_map(|name| {
         let same = |entry: &&std::fs::DirEntry| entry.file_name().eq_ignore_ascii_case(name);

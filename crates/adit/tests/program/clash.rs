@@ -88,15 +88,15 @@ fn tests_of_files() {
     assert!(err.contains("other is dead: adit does not speak vmess"), "{err}");
     assert!(!err.contains("hunter2"), "{err}");
     for (line, wants) in [
-        ("- FINAL,DIRECT", "config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: payloadRule error"),
-        ("- DOMAIN,a.test,none", "rules[3]: proxy [none] not found"),
+        ("- FINAL,DIRECT", "Parse config error: ./config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: "),
+        ("- DOMAIN,a.test,none", "proxy [none] not found"),
         ("- RULE-SET,none,DIRECT", "rule set [none] not found"),
         ("- SUB-RULE,(DOMAIN,a.test),none", "sub-rule [none] not found"),
         ("- DST-PORT,70000,DIRECT", "no number from 0 to 65535"),
-        ("- GEOSITE,cn,DIRECT", "GeoSite.dat"),
+        ("- GEOSITE,cn,DIRECT", "GEOSITE rules need GeoSite.dat"),
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
-        ("tun: {enable: true}", "tun: adit cannot obey it yet"),
+        ("tun: {enable: true}", "Parse config error: ./config.yaml:13:1: tun: adit cannot obey it yet"),
         ("dns: {enable: true, enhanced-mode: fake-ip}", "fake-ip is not served yet"),
         ("dns: {enable: true, nameserver-policy: {a.test: 1.1.1.1}}", "dns.nameserver-policy"),
     ] {

@@ -67,8 +67,9 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
             None => (name, None),
         };
         let is_on = given.as_ref().is_none_or(|value| value == "true" || value == "1");
-        let mut value =
-            || given.clone().or_else(|| args.next()).ok_or(format!("flag needs an argument: -{name}"));
+        let mut value = || {
+            given.clone().or_else(|| args.next()).ok_or_else(|| format!("flag needs an argument: -{name}"))
+        };
         match name {
             "h" | "help" => return Ok(Invocation::Help),
             "v" => return Ok(Invocation::Version),

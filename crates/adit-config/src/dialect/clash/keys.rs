@@ -133,7 +133,7 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     let Some(found) = context.target(target) else { return };
     let outbound: Tag = match &found.verdict {
         Verdict::Outbound(tag) => tag.clone(),
-        _ => {
+        Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. } => {
             context.refuse(value.at, "mode", format!("{target} refuses everything"));
             return;
         }

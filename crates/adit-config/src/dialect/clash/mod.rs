@@ -317,7 +317,9 @@ fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
         rule.matcher.visit(&mut |matcher| {
             if let Matcher::Fact(fact) = matcher {
                 let is_known = matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_));
-                unknown = unknown.or((!is_known).then_some(fact.key()));
+                if !is_known {
+                    unknown.get_or_insert(fact.key());
+                }
             }
         });
         if let Some(key) = unknown {

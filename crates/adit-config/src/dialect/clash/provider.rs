@@ -189,6 +189,10 @@ impl Contents {
         let names = |names: Vec<Box<str>>, scope, entries: &mut Entries| {
             names.iter().for_each(|name| entries.add_name(name, scope));
         };
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "all but names and networks are compared one by one"
+        )]
         match condition.matcher {
             Matcher::Domain(all) => names(all, set::Scope::Exact, &mut self.entries),
             Matcher::DomainSuffix(all) => names(all, set::Scope::Tree, &mut self.entries),

@@ -5,7 +5,7 @@ const FILE: &str = include_str!("../../../../../testdata/clash/config.yaml");
 
 #[test]
 fn the_recorded_file() {
-    let setup = load("config.yaml", FILE, Path::new(FOLDER)).unwrap();
+    let setup = load("config.yaml", FILE, &Path::new(FOLDER).join("geo")).unwrap();
     assert_eq!(setup.config.inbounds.len(), 8);
     let want: Vec<serde_json::Value> = {
         let text = std::fs::read_to_string(format!("{FOLDER}/decisions.json")).unwrap();
