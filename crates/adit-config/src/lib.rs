@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod diagnostic;
 pub mod dialect;
 pub mod model;

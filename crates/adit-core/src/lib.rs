@@ -28,14 +28,17 @@ mod salts;
 mod snell;
 mod user;
 
+pub use api::control::{
+    Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences,
+};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
     Status, UserStatus,
 };
-pub use api::unix::ask_status;
+pub use api::unix::{ask, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
-pub use dns::{fuzz_dns_files, fuzz_dns_reply, resolver};
+pub use dns::{fuzz_dns_files, fuzz_dns_reply, lookup, resolver};
 pub use engine::{
     Applier, ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };

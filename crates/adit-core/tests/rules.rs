@@ -271,3 +271,208 @@ fn loops_of_outbounds_and_unknown_ones_are_errors_with_their_places() {
     let text = found.unwrap_err().to_string();
     assert!(text.contains("t.toml:7:11") && text.contains("no such outbound: hone"), "{text}");
 }
+
+/// The first of two QUIC Initial packets (RFC 9001, with the keys of its appendix A): it holds a part of a hello alone.
+const INITIAL: &str = "ca00000001088394c8f03e51570800004041031cd8ca46f4119ab27da3272ea54c7e3e7221320b29a9a6e168815c9fb2b4d6\
+    f9e9d35c64711a5403fb1d72155f6bfb1125e30f2ed9540177d365db8e8667c777";
+
+/// A TLS record with a hello (RFC 8446, 4.1.2) that names nobody.
+fn hello() -> Vec<u8> {
+    let body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
+    let len = u8::try_from(body.len()).unwrap();
+    [&[22, 3, 1, 0, len + 4, 1, 0, 0, len][..], &body].concat()
+}
+
+/// Says the last octet of its client's address, and then echoes; on streams it speaks first.
+fn speaks_first() -> SocketAddr {
+    let octet = |from: SocketAddr| match from {
+        SocketAddr::V4(from) => from.ip().octets()[3],
+        SocketAddr::V6(_) => unreachable!("not in these tests"),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let socket = UdpSocket::bind(addr).unwrap();
+    thread::spawn(move || {
+        while let Ok((mut stream, from)) = listener.accept() {
+            thread::spawn(move || {
+                stream.write_all(&[octet(from)]).unwrap();
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    stream.write_all(&bytes[..len]).unwrap();
+                }
+            });
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = [0; 1500];
+        while let Ok((_, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&[octet(from)], from).unwrap();
+        }
+    });
+    addr
+}
+
+/// Two outbounds whose connections come from 127.0.0.1 and 127.0.0.2.
+const WAYS: &str = "[[outbound]]\nname = \"one\"\nprotocol = \"direct\"\nbind-address = \"127.0.0.1\"\n\
+    [[outbound]]\nname = \"two\"\nprotocol = \"direct\"\nbind-address = \"127.0.0.2\"\n";
+
+/// Requests take the second way if a rule with these keys matches.
+fn ways(inbounds: &str, rule: &str) -> Config {
+    let head = "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n";
+    let rule =
+        if rule.is_empty() { String::new() } else { format!("[[rule]]\n{rule}\noutbound = \"two\"\n") };
+    let text = format!("{head}{inbounds}{WAYS}{rule}");
+    native::parse("ways.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config
+}
+
+fn inbound(protocol: &str, listen: SocketAddr, more: &str) -> String {
+    format!("[[inbound]]\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\noutbound = \"one\"\n{more}\n")
+}
+
+/// The way that a connection has taken whose application writes these pieces first. All of them come back unchanged.
+fn way(mut stream: TcpStream, pieces: &[&[u8]]) -> u8 {
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    for (n, piece) in pieces.iter().enumerate() {
+        if n > 0 {
+            thread::sleep(Duration::from_millis(40));
+        }
+        stream.write_all(piece).unwrap();
+    }
+    let mut way = [0];
+    stream.read_exact(&mut way).unwrap();
+    stream.write_all(b"more").unwrap();
+    let want = [&pieces.concat()[..], b"more"].concat();
+    let mut back = vec![0; want.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(back, want);
+    way[0]
+}
+
+/// A connection to `to` through a SOCKS port.
+fn by_socks(socks: SocketAddr, to: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    let port = to.port().to_be_bytes();
+    stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, port[0], port[1]]).unwrap();
+    let mut reply = [0; 12];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[3], SUCCEEDED);
+    stream
+}
+
+/// The same by CONNECT.
+fn by_http(proxy: SocketAddr, to: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.set_read_timeout(Some(TIME)).unwrap();
+    write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+#[test]
+fn a_rule_tells_a_protocol_by_the_first_bytes() {
+    let (to, mixed, tunnel) = (speaks_first(), unused_addr(), unused_addr());
+    let inbounds = inbound("mixed", mixed, "") + &inbound("tunnel", tunnel, &format!("target = \"{to}\""));
+    let hello = hello();
+    let (first, rest) = hello.split_at(hello.len() / 2);
+    let pieces: [&[&[u8]]; 5] =
+        [&[&hello], &[first, rest], &[&hello, b"and more"], &[b"plain"], &[b"GE", b"PT"]];
+    for (rule, ways_of) in [
+        ("protocol = \"tls\"", [2, 2, 2, 1, 1]),
+        ("or = [{ and = [{ protocol = [\"tls\", \"ssh\"] }] }, { port = 1 }]", [2, 2, 2, 1, 1]),
+        ("not = { protocol = \"tls\" }", [1, 1, 1, 2, 2]),
+        ("", [1; 5]),
+    ] {
+        let running = run(&ways(&inbounds, rule));
+        for (pieces, want) in pieces.iter().zip(ways_of) {
+            assert_eq!(way(by_socks(mixed, to), pieces), want, "socks, {rule} {pieces:?}");
+            assert_eq!(way(by_http(mixed, to), pieces), want, "http, {rule} {pieces:?}");
+            assert_eq!(way(TcpStream::connect(tunnel).unwrap(), pieces), want, "tunnel, {rule} {pieces:?}");
+        }
+        // The target speaks first, and the application waits for it.
+        let silent = if rule.starts_with("not") { 2 } else { 1 };
+        assert_eq!(way(by_socks(mixed, to), &[]), silent, "{rule}");
+        assert_eq!(way(TcpStream::connect(tunnel).unwrap(), &[]), silent, "{rule}");
+        running.end();
+    }
+}
+
+#[test]
+fn an_application_that_was_answered_before_a_refusal_is_reset() {
+    let (to, socks) = (speaks_first(), unused_addr());
+    let rule =
+        "[[rule]]\nport = 1\nreject = \"protocol\"\n[[rule]]\nprotocol = \"tls\"\nreject = \"protocol\"\n";
+    let mut config = config(socks, rule);
+    config.inbounds[0].outbound = "home".into();
+    let running = run(&config);
+    let mut stream = by_socks(socks, to);
+    stream.write_all(&hello()).unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(way(by_socks(socks, to), &[b"plain"]), 1);
+    // Its way does not depend on its protocol: it gets a real answer.
+    assert_eq!(connect(socks, "127.0.0.1", 1).unwrap(), (NOT_ALLOWED, None));
+    running.end();
+}
+
+/// The server sides of each protocol, with what they need on both sides.
+#[test]
+fn servers_tell_protocols_of_what_their_clients_carry() {
+    let to = speaks_first();
+    let hello = hello();
+    let (first, rest) = hello.split_at(20);
+    for (protocol, keys) in [
+        ("snell", "psk = \"a key of the tests\""),
+        ("shadowsocks", "method = \"aes-128-gcm\"\npassword = \"loopback\""),
+        ("ssr", "method = \"aes-256-cfb\"\npassword = \"loopback\""),
+    ] {
+        let (server, socks) = (unused_addr(), unused_addr());
+        let inbounds = inbound(protocol, server, &format!("{keys}\nallow-private = true"));
+        let client = format!(
+            "cores = 1\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n\
+             [[inbound]]\nprotocol = \"socks\"\nlisten = \"{socks}\"\noutbound = \"far\"\n\
+             [[outbound]]\nname = \"far\"\nprotocol = \"{protocol}\"\nserver = \"{server}\"\n{keys}\n"
+        );
+        let client = native::parse("t.toml", &client).unwrap_or_else(|found| panic!("{found}\n{client}"));
+        let (server, client) = (run(&ways(&inbounds, "protocol = \"tls\"")), run(&client.config));
+        for (pieces, want) in [(&[first, rest][..], 2), (&[&hello[..]], 2), (&[b"plain"], 1), (&[], 1)] {
+            assert_eq!(way(by_socks(socks, to), pieces), want, "{protocol} {pieces:?}");
+        }
+        client.end();
+        server.end();
+    }
+}
+
+/// The way that a datagram has taken.
+fn ask_with(socket: &UdpSocket, to: SocketAddr, bytes: &[u8]) -> u8 {
+    let SocketAddr::V4(to) = to else { unreachable!("not in these tests") };
+    socket.set_read_timeout(Some(TIME)).unwrap();
+    socket.send(&[&[0, 0, 0, 1][..], &to.ip().octets(), &to.port().to_be_bytes(), bytes].concat()).unwrap();
+    let mut answer = [0; 64];
+    let len = socket.recv(&mut answer).unwrap();
+    answer[len - 1]
+}
+
+#[test]
+fn a_flow_has_the_protocol_of_its_first_datagram() {
+    let (one, two, socks) = (speaks_first(), speaks_first(), unused_addr());
+    let inbounds = inbound("socks", socks, "");
+    let running = run(&ways(&inbounds, "protocol = \"quic\""));
+    let (_control, socket) = associate(socks);
+    let initial = adit_testkit::hex(INITIAL);
+    assert_eq!(ask_with(&socket, one, &initial), 2);
+    assert_eq!(ask_with(&socket, two, b"plain"), 1);
+    // Whatever comes later, also when the rules have changed and are asked once more.
+    assert_eq!(ask_with(&socket, one, b"short header"), 2);
+    running.apply(&ways(&inbounds, "port = 1\noutbound = \"one\"\n[[rule]]\nprotocol = \"quic\"")).unwrap();
+    assert_eq!(ask_with(&socket, one, b"short header"), 2);
+    assert_eq!(ask_with(&socket, two, &initial), 1);
+    running.end();
+}

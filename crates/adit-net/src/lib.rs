@@ -1,5 +1,5 @@
 //! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`] and [`messages`];
-//! and where children are started: [`plugin`].
+//! and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 
@@ -8,6 +8,7 @@
 
 pub mod accept;
 pub mod background;
+pub mod clock;
 pub mod dial;
 pub mod fetch;
 pub mod https;
@@ -23,6 +24,7 @@ pub mod resolve;
 pub mod rt;
 pub mod syslog;
 pub mod tls;
+pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod udp;
 

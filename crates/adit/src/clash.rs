@@ -12,10 +12,11 @@ use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
 use adit_config::model::{Config, Log};
 use adit_config::set::Sets;
-use adit_config::source;
+use adit_config::source as text;
 use adit_core::route::Router;
 
 use crate::logging::{self, Shape};
+use crate::reload::Source;
 use crate::{print, serve};
 
 /// Runs the program.
@@ -52,7 +53,7 @@ fn run(flags: &Flags) -> ExitCode {
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
         serve::log_findings(&diagnostics);
-        if flags.test { check(&config) } else { serve::run(&config) }
+        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file)) }
     });
     let shown = file.display();
     match result {
@@ -66,6 +67,16 @@ fn run(flags: &Flags) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The same file is read again at SIGHUP.
+fn source(flags: &Flags, home: &Path, file: &Path) -> Source {
+    let fixed = Source::fixed("standard input cannot be read again");
+    if clash::is_input(file) {
+        return fixed;
+    }
+    let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
+    Source { files: vec![file.clone()], load: Ok(Box::new(move || load(&flags, &home, &file))), ..fixed }
 }
 
 /// The first error, in a line.
@@ -83,6 +94,6 @@ fn check(config: &Config) -> anyhow::Result<()> {
 
 fn load(flags: &Flags, home: &Path, file: &Path) -> Result<Loaded, Diagnostics> {
     let path = if clash::is_input(file) { Path::new("/dev/stdin") } else { file };
-    let text = source::read(path)?;
-    clash::load_with(&file.to_string_lossy(), &text, home, flags.geodata)?.run()
+    let contents = text::read(path)?;
+    clash::load_with(&file.to_string_lossy(), &contents, home, flags.geodata)?.run()
 }

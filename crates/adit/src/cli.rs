@@ -3,14 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::commands::Format;
-use adit_config::dialect::share::{Form, KEY_LEN, KEY_LENGTHS};
+use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
+use adit_config::dialect::share::Form;
 use adit_config::model::{Level, LogFormat};
 use adit_core::route::Target;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
 const EXAMPLES: &str = "\
 Examples:
+  adit up                            a server with fresh keys, as a service; prints lines for clients
   adit demo                          see it work on this machine, nothing to configure
   adit key                           a key for a new server
   adit check -c adit.toml            all errors of a file
@@ -20,6 +21,8 @@ Examples:
   adit explain -c adit.toml --to example.com:443
                                      which way a connection would take, and by which rule
   adit status                        open connections, traffic, refusals by cause
+  adit reload                        have a running adit read its files again; nothing that stays is cut
+  adit user add ann                  a new user of a running server: line, link and QR code
 
 In place of other programs:
   adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
@@ -63,6 +66,22 @@ pub(crate) struct LogArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make a server: configuration with fresh keys, service, lines for clients
+    ///
+    /// Asks nothing. One Snell 5 and one Shadowsocks 2022 inbound on free ports; a second run keeps keys and ports, and
+    /// prints the same lines. Keys are shown on a terminal alone.
+    Up(UpArgs),
+    /// Move from other programs to adit: find their services, translate their files, switch over
+    ///
+    /// Without --apply nothing is changed.
+    Migrate(MigrateArgs),
+    /// Install, remove or print the service: systemd, OpenRC or procd
+    #[command(subcommand)]
+    Service(ServiceCommand),
+    /// Judge this machine: clock, limits, buffers, firewall, DNS and more, with the command that helps
+    Doctor(DoctorArgs),
+    /// Try a server: resolve, connect, handshake, first byte and UDP, each with its time
+    Test(TestArgs),
     /// Run a configuration until SIGINT or SIGTERM
     ///
     /// The first signal stops accepting and lets open connections finish, for the time that `limits.drain` gives; the
@@ -84,6 +103,16 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Show the state of a running adit
     Status(StatusArgs),
+    /// Have a running adit read its files again, and run as they say
+    ///
+    /// The files are checked first. On any error everything stays as it is, and the status is 1. Inbounds, connections and
+    /// users that are the same in both are not touched.
+    Reload(ReloadArgs),
+    /// Say how a configuration differs from what runs: what would change, which connections would end
+    Diff(DiffArgs),
+    /// Users of an inbound: of the file, and of the adit that runs with it
+    #[command(subcommand)]
+    User(UserCommand),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
     Demo(DemoArgs),
     /// Print an example of, or the reference for, adit.toml
@@ -168,6 +197,12 @@ pub(crate) struct ExplainArgs {
     /// A datagram instead of a connection
     #[arg(long)]
     pub(crate) udp: bool,
+    /// The protocol that the client speaks to the target, as rules name it: tls, http and so on
+    #[arg(long, value_name = "PROTOCOL")]
+    pub(crate) protocol: Option<String>,
+    /// Read the file as another program's: ss-local, ssserver, snell-client, ssr-local and so on
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
+    pub(crate) format: Option<Format>,
     /// Decide about each request of a file and print how long that takes; a line is
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
     #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
@@ -178,13 +213,6 @@ pub(crate) struct ExplainArgs {
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct KeyArgs {
-    /// Letters and digits
-    #[arg(long, default_value_t = KEY_LEN, value_parser = key_len)]
-    pub(crate) length: usize,
 }
 
 #[derive(Debug, Args)]
@@ -203,9 +231,9 @@ pub(crate) struct ShareArgs {
     /// The user of this name alone
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Draw the Shadowrocket link as a QR code
-    #[arg(long)]
-    pub(crate) qr: bool,
+    /// Draw the link as a QR code; without colours for text on a dark or light background
+    #[arg(long, value_name = "BACKGROUND", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) qr: Option<crate::print::Background>,
 }
 
 #[derive(Debug, Args)]
@@ -231,6 +259,146 @@ pub(crate) struct StatusArgs {
     /// Show it again every second
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+/// Choice of a running adit.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SocketArgs {
+    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    #[command(flatten)]
+    pub(crate) place: SocketArgs,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    /// The configuration files to compare with [default: those that the process reads itself]
+    #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub(crate) config: Vec<PathBuf>,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Add a user with a new random key, and print lines, a link and a QR code for its clients
+    Add(UserAddArgs),
+    /// List users, with traffic and limits
+    List(UserListArgs),
+    /// Change the limits of a user; those that are not named stay
+    Limit(UserLimitArgs),
+    /// Remove a user and end its connections
+    Rm(UserArgs),
+    /// Give a user a new key, and end the connections made with the one before
+    Rotate(UserRotateArgs),
+}
+
+/// Choice of a user.
+#[derive(Debug, Args)]
+pub(crate) struct UserArgs {
+    /// The user's name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The inbound [default: the only one that may be meant]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inbound: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: SocketArgs,
+}
+
+/// Limits as they are written in a file; `none` takes one away.
+#[derive(Debug, Args)]
+pub(crate) struct UserLimitsArgs {
+    /// Payload bytes, both ways together, as 500GB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) quota: Option<String>,
+    /// Day of the month on which the quota begins anew, 1 to 28
+    #[arg(long, value_name = "DAY")]
+    pub(crate) reset_day: Option<String>,
+    /// Last day of the service, as 2030-12-31
+    #[arg(long, value_name = "DATE")]
+    pub(crate) expires: Option<String>,
+    /// Most bytes per second each way, as 10MB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) rate: Option<String>,
+    /// Most connections at a time
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) connections: Option<String>,
+    /// Most source addresses at a time
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) addresses: Option<String>,
+}
+
+/// The way clients are told of a user.
+#[derive(Debug, Args)]
+pub(crate) struct UserShareArgs {
+    /// Address or name by which clients reach this server
+    #[arg(long)]
+    pub(crate) host: Option<String>,
+    /// No QR code
+    #[arg(long)]
+    pub(crate) no_qr: bool,
+    /// Read the key from this file, `-` for standard input [default: a new random one]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserAddArgs {
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
+    #[command(flatten)]
+    pub(crate) limits: UserLimitsArgs,
+    #[command(flatten)]
+    pub(crate) share: UserShareArgs,
+    /// Number of the user, for ShadowsocksR
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) id: Option<u32>,
+    /// Make it the first user of an inbound that has one key for all: clients without a user are refused from then on
+    #[arg(long)]
+    pub(crate) first: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserListArgs {
+    /// The inbound of this name alone
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inbound: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: SocketArgs,
+    /// Write for a program
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserLimitArgs {
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
+    #[command(flatten)]
+    pub(crate) limits: UserLimitsArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserRotateArgs {
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
+    #[command(flatten)]
+    pub(crate) share: UserShareArgs,
 }
 
 #[derive(Debug, Args)]
@@ -295,11 +463,6 @@ fn format(text: &str) -> Result<LogFormat, &'static str> {
         "json" => Ok(LogFormat::Json),
         _ => Err("the formats are text and json"),
     }
-}
-
-fn key_len(text: &str) -> Result<usize, String> {
-    let len = text.parse().ok().filter(|len| KEY_LENGTHS.contains(len));
-    len.ok_or_else(|| format!("a number from {} to {}", KEY_LENGTHS.start(), KEY_LENGTHS.end()))
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.

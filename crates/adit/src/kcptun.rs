@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::Loaded;
 use adit_config::dialect::kcptun::{
     self, Counters, EXIT_FAILURE, Flags, Invocation, Program, Release, Setup,
 };
@@ -20,6 +21,7 @@ use adit_net::rt;
 use zeroize::Zeroizing;
 
 use crate::logging::{self, Shape};
+use crate::reload::Source;
 use crate::{print, serve};
 
 /// Runs one of the programs.
@@ -43,6 +45,7 @@ fn say(text: &str) -> ExitCode {
 }
 
 fn run(program: Program, flags: Flags) -> ExitCode {
+    let source = source(program, &flags);
     let setup = match load(program, flags) {
         Ok(setup) => setup,
         Err(found) => {
@@ -62,7 +65,7 @@ fn run(program: Program, flags: Flags) -> ExitCode {
         thread.spawn(move || watch(release, &observer, counters))?;
         Ok(())
     };
-    match serve::run_holding(&config, watch) {
+    match serve::run_holding(&config, source, watch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
@@ -78,6 +81,21 @@ fn load(program: Program, flags: Flags) -> Result<Setup, Diagnostics> {
     let Some(path) = flags.file().map(str::to_owned) else { return kcptun::load(program, flags, key, None) };
     let text = source::read(Path::new(&path))?;
     kcptun::load(program, flags, key, Some((&path, &text)))
+}
+
+/// The file that is read again at a reload, if there is one; SIGUSR1 writes the counters of sessions.
+fn source(program: Program, flags: &Flags) -> Source {
+    let source = match flags.file() {
+        None => Source::fixed("all settings came from the command line, which cannot change"),
+        Some(file) => {
+            let (files, flags) = (vec![file.into()], flags.clone());
+            Source::of(files, move || {
+                let Setup { config, diagnostics, .. } = load(program, flags.clone())?;
+                Ok(Loaded { config, diagnostics })
+            })
+        }
+    };
+    Source { has_own_user_signal: true, ..source }
 }
 
 fn start_log(path: Option<&Path>) -> anyhow::Result<()> {

@@ -10,8 +10,11 @@ mod cli;
 mod commands;
 mod kcptun;
 mod logging;
+mod machine;
 mod plugin;
 mod print;
+mod reload;
+mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
@@ -74,6 +77,11 @@ fn main() -> ExitCode {
         return main(args);
     }
     commands::main(args)
+}
+
+/// Whether adit runs as a program of this name.
+pub(crate) fn answers_to(name: &str) -> bool {
+    find(&name.into()).is_some()
 }
 
 /// The program of that name; the folder that it lies in does not matter.

@@ -71,20 +71,36 @@ pub(crate) fn colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// A link as a picture of half blocks: black on white where the terminal can be told so, else with blocks for what is
-/// light, because most terminals write light on dark.
+/// Background of the place where a QR code is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Background {
+    /// Black on white by colours on a terminal; elsewhere as for a dark background
+    Auto,
+    /// Light blocks for light modules, without colours
+    Dark,
+    /// Dark blocks for dark modules, without colours
+    Light,
+}
+
+/// Black on white, in colours that themes of terminals do not change.
+const BLACK_ON_WHITE: &str = "\u{1b}[38;5;16;48;5;231m";
+
+/// A link as a picture of half blocks.
 ///
 /// # Errors
 /// When the link is too long.
-pub(crate) fn qr(link: &str) -> anyhow::Result<String> {
+pub(crate) fn qr(link: &str, background: Background) -> anyhow::Result<String> {
     let code = QrCode::new(link).context("link is too long for a QR code")?;
     let mut picture = code.render::<Dense1x2>();
-    if !io::stdout().is_terminal() {
+    let in_colour = background == Background::Auto && io::stdout().is_terminal();
+    if !in_colour && background != Background::Light {
         picture.dark_color(Dense1x2::Light).light_color(Dense1x2::Dark);
-        return Ok(format!("{}\n", picture.build()));
     }
     let picture = picture.build();
-    Ok(picture.lines().map(|line| format!("\u{1b}[30;107m{line}\u{1b}[0m\n")).collect())
+    if !in_colour {
+        return Ok(format!("{picture}\n"));
+    }
+    Ok(picture.lines().map(|line| format!("{BLACK_ON_WHITE}{line}\u{1b}[0m\n")).collect())
 }
 
 /// A number of bytes: `999 B`, `1.5 KB`, `12 MB`; powers of 1000.

@@ -1,18 +1,23 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
     Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
     SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
+use adit_net::rt::Signals;
 
-/// Runs a configuration until SIGINT or SIGTERM.
+use crate::machine::Root;
+use crate::reload::{self, Source};
+
+/// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
 /// # Errors
 /// When it cannot start.
-pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
-    run_holding(config, |_| Ok(()))
+pub(crate) fn run(config: &Config, source: Source) -> anyhow::Result<()> {
+    run_holding(config, source, |_| Ok(()))
 }
 
 /// The same, with something that is made once the ports are open, and dropped at the end.
@@ -21,13 +26,16 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
     config: &Config,
+    source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
+    Signals::outlive()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
+    log_findings(&advice(config));
     let running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
@@ -36,11 +44,19 @@ pub(crate) fn run_holding<T>(
             return Err(error);
         }
     };
+    let requests = match reload::start(source, config, &running) {
+        Ok(requests) => requests,
+        Err(error) => {
+            running.end();
+            return Err(error.into());
+        }
+    };
     let lines = Start::new(config, &running);
-    let result = running.run_until_signal(|| {
+    let ready = || {
         lines.write();
         adit_net::trim_heap();
-    });
+    };
+    let result = running.run_until_signal(ready, |signal| requests.heard(signal));
     drop(held);
     result?;
     tracing::info!("stopped");
@@ -50,6 +66,11 @@ pub(crate) fn run_holding<T>(
 /// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
 pub(crate) fn has_state(inbound: &Inbound) -> bool {
     !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+}
+
+/// Warnings about weak keys and loops.
+pub(crate) fn advice(config: &Config) -> Diagnostics {
+    advise("configuration", config, &Root::new(None).addresses())
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -15,6 +15,7 @@ use adit_config::source;
 
 use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
+use crate::reload::Source;
 use crate::{print, serve, state};
 
 /// Runs one of the programs.
@@ -44,7 +45,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
             if loaded.config.inbounds.iter().any(serve::has_state) {
                 state::settle(&mut loaded.config, std::slice::from_ref(&flags.config));
             }
-            match serve::run(&loaded.config) {
+            match serve::run(&loaded.config, source(program, flags)) {
                 Ok(()) => return ExitCode::SUCCESS,
                 Err(error) => error,
             }
@@ -56,6 +57,17 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
     };
     tracing::error!(hint = print::hint(&error), "{error:#}");
     ExitCode::FAILURE
+}
+
+/// The file that is read again at a reload, if there is one.
+fn source(program: Program, flags: &Flags) -> Source {
+    if !flags.config.exists() {
+        return Source::fixed(
+            "the configuration came from variables of the environment, which cannot change",
+        );
+    }
+    let flags = flags.clone();
+    Source::of(vec![flags.config.clone()], move || load(program, &flags))
 }
 
 /// The file, or in its place, where it is the default one and is not there, the variables of the container image.
@@ -74,6 +86,14 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
         }
         return environment.load(flags.level);
     }
-    let text = source::read(&flags.config)?;
-    opensnell::parse(program, flags.level, &flags.config.to_string_lossy(), &text)
+    let path = usual(program, &flags.config);
+    let text = source::read(path)?;
+    opensnell::parse(program, flags.level, &path.to_string_lossy(), &text)
+}
+
+/// The file to read: where OpenSnell's default is not there, that of the official server's scripts.
+fn usual(program: Program, named: &Path) -> &Path {
+    let official = Path::new("/etc/snell/snell-server.conf");
+    let is_default = program == Program::Server && named == Path::new(program.default_path());
+    if is_default && !named.exists() && official.exists() { official } else { named }
 }

@@ -56,6 +56,8 @@ pub struct Config {
     pub log: Log,
     /// Unix socket of the control interface; `None` switches it off.
     pub admin: Option<PathBuf>,
+    /// Whether a change of the configuration's files is followed as it is made.
+    pub watch: bool,
     /// The file that keeps the counters of users across restarts.
     pub state: StateFile,
     /// Event loops; `None` means one per processor, at most [`MAX_CORES`].

@@ -1,4 +1,5 @@
 //! Views of what runs: one snapshot of counters by name, and the interfaces that show it.
 
+pub(crate) mod control;
 pub(crate) mod status;
 pub(crate) mod unix;

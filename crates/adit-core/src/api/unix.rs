@@ -1,7 +1,7 @@
 //! The control interface: a unix socket that only the user who runs adit may open.
 //!
 //! One request per connection: a line with a JSON object, `{"command":"status"}`; one answer: a line with a JSON
-//! object, `{"status":{..}}` or `{"error":".."}`.
+//! object, `{"status":{..}}` or `{"error":".."}`. The others are in [`control`](super::control).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_net::rt::{self, Cores, Stop, UnixListener, UnixStream};
-use serde::{Deserialize, Serialize};
 
+use crate::api::control::{Answer, Follower, Reply, Request};
 use crate::api::status::{Directory, Status};
 
-/// Longest request in bytes.
-const MAX_REQUEST: usize = 64 * 1024;
-/// Longest answer that [`ask_status`] reads.
+/// Longest request in bytes: the files of a configuration, with every character escaped in two.
+const MAX_REQUEST: usize = 33 << 20;
+/// Longest answer that [`ask`] reads.
 const MAX_ANSWER: usize = 16 << 20;
-/// Time for a request and its answer.
+/// Time for a request to arrive, and for the state.
 const DEADLINE: Duration = Duration::from_secs(5);
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case")]
-enum Request {
-    Status,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Answer {
-    Status(Box<Status>),
-    Error(String),
-}
+/// Time for a change of the configuration: its plugins are started, and closed ports are waited for.
+const CHANGED: Duration = Duration::from_secs(60);
 
 /// Serves the control interface at `path` on an event loop of its own, until the process drains.
 ///
@@ -41,6 +30,7 @@ pub(crate) fn start(
     cores: &mut Cores,
     path: &Path,
     directory: Arc<Directory>,
+    follower: Arc<Follower>,
     mut stop: Stop,
 ) -> io::Result<()> {
     let (ready, made) = std::sync::mpsc::channel();
@@ -51,7 +41,7 @@ pub(crate) fn start(
             Err(error) => return drop(ready.send(Err(error))),
         };
         drop(ready.send(Ok(())));
-        rt::race(stop.draining(), accept(listener, directory)).await;
+        rt::race(stop.draining(), accept(listener, directory, follower)).await;
         let removed = Removed(path);
         drop(removed);
     })?;
@@ -67,13 +57,13 @@ impl Drop for Removed {
     }
 }
 
-async fn accept(listener: UnixListener, directory: Arc<Directory>) {
+async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Arc<Follower>) {
     loop {
         match listener.accept().await {
             Ok(stream) => {
-                let directory = directory.clone();
+                let (directory, follower) = (directory.clone(), follower.clone());
                 rt::spawn_local(async move {
-                    drop(rt::timeout(DEADLINE, serve(stream, &directory)).await);
+                    drop(serve(stream, &directory, &follower).await);
                 });
             }
             Err(error) => {
@@ -84,25 +74,44 @@ async fn accept(listener: UnixListener, directory: Arc<Directory>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, directory: &Directory) -> io::Result<()> {
-    let line = read_line(&mut stream, MAX_REQUEST).await?;
+async fn serve(mut stream: UnixStream, directory: &Directory, follower: &Follower) -> io::Result<()> {
+    let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
+    let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
     let answer = match serde_json::from_slice(&line) {
         Ok(Request::Status) => Answer::Status(Box::new(directory.status(rt::now()))),
+        Ok(request) => changed(request, follower).await,
         Err(error) => Answer::Error(format!("bad request: {error}")),
     };
     let mut bytes = serde_json::to_vec(&answer).map_err(io::Error::other)?;
     bytes.push(b'\n');
-    stream.send_all(&bytes).await
+    let sent = rt::timeout(DEADLINE, stream.send_all(&bytes)).await;
+    sent.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The answer of the one who changes the configuration.
+async fn changed(request: Request, follower: &Follower) -> Answer {
+    let Some(control) = follower.get() else {
+        return Answer::Error("this process has no file to read again".into());
+    };
+    let (reply, mut answers) = Reply::new();
+    control.follow(request, reply);
+    match rt::timeout(CHANGED, answers.next()).await {
+        Ok(Some(answer)) => answer,
+        Ok(None) => Answer::Error("the process is ending".into()),
+        Err(rt::Elapsed) => {
+            Answer::Error("it takes longer than a minute; the log will tell how it ends".into())
+        }
+    }
 }
 
 async fn read_line(stream: &mut UnixStream, max: usize) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    let mut bytes = vec![0; 4096];
+    let mut bytes = vec![0; 16 << 10];
     loop {
         let len = stream.recv(&mut bytes).await?;
-        line.extend(&bytes[..len]);
-        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            line.truncate(end);
+        let end = bytes[..len].iter().position(|byte| *byte == b'\n');
+        line.extend(&bytes[..end.unwrap_or(len)]);
+        if end.is_some() {
             return Ok(line);
         }
         if len == 0 {
@@ -119,17 +128,30 @@ async fn read_line(stream: &mut UnixStream, max: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// When nobody answers there, or not as expected.
 pub fn ask_status(path: &Path) -> io::Result<Status> {
+    match ask(path, &Request::Status)? {
+        Answer::Status(status) => Ok(*status),
+        Answer::Error(text) => Err(io::Error::other(text)),
+        Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+/// Asks the process whose control socket is at `path`; it waits for a change as long as that takes, but no longer than a
+/// minute.
+///
+/// # Errors
+/// When nobody answers there, or not as expected.
+pub fn ask(path: &Path, request: &Request) -> io::Result<Answer> {
     let ask = async {
         let mut stream = UnixStream::dial(path).await?;
-        let mut request = serde_json::to_vec(&Request::Status).map_err(io::Error::other)?;
-        request.push(b'\n');
-        stream.send_all(&request).await?;
+        let mut bytes = serde_json::to_vec(request).map_err(io::Error::other)?;
+        bytes.push(b'\n');
+        stream.send_all(&bytes).await?;
         let line = read_line(&mut stream, MAX_ANSWER).await?;
-        match serde_json::from_slice(&line).map_err(io::Error::other)? {
-            Answer::Status(status) => Ok(*status),
-            Answer::Error(text) => Err(io::Error::other(text)),
-        }
+        serde_json::from_slice(&line).map_err(io::Error::other)
     };
-    Cores::block_on(async { rt::timeout(DEADLINE, ask).await })?
+    let patience = if matches!(request, Request::Status) { DEADLINE } else { CHANGED + DEADLINE };
+    Cores::block_on(async { rt::timeout(patience, ask).await })?
         .unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))
 }

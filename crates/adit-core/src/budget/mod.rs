@@ -21,13 +21,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use adit_config::model::Limits;
 use adit_net::rt::Buffers;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use self::descriptors::Descriptors;
 use self::shares::{ASSUMED, PER_SOURCE, Resources};
+use crate::notice::Notice;
 use crate::rng::OsRng;
 use adit_proto::wire::Rng as _;
 
@@ -52,6 +55,7 @@ pub(crate) struct Budget {
     leaving: AtomicUsize,
     /// Holders that were told to give way for want of descriptors or memory, since the start.
     evicted: AtomicU64,
+    shortage: Notice,
 }
 
 /// The place at which a core is asked to make room.
@@ -114,8 +118,22 @@ impl Budget {
             desks: (0..cores).map(desk).collect(),
             leaving: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            shortage: Notice::default(),
             shares,
         })
+    }
+
+    /// Reports that descriptors are short, once a minute.
+    fn report_shortage(&self, now: Instant) {
+        if let Some(times) = self.shortage.due(now) {
+            let (streams, flows, _) = self.descriptors.used();
+            warn!(
+                times,
+                streams,
+                flows,
+                "too few descriptors: connections that have proven least make room; raise the limit (ulimit -n, LimitNOFILE=)"
+            );
+        }
     }
 
     /// Its division into shares.

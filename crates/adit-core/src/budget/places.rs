@@ -225,6 +225,7 @@ impl Places {
         if descriptors.excess() == 0 {
             return;
         }
+        self.budget.report_shortage(rt::now());
         let until = rt::now() + PATIENCE;
         while descriptors.excess() > 0 && rt::now() < until {
             if descriptors.excess() > self.budget.leaving() {

@@ -7,6 +7,7 @@
 //! Nothing here knows a protocol: an inbound makes the request, an [`Outbound`] makes the connection.
 
 mod error;
+mod first_bytes;
 mod outbound;
 mod session;
 mod table;
@@ -82,6 +83,8 @@ pub(crate) struct Request {
     pub(crate) target: Target,
     /// When the request was complete.
     pub(crate) since: Instant,
+    /// The protocol that the client speaks to the target, as far as its first bytes have told.
+    protocol: Option<&'static str>,
 }
 
 /// A request whose way is decided.
@@ -107,7 +110,8 @@ impl Origin {
         user: Option<Arc<Account>>,
         target: Target,
     ) -> Request {
-        Request { source: Source { origin: self.clone(), peer, user }, target, since: rt::now() }
+        let source = Source { origin: self.clone(), peer, user };
+        Request { source, target, since: rt::now(), protocol: None }
     }
 }
 
@@ -165,16 +169,20 @@ impl Request {
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
-        let query = Query {
+        router.decide(&self.query(), addresses)
+    }
+
+    /// The request, as rules see it.
+    fn query(&self) -> Query<'_> {
+        Query {
             inbound: &self.source.origin.inbound,
             source: table::source(self.source.peer),
             user: self.source.user.as_ref().map(|account| &*account.name),
             network: Network::Tcp,
             target: &self.target,
-            protocol: None,
-            known: Default::default(),
-        };
-        router.decide(&query, addresses)
+            protocol: self.protocol,
+            known: crate::route::Known::default(),
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl Routed {
 
     /// Writes the record of a connection that has ended after so many payload bytes up and down.
     pub(crate) fn write_record(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
-        let Request { source, target, since } = &self.request;
+        let Request { source, target, since, .. } = &self.request;
         let record = Record {
             inbound: &source.origin.inbound,
             outbound: opened.name_of(&*self.outbound),

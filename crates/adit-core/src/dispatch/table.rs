@@ -138,6 +138,11 @@ impl Live {
         self.router.borrow().clone()
     }
 
+    /// Whether a rule asks for the protocol that a client speaks to its target.
+    pub(super) fn needs_protocol(&self) -> bool {
+        self.router.borrow().needs_protocol()
+    }
+
     /// The outbound of a verdict; `None` if the request is refused.
     pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
         match verdict {
@@ -200,6 +205,10 @@ impl Routes for Live {
         self.router.borrow().accepts(&self.inbound, source)
     }
 
+    fn needs_protocol(&self) -> bool {
+        Self::needs_protocol(self)
+    }
+
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
         let router = self.router();
         let query = Query {
@@ -208,8 +217,8 @@ impl Routes for Live {
             user: question.user.map(|account| &*account.name),
             network: Network::Udp,
             target: question.target,
-            protocol: None,
-            known: Default::default(),
+            protocol: question.protocol,
+            known: route::Known::default(),
         };
         let mut address = None;
         let mut outcome = router.decide(&query, None);

@@ -293,6 +293,20 @@ pub fn resolver(servers: &[SocketAddr]) -> Rc<dyn Resolve> {
     Rc::new(dns.scope(&Dial { dns: servers.to_vec(), ..Dial::default() }))
 }
 
+/// The addresses of `name` by a configuration's own service, for an outbound that dials like `dial`, on the current event
+/// loop. Name servers behind an outbound are not reached.
+///
+/// # Errors
+/// [`ResolveError`].
+pub async fn lookup(
+    service: &adit_config::model::Dns,
+    dial: &Dial,
+    name: &str,
+) -> Result<Vec<IpAddr>, ResolveError> {
+    let scope = Dns::new(Arc::new(Shared::new(service))).scope(dial);
+    scope.lookup(name, scope.family()).await
+}
+
 impl fmt::Debug for Dns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dns").finish_non_exhaustive()

@@ -47,7 +47,7 @@ pub struct Changes {
 }
 
 /// The fate of an inbound of the new configuration.
-enum Fate {
+pub(super) enum Fate {
     Keep,
     Update,
     Open,
@@ -76,15 +76,16 @@ impl Engine {
             return Err(StartError::Ending);
         }
         let mut draft = Draft::default();
-        let config = Arc::new(effective(&state.config, wanted, &mut draft.changes.needs_restart));
+        let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart));
         check_dns(&config)?;
         let router = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
-        let gone = self.make_room(state, &config, &mut draft)?;
+        // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
+        let gone = self.make_room(state, &config, &mut draft)?;
         self.commit(state, config, draft, (gone, renewed, router))
     }
 
@@ -303,14 +304,14 @@ impl Engine {
 }
 
 /// The rules of a configuration as tables, with the files that they refer to.
-fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
+pub(super) fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
     Ok(Arc::new(Router::compile(config, sets).map_err(StartError::Rules)?))
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
-fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static str>) -> Config {
-    let mut config = wanted.clone();
+pub(super) fn effective(state: &State, wanted: &Config, needs_restart: &mut Vec<&'static str>) -> Config {
+    let (mut config, current) = (wanted.clone(), &state.config);
     if current.outbounds.is_empty() {
         return config;
     }
@@ -321,7 +322,9 @@ fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static
     };
     fix("log", current.log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
-    fix("state", current.state == wanted.state);
+    // The file is opened for the first users or salts.
+    let is_open = state.ledger.is_some() || state.salts.is_some();
+    fix("state", !is_open || current.state == wanted.state);
     fix("cores", current.cores == wanted.cores);
     fix("udp", current.udp == wanted.udp);
     fix("dns", current.dns == wanted.dns);
@@ -332,7 +335,9 @@ fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static
     fix("limits", guard(current) == guard(wanted));
     config.log.clone_from(&current.log);
     config.admin.clone_from(&current.admin);
-    config.state.clone_from(&current.state);
+    if is_open {
+        config.state.clone_from(&current.state);
+    }
     config.cores = current.cores;
     config.udp.clone_from(&current.udp);
     config.dns.clone_from(&current.dns);
@@ -342,7 +347,7 @@ fn effective(current: &Config, wanted: &Config, needs_restart: &mut Vec<&'static
 }
 
 /// Refuses name servers behind an outbound that could only be reached with their help.
-fn check_dns(config: &Config) -> Result<(), StartError> {
+pub(super) fn check_dns(config: &Config) -> Result<(), StartError> {
     let Some(found) = config.dns.find_loop(&config.outbounds) else { return Ok(()) };
     let model::DnsLoop { outbound, host, upstream, through } = found;
     let problem = format!(
@@ -352,14 +357,14 @@ fn check_dns(config: &Config) -> Result<(), StartError> {
 }
 
 /// Whether an outbound goes on as it is; a group's members are another matter.
-fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
+pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
     match (&old.protocol, &new.protocol) {
         (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
         _ => old == new,
     }
 }
 
-fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fate {
+pub(super) fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fate {
     match old {
         Some(old) if old.takes == takes && *old.model == *new => Fate::Keep,
         Some(old) if old.takes == takes && old.model.differs_in_users_alone(new) => Fate::Update,

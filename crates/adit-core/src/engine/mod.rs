@@ -4,6 +4,7 @@
 //! core what to do by [`order::Order`]s; a core ([`site`]) holds its own part, by name too.
 
 mod apply;
+mod differ;
 mod held;
 mod order;
 mod ports;
@@ -28,6 +29,7 @@ use thiserror::Error;
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
+use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{Directory, Status};
 use crate::budget::Budget;
 use crate::carrier;
@@ -133,6 +135,7 @@ struct Engine {
     cores: Vec<OrderSender<Order>>,
     state: Mutex<State>,
     directory: Arc<Directory>,
+    follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
     next: AtomicU64,
     stop: Stop,
@@ -279,6 +282,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         cores: senders,
         state: Mutex::new(state),
         directory,
+        follower: Arc::default(),
         memory,
         next: AtomicU64::new(0),
         stop: stop.clone(),
@@ -287,7 +291,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = changes.warnings;
         let Some(path) = &config.admin else { return Ok(()) };
-        crate::api::unix::start(&mut running.cores, path, running.engine.directory.clone(), stop)
+        let engine = &running.engine;
+        let (directory, follower) = (engine.directory.clone(), engine.follower.clone());
+        crate::api::unix::start(&mut running.cores, path, directory, follower, stop)
             .map_err(|source| StartError::Admin { path: path.clone(), source })
     });
     match started {
@@ -310,6 +316,15 @@ impl Applier {
     /// As [`Running::apply`]; also once the process is to end.
     pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
         self.0.apply(config)
+    }
+
+    /// The changes that [`Applier::apply`] would make. Addresses are not bound and plugins not started, so it may still fail
+    /// then.
+    ///
+    /// # Errors
+    /// When rules or names of the configuration cannot be followed.
+    pub fn preview(&self, config: &Config) -> Result<Differences, ApplyError> {
+        self.0.preview(config)
     }
 }
 
@@ -356,6 +371,11 @@ impl Running {
     /// Somebody who may apply configurations from another thread.
     pub fn applier(&self) -> Applier {
         Applier(self.engine.clone())
+    }
+
+    /// Has `control` follow the requests of the control socket that change something; the first one stays.
+    pub fn set_control(&self, control: Box<dyn Control>) {
+        self.engine.follower.set(control);
     }
 
     /// The group of this name.
@@ -409,17 +429,20 @@ impl Running {
     }
 
     /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
-    /// signals are heard.
+    /// signals are heard, and `heard` for each of the other signals.
     ///
     /// # Errors
     /// When the signals cannot be taken over; everything has ended then.
-    pub fn run_until_signal(self, ready: impl FnOnce()) -> io::Result<()> {
+    pub fn run_until_signal(self, ready: impl FnOnce(), mut heard: impl FnMut(Signal)) -> io::Result<()> {
         let Self { cores, stopper, engine, .. } = self;
         let wait = async {
             let mut signals = Signals::new()?;
             ready();
-            while signals.next().await != Signal::Stop {
-                tracing::info!("reload is not in this build: the configuration stays as it is");
+            loop {
+                match signals.next().await {
+                    Signal::Stop => break,
+                    other => heard(other),
+                }
             }
             let limit = engine.state().config.limits.drain;
             tracing::info!(?limit, "stopping: no new connections, open ones may finish");

@@ -338,26 +338,33 @@ impl Client<'_> {
     /// Opens the way to the target and answers as configured.
     async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Session>)> {
         let TunnelRequest { stream, target, answer, early, account } = request;
-        let routed = self.inbound.origin.request(self.peer, account, target).route().await;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let is_early = self.config.reply == Reply::Early && routed.outbound.is_tunnel();
-        if is_early {
-            stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
+        let (mut near, mut early) = (Endpoint::plain(stream), Early { bytes: early, ended: false });
+        let request = self.inbound.origin.request(self.peer, account, target);
+        // An application sends nothing before it has its answer.
+        let mut is_answered = request.waits_for_bytes();
+        if is_answered {
+            near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
         }
-        match routed.connect(Early { bytes: early, ended: false }).await {
+        let routed = request.route_after(&mut near, &mut early).await?;
+        if !is_answered && self.config.reply == Reply::Early && routed.outbound.is_tunnel() {
+            near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
+            is_answered = true;
+        }
+        match routed.connect(early).await {
             Ok(session) => {
-                if !is_early {
-                    stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
+                if !is_answered {
+                    near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
                 }
-                Some((Endpoint::plain(stream), session))
+                Some((near, session))
             }
-            Err(error) if is_early || error.wants_reset() => {
+            Err(error) if is_answered || error.wants_reset() => {
                 // The application was told that all is well: only a reset says otherwise now.
-                stream.abort_on_close();
+                near.stream.abort_on_close();
                 None
             }
             Err(error) => {
-                self.refuse(&stream, &*answer, error.failure()).await;
+                self.refuse(&near.stream, &*answer, error.failure()).await;
                 None
             }
         }

@@ -19,12 +19,12 @@ use adit_proto::wire::{Layer, Target, WireError};
 
 use super::fallback::{Fallback, Refused, Servers};
 use super::ssr::refusals::{Cause, Refusals};
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::obfs::server_layer;
 use crate::packet::{Exchange, PacketInbound};
-use crate::relay::{Early, Endpoint, Outer, Stack};
+use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 
 /// Bytes of a client that are buffered until its obfs is known: a TLS record of 16 KiB, and room behind it.
@@ -180,7 +180,7 @@ async fn prepare(
     let (until, deadline) = (now + shared.deadline, shared.deadline);
     let (fallback, cause) = (Fallback::new(&shared.fallback), Cell::new(None));
     let admission = Box::pin(shared.admit(&stream, &fallback, &cause));
-    let Admitted { stack, tail, early } = match in_time(&ticket, until, admission).await {
+    let Admitted { stack, tail, mut early } = match in_time(&ticket, until, admission).await {
         Ok(admitted) => admitted,
         Err(refusal) => {
             if let Some(cause) = cause.take() {
@@ -196,8 +196,9 @@ async fn prepare(
         // It has proved nothing.
         Shape::Simple(_) => drop(ticket),
     }
-    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    let routed = inbound.origin.request(peer, None, shared.target.clone()).route().await;
+    let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    let request = inbound.origin.request(peer, None, shared.target.clone());
+    let routed = request.route_after(&mut near, &mut early).await?;
     let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
     Some((near, session))
 }

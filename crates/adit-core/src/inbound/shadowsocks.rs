@@ -24,14 +24,14 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::notice::{self, Notice};
 use crate::obfs::server_outer;
 use crate::packet::{Exchange, PacketInbound};
-use crate::relay::{Early, Endpoint, Stack};
+use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
@@ -215,15 +215,15 @@ async fn prepare(
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Client> {
-    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
+    let Admitted { stack, tail, target, user, mut early } = handshake(inbound, shared, &stream, peer).await?;
     let lease = match user {
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
     };
     let user = lease.as_ref().map(|lease| lease.account().clone());
-    let routed = inbound.origin.request(peer, user, target).route().await;
-    let session = routed.connect(early).await.inspect_err(|_| stream.abort_on_close()).ok()?;
-    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
+    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
     Some(Client { near, lease, session })
 }
 

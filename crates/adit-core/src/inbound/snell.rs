@@ -25,9 +25,7 @@ use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Reque
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
-use super::unauthenticated::{
-    self, FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive,
-};
+use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
 use crate::dispatch::{Future, Session};
@@ -37,7 +35,7 @@ use crate::packet::{Exchange, PacketInbound};
 use crate::record::{EndReason, Side};
 use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
-use crate::relay::{Early, Endpoint};
+use crate::relay::{self, Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::Salts;
 use crate::user::{Account, Accounts};
@@ -323,7 +321,7 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
     }
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
     let mut early = Early::default();
-    near.tail = unauthenticated::take_early(stack, wire, &mut early)?;
+    near.tail = relay::take_early(stack, wire, &mut early)?;
     Ok(early)
 }
 
@@ -372,7 +370,7 @@ async fn prepare(
     (peer, entry): (SocketAddr, &Entry),
     next: Box<Next>,
 ) -> Step {
-    let Next { request, early, user } = *next;
+    let Next { request, mut early, user } = *next;
     let user = user.map(|user| &shared.accounts[user]);
     if let Some(account) = user {
         account.requests.add(1);
@@ -398,7 +396,11 @@ async fn prepare(
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
     };
-    match inbound.origin.request(peer, user.cloned(), target).route().await.connect(early).await {
+    let request = inbound.origin.request(peer, user.cloned(), target);
+    let Some(routed) = request.route_after(near, &mut early).await else {
+        return Step::Done { goes_on: false };
+    };
+    match routed.connect(early).await {
         Ok(session) => {
             server(near).accept();
             Step::Relay(session)

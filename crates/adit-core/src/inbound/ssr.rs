@@ -30,12 +30,12 @@ use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
 use super::fallback::{Fallback, Refused, Servers};
-use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, take_early};
+use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::{Future, Session};
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
-use crate::relay::{Early, Endpoint, Outer, Stack};
+use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
 use crate::user::{Accounts, Lease};
@@ -203,7 +203,7 @@ async fn prepare(
             return None;
         }
     };
-    let Admitted { stack, tail, target, user, early } = admitted;
+    let Admitted { stack, tail, target, user, mut early } = admitted;
     let lease = match user {
         Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
         None => None,
@@ -212,7 +212,7 @@ async fn prepare(
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
     let user = lease.as_ref().map(|lease| lease.account().clone());
-    let routed = inbound.origin.request(peer, user, target).route().await;
+    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
     let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
     Some(Client { near, lease, session })
 }
@@ -251,7 +251,12 @@ async fn handshake(
             settle(ticket, is_authenticated);
             Ok(admitted)
         }
-        Err(refusal) => Err((Refused { ticket, refusal, until, deadline }, cause.take())),
+        Err(refusal) => {
+            // A client that made room for another one may have been about to say more.
+            let is_evicted = matches!(refusal, Refusal::Evicted);
+            let cause = cause.take().filter(|cause| !(is_evicted && *cause == Cause::Cut));
+            Err((Refused { ticket, refusal, until, deadline }, cause))
+        }
     }
 }
 
@@ -284,6 +289,9 @@ async fn admit(
         Refusal::Wire(error)
     };
     let mut wire = RecvBuf::with_len(FIRST_READ);
+    fallback.receive(stream, &mut wire, LONGEST_REQUEST).await?;
+    // Unless something else is found wrong with the bytes.
+    cause.set(Some(Cause::Cut));
     let mut reader = open_obfs(shared, stream, fallback, &mut wire, &refused).await?;
     let mut text = Vec::new();
     let mut received = wire.unread().len();
@@ -339,7 +347,6 @@ async fn open_obfs(
 ) -> Result<Reader, Refusal> {
     let mut front = shared.obfs.accept(rt::unix_time());
     loop {
-        fallback.receive(stream, wire, LONGEST_REQUEST).await?;
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(refused)?;
         if !out.is_empty() {
@@ -350,6 +357,7 @@ async fn open_obfs(
         if is_done {
             return Ok(Reader::new(shared, front.into_layer()));
         }
+        fallback.receive(stream, wire, LONGEST_REQUEST).await?;
     }
 }
 

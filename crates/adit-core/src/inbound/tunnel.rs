@@ -37,7 +37,7 @@ impl Serve for Tunnel {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
         Box::pin(async move {
             let mut near = Endpoint::plain(stream);
-            let Some(session) = Box::pin(self.open(&inbound, &near, peer)).await else { return };
+            let Some(session) = Box::pin(self.open(&inbound, &mut near, peer)).await else { return };
             let entry = inbound.core.conns.enter_from(peer.ip());
             session.run(&mut near, &entry).await;
         })
@@ -49,12 +49,13 @@ impl Serve for Tunnel {
 }
 
 impl Tunnel {
-    async fn open(&self, inbound: &Inbound, near: &Endpoint, peer: SocketAddr) -> Option<Box<Session>> {
-        let routed = inbound.origin.request(peer, None, self.target.clone()).route().await;
-        let early = match routed.outbound.wants_first_bytes() {
-            true => first_bytes(near).await?,
-            false => Early::default(),
-        };
+    async fn open(&self, inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr) -> Option<Box<Session>> {
+        let mut early = Early::default();
+        let request = inbound.origin.request(peer, None, self.target.clone());
+        let routed = request.route_after(near, &mut early).await?;
+        if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
+            early = first_bytes(near).await?;
+        }
         let session = routed.connect(early).await;
         session.inspect_err(|_| near.stream.abort_on_close()).ok()
     }

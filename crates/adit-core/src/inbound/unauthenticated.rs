@@ -12,13 +12,11 @@ use adit_config::model::ObfsServer;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::http;
-use adit_proto::wire::{Opened, Rng, WireError};
+use adit_proto::wire::{Rng, WireError};
 
 use super::Inbound;
 use crate::guard::Ticket;
 use crate::metrics::Refused;
-use crate::relay::Early;
-use crate::relay::Stack;
 use crate::relay::discard::{discard_all, discard_bytes, discard_received};
 use crate::rng::OsRng;
 
@@ -97,25 +95,6 @@ pub(super) async fn receive(stream: &Stream, wire: &mut RecvBuf, longest: usize)
     }
     wire.filled(received);
     Ok(received)
-}
-
-/// Moves the payload that came with the request to `early`, and returns bytes that cannot be opened yet.
-pub(super) fn take_early(
-    stack: &mut Stack,
-    wire: &mut RecvBuf,
-    early: &mut Early,
-) -> Result<Vec<u8>, WireError> {
-    loop {
-        match stack.open(wire, rt::now())? {
-            Opened::Payload(range) => early.bytes.extend(&wire.block()[range]),
-            Opened::NeedMore(_) => break,
-            Opened::End => {
-                early.ended = true;
-                break;
-            }
-        }
-    }
-    Ok(wire.unread().to_vec())
 }
 
 /// The uniform reaction to a connection that did not authenticate. `obfs` is the inbound's obfuscation.

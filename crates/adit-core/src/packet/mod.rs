@@ -25,6 +25,7 @@ mod outbound;
 mod ready;
 mod routes;
 mod scratch;
+mod shown;
 mod table;
 
 #[cfg(test)]
@@ -44,4 +45,5 @@ pub(crate) use outbound::{
 };
 pub(crate) use routes::{Decision, Question, Routes, Via};
 pub(crate) use scratch::{Scratch, SharedScratch};
+pub(crate) use shown::Shown;
 pub(crate) use table::Tick;

@@ -43,6 +43,8 @@ pub(crate) struct Question<'a> {
     pub(crate) user: Option<&'a Arc<Account>>,
     /// Target of the datagram.
     pub(crate) target: &'a Target,
+    /// The protocol that the flow's first datagram has shown, where [`Routes::needs_protocol`] asks for it.
+    pub(crate) protocol: Option<&'static str>,
 }
 
 /// The answer.
@@ -70,6 +72,9 @@ pub(crate) trait Routes {
 
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
+
+    /// Whether decisions ask for the protocol that a flow's first datagram shows.
+    fn needs_protocol(&self) -> bool;
 
     /// Decides the way of a datagram. `waker` is woken when a decision that is pending can be asked for again.
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision;

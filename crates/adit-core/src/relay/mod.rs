@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use adit_net::rt::fair::Place;
 use adit_net::rt::{self, Chunk, IO_VECTORS, Pool, Stream};
+use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
 pub(crate) use self::stack::{Outer, Stack};
@@ -86,6 +87,25 @@ pub(crate) struct Early {
     pub(crate) bytes: Vec<u8>,
     /// Whether the near side has ended behind them.
     pub(crate) ended: bool,
+}
+
+/// Moves the payload that has come to `early`, and returns bytes that cannot be opened yet.
+pub(crate) fn take_early(
+    stack: &mut Stack,
+    wire: &mut RecvBuf,
+    early: &mut Early,
+) -> Result<Vec<u8>, WireError> {
+    loop {
+        match stack.open(wire, rt::now())? {
+            Opened::Payload(range) => early.bytes.extend(&wire.block()[range]),
+            Opened::NeedMore(_) => break,
+            Opened::End => {
+                early.ended = true;
+                break;
+            }
+        }
+    }
+    Ok(wire.unread().to_vec())
 }
 
 /// Settings of the relay, decided once per connection.

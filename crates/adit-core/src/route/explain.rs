@@ -152,7 +152,8 @@ fn compared(walk: &Walk<'_, '_>, leaf: &Matcher) -> String {
         Matcher::Inbound(_) => against(&query.inbound),
         Matcher::User(_) => query.user.map_or_else(|| absent("there is no user"), |user| against(&user)),
         Matcher::Protocol(_) => {
-            query.protocol.map_or_else(|| absent("it is not known"), |protocol| against(&protocol))
+            let unknown = || format!("{key} is not known before bytes come");
+            query.protocol.map_or_else(unknown, |protocol| against(&protocol))
         }
         Matcher::Fact(_) => absent("it does not hold, or is not known"),
         Matcher::And(_) | Matcher::Or(_) | Matcher::Not(_) => String::new(),

@@ -218,6 +218,23 @@ impl Router {
         Walk::new(self, query, addresses).decide()
     }
 
+    /// Whether a rule, or a part of one, asks for the protocol that the client speaks to its target.
+    pub fn needs_protocol(&self) -> bool {
+        !self.protocols.is_empty()
+    }
+
+    /// Whether the protocol, which is not known yet, can change the decision about a request.
+    pub fn depends_on_protocol(&self, query: &Query<'_>) -> bool {
+        let decide = |protocol| self.decide(&Query { protocol, ..*query }, None);
+        let mut protocols = self.protocols.iter();
+        let Some(first) = protocols.next() else { return false };
+        let unknown = decide(None);
+        // With the addresses of a name, which are asked for later, it may matter.
+        unknown == Outcome::NeedsAddresses
+            || decide(Some(first)) != unknown
+            || protocols.any(|protocol| decide(Some(protocol)) != unknown)
+    }
+
     /// Whether a client at this address is taken in at all: false if the rules refuse it, wherever it wants to go.
     pub fn accepts(&self, inbound: &str, client: IpAddr) -> bool {
         !self.judges_clients || self.refusal(inbound, client).is_none()

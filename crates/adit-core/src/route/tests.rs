@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use adit_config::dialect::shadowsocks::{Family, acl};
 use adit_config::model::Tag;
 use adit_config::model::acl::Verdict as Judgement;
-use adit_config::model::rule::{Cidr, Manner, Matcher};
+use adit_config::model::rule::{Cidr, Manner, Matcher, PortRange};
 use adit_config::set::access::{Role, list_rules};
 use adit_proto::wire::Host;
 use proptest::prelude::*;
@@ -88,6 +88,35 @@ fn reasons() {
         ]
     );
     assert_eq!(router.explain(&rules, &query(&target), None).outcome, Outcome::NeedsAddresses);
+}
+
+#[test]
+fn a_protocol_is_asked_for_where_it_matters() {
+    let tls = || Matcher::Protocol(vec!["tls".into()]);
+    let rules = [
+        rule(Matcher::Port(vec![PortRange { first: 22, last: 22 }]), "a"),
+        rule(Matcher::And(vec![Matcher::Network(Network::Tcp), Matcher::Not(Box::new(tls()))]), "b"),
+    ];
+    let router = Router::new(&rules, &Sets::default()).unwrap();
+    assert!(router.needs_protocol() && !Router::default().needs_protocol());
+    let depends = |port, network, protocol| {
+        let target = Target::new(b"a.example", port).unwrap();
+        router.depends_on_protocol(&Query { network, protocol, ..query(&target) })
+    };
+    assert!(depends(443, Network::Tcp, None));
+    // An earlier rule decides; no rule can match.
+    assert!(!depends(22, Network::Tcp, None) && !depends(443, Network::Udp, None));
+    let target = Target::new(b"a.example", 443).unwrap();
+    let decided = |protocol| match router.decide(&Query { protocol, ..query(&target) }, None) {
+        Outcome::Decided(Decision { rule, .. }) => rule,
+        Outcome::NeedsAddresses => panic!("no rule asks for addresses"),
+    };
+    assert_eq!([decided(None), decided(Some("tls")), decided(Some("http"))], [Some(1), None, Some(1)]);
+    let rules = [rule(tls(), "a"), rule(Matcher::IpCidr(cidrs(&["10.0.0.0/8"]), Resolve::Yes), "b")];
+    let router = Router::new(&rules, &Sets::default()).unwrap();
+    assert!(router.depends_on_protocol(&query(&target)), "the other rule asks for addresses");
+    let found = router.explain(&rules, &query(&target), Some(&[]));
+    assert_eq!(found.passed[0].why, "protocol is not known before bytes come");
 }
 
 #[test]

@@ -124,6 +124,8 @@ pub enum Signal {
     Stop,
     /// SIGHUP.
     Reload,
+    /// SIGUSR1.
+    User,
 }
 
 /// SIGUSR1, from the moment of [`UserSignal::new`] on.
@@ -151,6 +153,7 @@ pub struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
+    user: tokio::signal::unix::Signal,
 }
 
 impl Signals {
@@ -163,7 +166,23 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
         })
+    }
+
+    /// Keeps SIGHUP and SIGUSR1 from ending this process, from now on until it ends. Nobody hears them before
+    /// [`Signals::new`].
+    ///
+    /// # Errors
+    /// When a handler cannot be installed.
+    pub fn outlive() -> io::Result<()> {
+        // A handler stays when its listener goes.
+        Cores::block_on(async {
+            for kind in [SignalKind::hangup(), SignalKind::user_defined1()] {
+                drop(signal(kind)?);
+            }
+            Ok(())
+        })?
     }
 
     /// The next signal.
@@ -172,6 +191,7 @@ impl Signals {
             _ = self.interrupt.recv() => Signal::Stop,
             _ = self.terminate.recv() => Signal::Stop,
             _ = self.hangup.recv() => Signal::Reload,
+            _ = self.user.recv() => Signal::User,
         }
     }
 }

@@ -16,4 +16,4 @@ pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, 
 pub use orders::{OrderSender, Orders, orders};
 pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
-pub use time::{Elapsed, FineTimer, now, race, sleep, sleep_until, timeout, unix_time};
+pub use time::{Elapsed, FineTimer, now, race, shift_unix_time, sleep, sleep_until, timeout, unix_time};

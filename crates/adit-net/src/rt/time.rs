@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +21,17 @@ pub fn now() -> Instant {
 
 /// Seconds since 1970, by the wall clock; 0 for a clock before that.
 pub fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    seconds.saturating_add_signed(SHIFT.load(Ordering::Relaxed))
+}
+
+/// Seconds that [`unix_time`] is moved by.
+static SHIFT: AtomicI64 = AtomicI64::new(0);
+
+/// Moves [`unix_time`] by `seconds` in the whole process, to find out if a server's clock differs. The wall clock of the
+/// system stays as it is.
+pub fn shift_unix_time(seconds: i64) {
+    SHIFT.store(seconds, Ordering::Relaxed);
 }
 
 /// Waits for `duration`.

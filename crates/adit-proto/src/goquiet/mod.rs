@@ -29,14 +29,15 @@ use self::hello::{RANDOM_AT, RANDOM_LEN, SESSION_LEN, is_well_formed};
 use crate::buf::RecvBuf;
 use crate::crypto::stream::{Algorithm, BlockCipher, BlockMode, Direction, Key as CipherKey};
 use crate::crypto::{Noise, sha256};
-use crate::wire::{Layer, Opened, Plan, Rng, Room, Seen, WireError};
+use crate::wire::{
+    Layer, Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records,
+};
 
 /// Seconds in which a proof is good; see [`ServerConfig::with_tolerance`].
 pub const PERIOD_S: u64 = 43_200;
 /// Seconds between two tickets, where the configuration does not say otherwise.
 pub const DEFAULT_TICKET_S: u64 = 3600;
 
-const RECORD_HEAD: usize = 5;
 /// Longest record that is sent (as the original).
 const MAX_RECORD: usize = 10_240;
 /// Longest record that is read: what TLS allows for enciphered ones.
@@ -352,65 +353,12 @@ impl Server {
     }
 }
 
-/// The records of one direction, handed out as they come.
-#[derive(Debug, Default)]
-struct Records {
-    /// Bytes of the present record that have not come.
-    left: usize,
-}
-
-impl Records {
-    fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
-        let bad = |what, got: usize| WireError::Malformed { what, got: got as u64 };
-        while self.left == 0 {
-            let unread = wire.unread();
-            if let Some(kind) = unread.first().filter(|kind| **kind != 0x17) {
-                return Err(bad("type of a tls record", (*kind).into()));
-            }
-            if unread.len() < RECORD_HEAD {
-                return Ok(Opened::NeedMore(RECORD_HEAD - unread.len()));
-            }
-            self.left = u16::from_be_bytes([unread[3], unread[4]]).into();
-            if self.left > MAX_READ {
-                return Err(bad("length of a tls record", self.left));
-            }
-            wire.consume(RECORD_HEAD);
-        }
-        let len = self.left.min(wire.unread().len());
-        if len == 0 {
-            return Ok(Opened::NeedMore(1));
-        }
-        let start = wire.position();
-        wire.consume(len);
-        self.left -= len;
-        Ok(Opened::Payload(start..start + len))
-    }
-}
-
-fn plan(head: usize) -> Plan {
-    let rest = Room { head: RECORD_HEAD, tail: 0, max_payload: MAX_RECORD };
-    Plan { first: Room { head: head + RECORD_HEAD, ..rest }, rest }
-}
-
-/// Puts `head` and a record's own head in front of the payload.
-fn seal(head: &[u8], block: &mut [u8], payload: Range<usize>) -> Range<usize> {
-    if payload.is_empty() {
-        return payload;
-    }
-    let record = payload.start - RECORD_HEAD;
-    let len = u16::try_from(payload.len()).expect("a record has at most 10240 bytes");
-    block[record..record + 3].copy_from_slice(&[0x17, 3, 3]);
-    block[record + 3..payload.start].copy_from_slice(&len.to_be_bytes());
-    block[record - head.len()..record].copy_from_slice(head);
-    record - head.len()..payload.end
-}
-
 macro_rules! layer {
     ($name:ident, $head:expr) => {
         impl Layer for $name {
             fn plan(&self, _now: Instant) -> Plan {
                 let head: fn(&Self) -> usize = $head;
-                plan(head(self))
+                records_plan(head(self), MAX_RECORD)
             }
 
             fn seal(
@@ -420,18 +368,15 @@ macro_rules! layer {
                 _now: Instant,
             ) -> Result<Range<usize>, WireError> {
                 let head = if payload.is_empty() { Vec::new() } else { self.take_head() };
-                Ok(seal(&head, block, payload))
+                Ok(seal_records(block, &head, payload, MAX_RECORD))
             }
 
             fn open(&mut self, wire: &mut RecvBuf, _now: Instant) -> Result<Opened, WireError> {
-                self.records.open(wire)
+                self.records.open(wire, MAX_READ)
             }
 
             fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {
-                if self.records.left == 0 && unread == 0 {
-                    return Ok(());
-                }
-                Err(WireError::Truncated { what: "tls record" })
+                self.records.handle_transport_end(unread)
             }
         }
     };

@@ -52,6 +52,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Tls, Self::Http, Self::Quic, Self::BitTorrent, Self::Ssh, Self::Dns];
+
     /// The name that rules use.
     pub fn name(self) -> &'static str {
         match self {
@@ -218,6 +221,16 @@ fn dns(message: &[u8]) -> Sniffed {
         rest = after.get(len..).unwrap_or_default();
     }
     Sniffed::Unknown
+}
+
+/// The protocol of a flow, by its first datagram alone. It names no host, so that no second datagram is needed.
+pub fn first_datagram(bytes: &[u8]) -> Option<Protocol> {
+    match Datagrams::default().push(bytes) {
+        Sniffed::Found(protocol, _) => Some(protocol),
+        // Only an Initial packet that has been opened asks for more: the rest of its hello.
+        Sniffed::More => Some(Protocol::Quic),
+        Sniffed::Unknown => None,
+    }
 }
 
 /// Looks at one datagram that needs no other.

@@ -180,6 +180,8 @@ impl UserKey {
     }
 
     pub(super) fn header(&self) -> &[u8; 16] {
+        #[cfg(test)]
+        tests::TRIED.with(|tried| tried.set(tried.get() + 1));
         &self.header
     }
 }
@@ -235,8 +237,52 @@ impl fmt::Debug for Users {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::{Key, Users};
+    use crate::buf::RecvBuf;
     use crate::crypto::evp_bytes_to_key;
-    use crate::ssr::fuzz::testing::{hex, vectors};
+    use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
+    use crate::ssr::protocol::{Client, ClientConfig, Server, ServerConfig, State};
+    use crate::ssr::{CipherLayer, Clients, Protocol};
+    use crate::wire::{Layer, Opened, WallClock};
+
+    thread_local! {
+        /// Keys of users with which a header was made or tried.
+        pub(super) static TRIED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A server takes the key of the id in the header, whoever comes: it tries no other.
+    #[test]
+    fn a_user_among_ten_thousand_is_found_with_one_key() {
+        #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+        let now = Instant::now();
+        let key = Key::from_password("none".parse().unwrap(), b"password");
+        let clock = WallClock::new(now, 1_800_000_000);
+        let target = "127.0.0.1:80".parse().unwrap();
+        for protocol in Protocol::all().filter(|protocol| protocol.has_users()) {
+            let secrets = (0..10_000_u32).map(|id| (id, &b"secret"[..]));
+            let users = Arc::new(Users::new(protocol, &key, secrets));
+            let config = ServerConfig::new(protocol, &key, Arc::new(Clients::new(64)), 0).with_users(users);
+            for id in [0, 5000, 9999] {
+                let client = ClientConfig::new(protocol, &key, 0).with_user(id, b"secret");
+                let cipher = CipherLayer::client(&key, &mut Zeros);
+                let mut client = Client::new(&client, &cipher.client_iv(), &target, clock, &mut Zeros);
+                let head = client.plan(now).first.head;
+                let mut block = vec![0; head + 1];
+                let sealed = client.seal(&mut block, head..head + 1, now).unwrap();
+                let cipher = CipherLayer::server(&key, &mut Zeros);
+                let mut server = Server::new(&config, &cipher.client_iv(), clock, &mut Zeros);
+                TRIED.with(|tried| tried.set(0));
+                let mut wire = RecvBuf::from_bytes(&block[sealed]);
+                assert!(matches!(server.open(&mut wire, now), Ok(Opened::Payload(_))), "{protocol}: {id}");
+                assert_eq!(server.state(), State::Authenticated { user: Some(id) }, "{protocol}");
+                assert_eq!(TRIED.with(Cell::get), 1, "{protocol}: {id}");
+            }
+        }
+    }
 
     #[test]
     fn recorded_keys() {

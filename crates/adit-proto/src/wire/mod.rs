@@ -9,6 +9,7 @@ mod date;
 mod error;
 mod failure;
 mod layer;
+mod records;
 mod seen;
 mod target;
 
@@ -19,6 +20,7 @@ pub use date::http_date;
 pub use error::WireError;
 pub use failure::Failure;
 pub use layer::{EndOfStream, Layer, Opened, Plan, Room};
+pub(crate) use records::{RECORD_HEAD, Records, records_plan, seal_records};
 pub use seen::Seen;
 pub use target::{Host, Target, TargetError};
 #[doc(hidden)]

@@ -10,7 +10,7 @@ use adit_config::set::Sets;
 use adit_core::route::{CompileError, Router};
 
 use crate::cli::{CheckArgs, FileArgs};
-use crate::commands::files;
+use crate::commands::foreign;
 use crate::{print, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
     let sets = Sets::load(&loaded.config)?;
     match Router::compile(&loaded.config, sets) {
-        Ok(_) => Ok(loaded),
+        Ok(_) => Ok(with_advice(loaded)),
         Err(CompileError { at, problem }) => {
             let error = Diagnostic::error(&at.file, "rule", problem.to_string());
             Err(error.at((at.line as usize, at.column as usize)).into())
@@ -43,32 +43,14 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
     }
 }
 
+/// Adds the warnings that need the whole configuration.
+fn with_advice(mut loaded: Loaded) -> Loaded {
+    loaded.diagnostics.append(serve::advice(&loaded.config));
+    loaded
+}
+
 fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
-    let named = [&*args.files.config, &*args.paths].concat();
-    let Some(format) = args.format else { return files::load(&FileArgs { config: named }) };
-    let paths = match (&*named, format.default_path()) {
-        ([], Some(path)) => &[path.into()],
-        ([], None) => {
-            let error = Diagnostic::error(&format.name().into(), "", "no file is named");
-            return Err(error.hint("write its name behind the flags").into());
-        }
-        (named, _) => named,
-    };
-    let mut last = None;
-    let mut found = Diagnostics::new();
-    for path in paths {
-        match format.check(path) {
-            Ok(loaded) => {
-                found.append(loaded.diagnostics);
-                last = Some(loaded.config);
-            }
-            Err(errors) => found.append(errors),
-        }
-    }
-    match last {
-        Some(config) if !found.has_errors() => Ok(Loaded { config, diagnostics: found }),
-        _ => Err(found),
-    }
+    foreign::load(args.format, &FileArgs { config: [&*args.files.config, &*args.paths].concat() })
 }
 
 /// A summary of the configuration that would run.

@@ -7,30 +7,36 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_config::model::rule::{Network, Rule, Verdict};
-use adit_config::model::{Config, Inbound, Outbound, OutboundProtocol};
+use adit_config::model::{Config, Dns, Inbound, Outbound, OutboundProtocol};
 use adit_config::set::Sets;
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
 use adit_net::reach::Reach;
+use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::commands::batch::{self, Batch};
-use crate::commands::files;
+use crate::commands::{files, foreign};
 use crate::print;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let begun = now();
-    let setup = if args.files.config == [Path::new("-")] { None } else { files::clash(&args.files)? };
+    let is_own = args.format.is_some() || args.files.config == [Path::new("-")];
+    let setup = if is_own { None } else { files::clash(&args.files)? };
     if let Some(setup) = &setup {
         for found in [&setup.diagnostics, &setup.refused] {
             print::remark(format_args!("{found}"));
         }
     }
+    anyhow::ensure!(
+        args.format.is_none() || args.files.config.len() < 2,
+        "several files: a file of another program stands alone, name one with -c"
+    );
     let config = match &setup {
         Some(setup) => setup.config.clone(),
-        None => files::load(&args.files)?.config,
+        None => foreign::load(args.format, &args.files)?.config,
     };
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
@@ -62,6 +68,9 @@ struct Answer {
     /// The addresses of the name, if a rule asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     addresses: Option<Vec<IpAddr>>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lookup_error: Option<String>,
     /// Rules that did not match.
     passed: Vec<Passed>,
     /// The rule that decides; none: the inbound's outbound is the default.
@@ -99,14 +108,20 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         user: args.user.as_deref(),
         network,
         target,
-        protocol: None,
-        known: Default::default(),
+        protocol: args.protocol.as_deref(),
+        known: route::Known::default(),
     };
     let given = (!args.address.is_empty()).then_some(&*args.address);
-    let mut addresses = None;
+    let (mut addresses, mut lookup_error) = (None, None);
     let mut found = router.explain(rules, &query, None);
     if found.outcome == Outcome::NeedsAddresses {
-        let ips = given.map_or_else(|| look_up(&target.host.to_string()), <[IpAddr]>::to_vec);
+        let ips = match given {
+            Some(ips) => ips.to_vec(),
+            None => look_up(config, inbound, &target.host.to_string()).unwrap_or_else(|error| {
+                lookup_error = Some(error);
+                Vec::new()
+            }),
+        };
         found = router.explain(rules, &query, Some(&ips));
         addresses = Some(ips);
     }
@@ -126,6 +141,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         inbound: inbound.name.to_string(),
         from: args.from.map(|from| from.ip()),
         addresses,
+        lookup_error,
         passed,
         rule: decision.rule.map(place),
         reject,
@@ -151,9 +167,26 @@ fn inbound<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Inb
     }
 }
 
-/// The addresses of a name by the system's resolver; none if it has none.
-fn look_up(name: &str) -> Vec<IpAddr> {
-    (name, 0).to_socket_addrs().map(|found| found.map(|addr| addr.ip()).collect()).unwrap_or_default()
+/// The addresses of a name, as rules would have them: by the configuration's own service if it has one, else by the
+/// system's resolver.
+fn look_up(config: &Config, inbound: &Inbound, name: &str) -> Result<Vec<IpAddr>, String> {
+    // The outbound whose name servers answer where rules ask for addresses.
+    let outbound = config.outbound(route::DIRECT).or_else(|| config.outbound(&inbound.outbound));
+    let dial = outbound.map(|outbound| outbound.dial.clone()).unwrap_or_default();
+    if config.dns == Dns::default() && dial.dns.is_empty() {
+        let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
+        return Ok(found.map(|addr| addr.ip()).collect());
+    }
+    let found =
+        Cores::block_on(adit_core::lookup(&config.dns, &dial, name)).map_err(|error| error.to_string())?;
+    found.map_err(|error| match config.dns.upstreams.iter().find_map(|upstream| upstream.through.as_ref()) {
+        Some(through) => {
+            format!(
+                "{error}; name servers behind outbound {through} were not asked: --address gives an address"
+            )
+        }
+        None => error.to_string(),
+    })
 }
 
 /// The outbound that is taken, or how the request is refused.
@@ -237,7 +270,11 @@ fn text(answer: &Answer) -> String {
     line(format!("{network} to {target}, in by {inbound}{from}"));
     if let Some(addresses) = &answer.addresses {
         let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let list = if list.is_empty() { "none found".to_owned() } else { list.join(", ") };
+        let list = match (&*list, &answer.lookup_error) {
+            ([], Some(error)) => format!("none found: {error}"),
+            ([], None) => "none found".to_owned(),
+            (list, _) => list.join(", "),
+        };
         line(format!("addresses, since a rule asks for them: {list}"));
     }
     for Passed { rule, why } in &answer.passed {
@@ -309,7 +346,7 @@ fn measure(
                 network: *network,
                 target,
                 protocol: None,
-                known: Default::default(),
+                known: route::Known::default(),
             };
             let begun = now();
             let mut outcome = router.decide(&query, None);

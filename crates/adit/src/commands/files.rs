@@ -30,18 +30,29 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
 /// # Errors
 /// Everything that is wrong with all of them.
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
+    let parse = |path: &PathBuf| {
+        let (name, text) = read(path)?;
+        let loaded = if clash::is_clash(&text) {
+            clash::load(&name, &text, home(path))?.run()?
+        } else {
+            native::parse(&name, &text)?
+        };
+        Ok((name, loaded))
+    };
+    load_all(paths(args)?.iter().map(parse))
+}
+
+/// Merges what was read, with the name of each file.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(crate) fn load_all(
+    files: impl Iterator<Item = Result<(Arc<str>, Loaded), Diagnostics>>,
+) -> Result<Loaded, Diagnostics> {
     let (mut found, mut configs) = (Diagnostics::new(), Vec::new());
-    for path in paths(args)? {
-        let parsed = read(&path).and_then(|(name, text)| {
-            let loaded = if clash::is_clash(&text) {
-                clash::load(&name, &text, home(&path))?.run()?
-            } else {
-                native::parse(&name, &text)?
-            };
-            Ok((loaded, name))
-        });
-        match parsed {
-            Ok((loaded, name)) => {
+    for file in files {
+        match file {
+            Ok((name, loaded)) => {
                 found.append(loaded.diagnostics);
                 configs.push((name, loaded.config));
             }
@@ -73,6 +84,15 @@ pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
 /// The folder of the lists that a file names.
 fn home(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
+}
+
+/// The file, line and column of the inbound or outbound of that name.
+pub(crate) fn place_of_part(files: &[PathBuf], name: &str) -> Option<(Arc<str>, (usize, usize))> {
+    files.iter().find_map(|path| {
+        let (file, text) = read(path).ok()?;
+        let place = native::place_of(&file, &text, name)?;
+        Some((file, place))
+    })
 }
 
 /// The name in messages and the text of a file.

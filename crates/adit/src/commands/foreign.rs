@@ -1,4 +1,4 @@
-//! Files of other programs, as `adit check --as` and `adit convert --as` read them.
+//! Files of other programs, as `adit check --as`, `adit explain --as` and `adit convert --as` read them.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
 use adit_config::dialect::{Loaded, opensnell};
 
+use crate::cli::FileArgs;
 use crate::commands::files;
 use crate::shadowsocks;
 
@@ -77,7 +78,7 @@ impl Format {
     ///
     /// # Errors
     /// Everything that keeps it from running.
-    pub(super) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
+    pub(crate) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
         match self.read(path)? {
             Read::Config(loaded) => Ok(*loaded),
             Read::Setup(family, setup) => {
@@ -130,6 +131,37 @@ impl Format {
 enum Read {
     Config(Box<Loaded>),
     Setup(Family, Box<Setup>),
+}
+
+/// Reads the files of a command, which are another program's if `format` says so: the last of them counts then.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(super) fn load(format: Option<Format>, files: &FileArgs) -> Result<Loaded, Diagnostics> {
+    let Some(format) = format else { return files::load(files) };
+    let paths = match (&*files.config, format.default_path()) {
+        ([], Some(path)) => &[path.into()],
+        ([], None) => {
+            let error = Diagnostic::error(&format.name().into(), "", "no file is named");
+            return Err(error.hint("write its name behind the flags").into());
+        }
+        (named, _) => named,
+    };
+    let mut last = None;
+    let mut found = Diagnostics::new();
+    for path in paths {
+        match format.check(path) {
+            Ok(loaded) => {
+                found.append(loaded.diagnostics);
+                last = Some(loaded.config);
+            }
+            Err(errors) => found.append(errors),
+        }
+    }
+    match last {
+        Some(config) if !found.has_errors() => Ok(Loaded { config, diagnostics: found }),
+        _ => Err(found),
+    }
 }
 
 /// Refuses settings that `adit.toml` does not have, each by its name.

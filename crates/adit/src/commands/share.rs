@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::cli::{ImportArgs, ShareArgs};
 use crate::commands::files;
+use crate::machine::Root;
 use crate::print;
 
 pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
@@ -25,24 +26,44 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
                 Some(form) => out.push_str(&server.share(form)?.text),
                 None => out.push_str(&server.all(&Form::ALL)),
             }
-            if args.qr {
+            if let Some(background) = args.qr {
                 let link = server.share(Form::Shadowrocket)?.text;
-                out.push_str(&print::qr(link.trim_end())?);
+                out.push_str(&print::qr(link.trim_end(), background)?);
             }
         }
     }
     print::data(out)
 }
 
+/// The line for Surge, the link and its picture for one user of an inbound.
+pub(super) fn of_user(
+    inbound: &Inbound,
+    given: Option<&str>,
+    user: &str,
+    has_picture: bool,
+) -> anyhow::Result<String> {
+    let host = host(inbound, given)?;
+    let mut out = String::new();
+    for server in forms_of(inbound, &host, Some(user))? {
+        out.push_str(&server.all(&[Form::Surge, Form::Shadowrocket]));
+        if let Ok(link) = server.share(Form::Shadowrocket)
+            && has_picture
+        {
+            out.push_str(&print::qr(link.text.trim_end(), print::Background::Auto)?);
+        }
+    }
+    Ok(out)
+}
+
 /// A server that can be shared.
-enum Server {
+pub(super) enum Server {
     Snell(Deployment),
     Shadowsocks(Shadowsocks),
     Ssr(ShadowsocksR),
 }
 
 /// The servers of an inbound: one, or one per user, or that of `user`.
-fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Result<Vec<Server>> {
+pub(super) fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Result<Vec<Server>> {
     let snell = Deployment::of(inbound, host, user).into_iter().map(Server::Snell);
     let shadowsocks = Shadowsocks::of(inbound, host, user).into_iter().map(Server::Shadowsocks);
     let ssr = ShadowsocksR::of(inbound, host, user).into_iter().map(Server::Ssr);
@@ -56,7 +77,8 @@ fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Resul
 }
 
 impl Server {
-    fn share(&self, form: Form) -> Result<Shared, Inexpressible> {
+    /// The server in one form.
+    pub(super) fn share(&self, form: Form) -> Result<Shared, Inexpressible> {
         match self {
             Self::Snell(deployment) => share::share(form, deployment),
             Self::Shadowsocks(server) => share::share_shadowsocks(form, server),
@@ -64,7 +86,8 @@ impl Server {
         }
     }
 
-    fn all(&self, forms: &[Form]) -> String {
+    /// Every form under its heading.
+    pub(super) fn all(&self, forms: &[Form]) -> String {
         all_by(forms, |form| self.share(form))
     }
 }
@@ -89,16 +112,10 @@ fn servers<'a>(
     name: Option<&str>,
     user: Option<&str>,
 ) -> anyhow::Result<Vec<&'a Inbound>> {
-    let is_server = |inbound: &&Inbound| {
-        matches!(
-            inbound.protocol,
-            InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_)
-        )
-    };
     let mut servers: Vec<&Inbound> = config
         .inbounds
         .iter()
-        .filter(is_server)
+        .filter(|inbound| is_server(inbound))
         .filter(|inbound| name.is_none_or(|name| *inbound.name == *name))
         .collect();
     match name {
@@ -110,6 +127,14 @@ fn servers<'a>(
         ensure!(!servers.is_empty(), "no user of that name: {user}");
     }
     Ok(servers)
+}
+
+/// Whether an inbound is a server that can be shared.
+pub(super) fn is_server(inbound: &Inbound) -> bool {
+    matches!(
+        inbound.protocol,
+        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_)
+    )
 }
 
 fn has_user(inbound: &Inbound, name: &str) -> bool {
@@ -127,13 +152,28 @@ fn host(inbound: &Inbound, given: Option<&str>) -> anyhow::Result<Host> {
         return Host::parse(given.as_bytes()).with_context(|| format!("bad host: {given}"));
     }
     match inbound.listen.first().map(|addr| addr.ip()) {
-        Some(ip) if !ip.is_unspecified() => Ok(Host::Ip(ip)),
+        Some(ip) if !ip.is_unspecified() => {
+            if ip.is_loopback() {
+                print::remark(format_args!(
+                    "warning: inbound {} listens on {ip}: other machines cannot reach it",
+                    inbound.name
+                ));
+            }
+            Ok(Host::Ip(ip))
+        }
         _ => bail!(
             "inbound {} listens on every address, so its host is not known\n  hint: --host and the name or address \
-             by which clients reach this machine",
-            inbound.name
+             by which clients reach this machine{}",
+            inbound.name,
+            own_addresses()
         ),
     }
+}
+
+/// The machine's addresses for the hint, at most four.
+fn own_addresses() -> String {
+    let own: Vec<String> = Root::new(None).addresses().iter().take(4).map(ToString::to_string).collect();
+    if own.is_empty() { String::new() } else { format!("; its own addresses: {}", own.join(", ")) }
 }
 
 /// Every form under its heading; in place of a form that cannot express the server stands the reason.

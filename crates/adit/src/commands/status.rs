@@ -8,7 +8,7 @@ use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus, Status, a
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::cli::StatusArgs;
+use crate::cli::{FileArgs, StatusArgs};
 use crate::commands::files;
 use crate::print::{self, bytes, seconds};
 
@@ -22,7 +22,7 @@ const MOST_USERS: usize = 100;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let socket = socket(args)?;
+    let socket = socket(args.socket.as_ref(), &args.files)?;
     let terminal = io::stdout().is_terminal();
     loop {
         let status = ask(&socket)?;
@@ -42,12 +42,13 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     }
 }
 
-fn socket(args: &StatusArgs) -> anyhow::Result<PathBuf> {
-    if let Some(path) = &args.socket {
+/// The control socket that is given, else that of the configuration, else the usual one.
+pub(super) fn socket(given: Option<&PathBuf>, files: &FileArgs) -> anyhow::Result<PathBuf> {
+    if let Some(path) = given {
         return Ok(path.clone());
     }
-    let named = !args.files.config.is_empty();
-    match files::load(&args.files) {
+    let named = !files.config.is_empty();
+    match files::load(files) {
         Ok(loaded) => Ok(loaded.config.admin.unwrap_or_else(|| DEFAULT.into())),
         Err(found) if named => Err(found.into()),
         Err(_) => Ok(DEFAULT.into()),
@@ -271,7 +272,7 @@ fn refused(status: &Status) -> String {
 }
 
 /// A table without frames: columns of text, then columns of numbers.
-fn new_table(texts: &[&str], numbers: &[&str]) -> Table {
+pub(super) fn new_table(texts: &[&str], numbers: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(texts.iter().chain(numbers));
     for index in texts.len()..texts.len() + numbers.len() {

@@ -15,6 +15,7 @@ use adit_config::model::Log;
 use adit_config::source;
 
 use crate::logging::{self, Shape};
+use crate::reload::Source;
 use crate::{print, serve};
 
 /// Runs a plugin, if a Shadowsocks program has started this one as such; its name is the first or second of `args`.
@@ -81,7 +82,9 @@ fn run(loaded: Result<Loaded, Diagnostics>, has_parent: bool) -> ExitCode {
     logging::init(&loaded.config.log, Shape::Text);
     serve::log_findings(&loaded.diagnostics);
     let result = if has_parent { watch_parent() } else { Ok(()) };
-    match result.and_then(|()| serve::run(&loaded.config)) {
+    match result.and_then(|()| {
+        serve::run(&loaded.config, Source::fixed("options of a plugin cannot change while it runs"))
+    }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(hint = print::hint(&error), "{error:#}");

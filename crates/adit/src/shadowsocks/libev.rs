@@ -21,7 +21,8 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
         Ok(Invocation::Help) => super::say(&libev::usage(program)),
         Ok(Invocation::Run(flags)) => {
             let statuses = Statuses { family: Family::Libev, config: EXIT_FAILURE, failure: EXIT_FAILURE };
-            super::run(program.name(), load(program, &flags), &statuses)
+            let file = file(&flags);
+            super::run(program.name(), file, Box::new(move || load(program, &flags)), &statuses)
         }
         Err(found) => {
             print::remark(format_args!("{found}{}", libev::usage(program)));
@@ -30,9 +31,13 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// The file that is named, or the default one where nothing else is given.
+fn file(flags: &Flags) -> Option<PathBuf> {
+    flags.config.clone().or_else(|| if flags.is_bare { default_path() } else { None })
+}
+
 fn load(program: Program, flags: &Flags) -> Result<Setup, (u8, Diagnostics)> {
-    let path = flags.config.clone().or_else(|| if flags.is_bare { default_path() } else { None });
-    let Some(path) = path else {
+    let Some(path) = file(flags) else {
         return libev::load(program, flags, None).map_err(|found| (status(&found), found));
     };
     let text = source::read(&path).map_err(|error| (EXIT_FAILURE, error.into()))?;

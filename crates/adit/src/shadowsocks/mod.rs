@@ -16,9 +16,11 @@ pub(crate) mod ssr;
 pub(crate) mod url;
 
 use std::mem::take;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
+use adit_config::dialect::Loaded;
 use adit_config::dialect::shadowsocks::{Control, Family, Online, Setup};
 use adit_config::model::{Config, Log};
 use adit_core::Running;
@@ -29,6 +31,7 @@ use self::beside::Beside;
 pub(crate) use self::fit::fit;
 use self::online::Place;
 use crate::logging::{self, Shape};
+use crate::reload::Source;
 use crate::{print, serve, state};
 
 /// Behaviour of a program's family, and the statuses that it exits with.
@@ -41,8 +44,12 @@ struct Statuses {
     failure: u8,
 }
 
-/// Runs what was loaded until a signal; an error of loading comes with its status.
-fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statuses) -> ExitCode {
+/// Reads what a program was started with; an error comes with its status.
+type Load = Box<dyn FnMut() -> Result<Setup, (u8, Diagnostics)> + Send>;
+
+/// Runs what `load` reads until a signal; `file` is read again at a reload, if there is one.
+fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &Statuses) -> ExitCode {
+    let loaded = load();
     let fit = |setup| fit(program, statuses.family, setup).map_err(|found| (statuses.config, found));
     let mut setup = match loaded.and_then(fit) {
         Ok(setup) => setup,
@@ -69,6 +76,7 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
+    let source = source(program, file, load, (&control, statuses.family));
     if config.inbounds.iter().any(serve::has_state) {
         // Servers may come from flags alone: they are known by their ports.
         state::settle(&mut config, &["-".into()]);
@@ -87,13 +95,35 @@ fn run(program: &str, loaded: Result<Setup, (u8, Diagnostics)>, statuses: &Statu
         let following = online.map(|(group, online)| follow(running, &group, online, &config));
         process::settle(program, &process, (control, following.transpose()?))
     };
-    match serve::run_holding(&config, hold) {
+    match serve::run_holding(&config, source, hold) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(hint = print::hint(&error), "{error:#}");
             ExitCode::from(statuses.failure)
         }
     }
+}
+
+/// The file that is read again at a reload, if there is one. SIGUSR1 asks `sslocal` of shadowsocks-rust for that.
+fn source(
+    program: &'static str,
+    file: Option<PathBuf>,
+    mut load: Load,
+    (control, family): (&Control, Family),
+) -> Source {
+    let source = match (control, file) {
+        (Control::Manage(_), _) => Source::fixed("a manager adds and removes servers by its own commands"),
+        (Control::Users(_), _) => Source::fixed("the database of users is followed by itself"),
+        (_, None) => Source::fixed("all settings came from the command line, which cannot change"),
+        (Control::None | Control::Report(_), Some(file)) => Source::of(vec![file], move || {
+            let mut setup = fit(program, family, load().map_err(|(_, found)| found)?)?;
+            if let Some(online) = setup.online.first().cloned() {
+                setup.grow(&online.check);
+            }
+            Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
+        }),
+    };
+    Source { is_reloaded_by_user_signal: program == "sslocal", ..source }
 }
 
 /// Keeps a group up to date with a list.

@@ -28,8 +28,12 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
         Ok(Invocation::Run(flags)) => {
             let (config, failure) = (Exit::Config as u8, Exit::Software as u8);
             let statuses = Statuses { family: Family::Rust, config, failure };
-            let loaded = load(program, &flags).map_err(|(exit, found)| (exit as u8, found));
-            super::run(program.name(), loaded, &statuses)
+            let file = file(program, &flags);
+            if let Some(path) = file.as_ref().filter(|_| flags.config.is_none()) {
+                print::remark(format_args!("loading default config {}", path.display()));
+            }
+            let load = move || load(program, &flags).map_err(|(exit, found)| (exit as u8, found));
+            super::run(program.name(), file, Box::new(load), &statuses)
         }
         Err(found) => {
             print::remark(format_args!("{found}{}", rust::usage(program)));
@@ -78,12 +82,14 @@ fn version(program: &str) -> ExitCode {
     super::say(&format!("{program} (adit {})\n", env!("CARGO_PKG_VERSION")))
 }
 
+/// The file that is named, or the default one where no server is given.
+fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
+    let by_default = || if flags.names_server() { None } else { default_path(program) };
+    flags.config.clone().or_else(by_default)
+}
+
 fn load(program: Program, flags: &Flags) -> Result<Setup, (Exit, Diagnostics)> {
-    let path = flags.config.clone().or_else(|| {
-        let path = if flags.names_server() { None } else { default_path(program) };
-        path.inspect(|path| print::remark(format_args!("loading default config {}", path.display())))
-    });
-    let Some(path) = path else { return rust::load(program, flags, None, outside()) };
+    let Some(path) = file(program, flags) else { return rust::load(program, flags, None, outside()) };
     let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
     rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
 }

@@ -55,19 +55,25 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
     }
     let failure = if program == Program::Server { EXIT_USAGE } else { EXIT_FAILURE };
     let statuses = Statuses { family: Family::Libev, config: failure, failure };
-    let loaded = named(program, &flags).map_err(|found| (libev::status(&found).min(failure), found));
-    super::run(program.name(), loaded, &statuses)
+    let file = file(program, &flags);
+    let load = move || named(program, &flags).map_err(|found| (libev::status(&found).min(failure), found));
+    super::run(program.name(), file, Box::new(load), &statuses)
+}
+
+/// The file that is named, or the default one where nothing else is given.
+fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
+    let may_guess = flags.is_bare || program == Program::Server;
+    let by_default = || program.default_paths().into_iter().find(|path| may_guess && path.exists());
+    flags.config.clone().or_else(by_default)
 }
 
 /// The setup that the command line and its file ask for.
 fn named(program: Program, flags: &Flags) -> Result<Setup, Diagnostics> {
-    let may_guess = flags.is_bare || program == Program::Server;
-    let by_default = || program.default_paths().into_iter().find(|path| may_guess && path.exists());
     let is_plain = flags.config.is_none() && program == Program::Server;
     if is_plain && let Some(path) = database_here() {
         return load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?);
     }
-    match flags.config.clone().or_else(by_default) {
+    match file(program, flags) {
         Some(path) => load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?),
         None => ssr::load(program, flags, None, None),
     }

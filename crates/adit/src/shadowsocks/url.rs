@@ -58,7 +58,7 @@ fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
         if qr {
             // Every reader of pictures knows the older form, which has no place for plugins.
             let legacy = sip002::emit_legacy(profile);
-            out.push_str(&print::qr(legacy.as_ref().unwrap_or(&link))?);
+            out.push_str(&print::qr(legacy.as_ref().unwrap_or(&link), print::Background::Auto)?);
         }
     }
     Ok(out)
@@ -69,7 +69,7 @@ fn decode(link: &str, qr: bool) -> anyhow::Result<Zeroizing<String>> {
     let profile = sip002::parse(link).map_err(|error| Diagnostics::from(wrong(error)))?;
     let mut out = rust::emit(&profile);
     if qr {
-        out.push_str(&print::qr(link.trim())?);
+        out.push_str(&print::qr(link.trim(), print::Background::Auto)?);
     }
     Ok(out)
 }

@@ -73,7 +73,7 @@ fn check_of_good_and_missing_files() {
     let (status, out, _) = dir.run(&["check"]);
     assert_eq!(status, 1);
     assert!(out.starts_with("adit.toml: no such file, nor /etc/adit/adit.toml\n  hint: "), "{out}");
-    dir.file("adit.toml", SERVER);
+    dir.file("adit.toml", &SERVER.replace("a key", crate::support::PSK));
     let (status, out, _) = dir.run(&["check", "--strict"]);
     assert_eq!((status, &*out), (0, "ok\n  home: Snell v4, v5 on 0.0.0.0:6160, out through direct\n"));
     let (status, out, _) = finish(dir.adit(&["check", "-c", "-"]), BROKEN);
@@ -125,6 +125,21 @@ fn shared_lines() {
     {
         assert!(out.contains(word), "{word}: {out}");
     }
+    // On a dark background light is drawn, on a light one dark: each is the other's negative.
+    let qr = |flag: &str| dir.run(&["share", "--host", "a.example", "--form", "surge", flag]).1;
+    let (dark, light) = (qr("--qr=dark"), qr("--qr=light"));
+    let negative = |c: char| match c {
+        '█' => ' ',
+        ' ' => '█',
+        '▀' => '▄',
+        '▄' => '▀',
+        other => other,
+    };
+    let (dark, light) = (dark.split_once('\n').unwrap().1, light.split_once('\n').unwrap().1);
+    // The last line is half outside of the picture.
+    let whole = |text: &str| text.lines().take(10).map(str::to_owned).collect::<Vec<_>>();
+    let negative: Vec<String> = whole(dark).iter().map(|line| line.chars().map(negative).collect()).collect();
+    assert!(negative == whole(light) && negative.len() == 10 && !light.contains('\u{1b}'), "{light}");
     assert_eq!(dir.run(&["share", "--host", "a.example", "--inbound", "x"]).0, 1);
     assert_eq!(dir.run(&["share", "--form", "x"]).0, 2);
     let shadow = "[[inbound]]\nname = \"s\"\nprotocol = \"shadowsocks\"\nlisten = \"192.0.2.1:1\"\n\

@@ -144,3 +144,77 @@ fn private_targets_of_a_server_are_refused_unless_a_key_or_a_rule_allows_them() 
     let out = explain(&bounded, &["--to", "a.test:80", "--address", "10.0.0.1", "--address", "192.0.2.1"]);
     assert!(!out.contains("refused"), "{out}");
 }
+
+/// The file's own names and name servers answer, as they would for a connection.
+#[test]
+fn names_are_looked_up_as_the_file_says() {
+    let dir = Dir::new();
+    // One exchange of RFC 1035: the question comes back with one address, 10.7.7.7.
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = server.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 512];
+        while let Ok((len, from)) = server.recv_from(&mut bytes) {
+            let name = bytes[12..len].iter().position(|byte| *byte == 0).unwrap() + 13;
+            let is_v4 = bytes[name..name + 2] == [0, 1];
+            let head = [&bytes[..2], &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]].concat();
+            let record: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 7, 7, 7];
+            let answer = [&head[..], &bytes[12..name + 4], if is_v4 { record } else { &[] }].concat();
+            server.send_to(&answer, from).unwrap();
+        }
+    });
+    let text = format!(
+        "[[dns.upstream]]\nserver = \"udp://{at}\"\n[[dns.hosts]]\nname = \"own.test\"\naddress = \"10.8.8.8\"\n\
+         [[inbound]]\nname = \"in\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n\
+         [[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n\
+         [[rule]]\nprotocol = \"tls\"\noutbound = \"home\"\n\
+         [[rule]]\nip-cidr = \"10.7.0.0/16\"\nreject = \"reset\"\n\
+         [[rule]]\nip-cidr = \"10.8.0.0/16\"\nreject = \"drop\"\n"
+    );
+    dir.file("adit.toml", &text);
+    let explain = |args: &[&str]| {
+        let (status, out, err) = dir.run(&[&["explain"], args].concat());
+        assert_eq!((status, &*err), (0, ""), "{out}");
+        out
+    };
+    let out = explain(&["--to", "asked.test:80"]);
+    assert!(out.contains("asks for them: 10.7.7.7\n") && out.ends_with("refused: reset\n"), "{out}");
+    let out = explain(&["--to", "own.test:80"]);
+    assert!(out.contains("asks for them: 10.8.8.8\n") && out.ends_with("refused: drop\n"), "{out}");
+    assert!(out.contains("no match: protocol is not known before bytes come\n"), "{out}");
+    let out = explain(&["--to", "own.test:80", "--protocol", "tls"]);
+    assert!(out.ends_with("match\noutbound: home\n"), "{out}");
+}
+
+#[test]
+fn files_of_other_programs() {
+    let dir = Dir::new();
+    dir.file("t.acl", "[bypass_list]\n10.0.0.0/8\n||near.test\n");
+    dir.file(
+        "ss.json",
+        "{\"server\":\"192.0.2.1\",\"server_port\":8388,\"local_port\":1080,\"password\":\"hunter2\",\
+         \"method\":\"aes-128-gcm\",\"acl\":\"t.acl\"}",
+    );
+    dir.file("snell.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = hunter2hunter2hunter2\n");
+    let explain = |args: &[&str]| {
+        let (status, out, err) = dir.run(&[&["explain"], args].concat());
+        assert!(!out.contains("hunter2") && !err.contains("hunter2"), "{out}{err}");
+        (status, out, err)
+    };
+    let of = |to: &str| {
+        let (status, out, err) = explain(&["--as", "ss-local", "-c", "ss.json", "--to", to]);
+        assert_eq!((status, &*err), (0, ""), "{out}");
+        out
+    };
+    assert!(of("a.near.test:80").ends_with("match\noutbound: direct\n"), "{}", of("a.near.test:80"));
+    assert!(of("10.1.1.1:80").ends_with("match\noutbound: direct\n"), "{}", of("10.1.1.1:80"));
+    let out = of("192.0.2.9:80");
+    assert!(out.contains("no rule matches") && !out.ends_with("outbound: direct\n"), "{out}");
+    let (status, out, err) = explain(&["--as", "snell-server", "-c", "snell.conf", "--to", "192.0.2.1:80"]);
+    assert_eq!((status, &*err), (0, ""), "{out}");
+    assert!(out.ends_with("outbound: direct\n"), "{out}");
+    let (status, _, err) = explain(&["--as", "sip008", "--to", "192.0.2.1:80"]);
+    assert!(status != 0 && err.contains("no file is named"), "{err}");
+    let two = ["--as", "ss-local", "-c", "ss.json", "t.acl", "--to", "192.0.2.1:80"];
+    assert!(explain(&two).2.contains("name one with -c"));
+}

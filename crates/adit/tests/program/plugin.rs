@@ -296,7 +296,7 @@ fn obfs_of_shadowsocksr_under_a_shadowsocks_client() {
     ] {
         let text = format!(
             "[[inbound]]\nprotocol = \"ssr\"\nlisten = \"127.0.0.1:0\"\nmethod = \"{method}\"\npassword = \"p\"\n\
-             ssr-obfs = \"{obfs}\"\n"
+             ssr-obfs = \"{obfs}\"\nallow-private = true\n"
         );
         let file = dir.file("adit.toml", &text);
         let server = Running::start(dir.adit(&["run", "-c", file.to_str().unwrap()]));

@@ -137,12 +137,12 @@ fn a_shortage_of_descriptors_is_one_warning_on_all_event_loops() {
     let address = running.address();
     let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok();
     let unauthenticated: Vec<_> = (0..150).map(connect).collect();
-    running.line("cannot accept connections");
+    running.line("too few descriptors");
     thread::sleep(Duration::from_millis(500));
     assert!(running.is_running());
     running.signal("KILL");
     let (_, log) = running.end();
-    assert_eq!(log.matches("cannot accept connections").count(), 1, "{log}");
+    assert_eq!(log.matches("too few descriptors").count(), 1, "{log}");
     drop(unauthenticated);
 }
 

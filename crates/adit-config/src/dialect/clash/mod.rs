@@ -318,7 +318,7 @@ fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
             if let Matcher::Fact(fact) = matcher {
                 let is_known = matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_));
                 if !is_known {
-                    unknown.get_or_insert(fact.key());
+                    unknown.get_or_insert_with(|| fact.key());
                 }
             }
         });

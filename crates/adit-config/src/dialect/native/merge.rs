@@ -35,6 +35,7 @@ impl Merged {
         let Config {
             log,
             admin,
+            watch,
             state,
             cores,
             limits,
@@ -52,6 +53,7 @@ impl Merged {
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);

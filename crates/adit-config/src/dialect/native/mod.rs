@@ -18,6 +18,7 @@
 mod bound;
 mod carrier;
 mod dns;
+pub mod edit;
 mod fields;
 mod group;
 mod inbound;
@@ -43,6 +44,7 @@ use std::path::PathBuf;
 
 use toml_edit::Document;
 
+pub use self::edit::place_of;
 use self::fields::{Fields, Report, Spanned};
 use self::inbound::RawInbound;
 use self::keys::Table;
@@ -97,6 +99,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     }
     if let Some(mut table) = root.table(report, &rows::root::ADMIN_TABLE) {
         config.admin = table.read(report, &rows::root::SOCKET).map(|path| PathBuf::from(&*path));
+        config.watch = table.read(report, &rows::root::WATCH).unwrap_or(false);
         table.finish(report, None);
     }
     if let Some(table) = root.table(report, &rows::root::LIMITS) {

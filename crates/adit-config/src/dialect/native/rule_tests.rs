@@ -155,3 +155,13 @@ fn many_rules() {
     assert!(text.len() > 1 << 20);
     assert_eq!(parse("t.toml", &text).unwrap().config.rules.len(), 20_000);
 }
+
+#[test]
+fn protocols() {
+    let text =
+        |name: &str| format!("{HEAD}[[rule]]\nprotocol = [\"http\", \"{name}\"]\noutbound = \"home\"\n");
+    assert!(parse("t.toml", &text("QUIC")).is_ok());
+    let found = parse("t.toml", &text("htttp")).unwrap_err().to_string();
+    assert!(found.contains("no such protocol: htttp"), "{found}");
+    assert!(found.contains("write one of tls, http, quic, bittorrent, ssh, dns"), "{found}");
+}

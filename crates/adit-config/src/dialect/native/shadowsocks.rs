@@ -1,6 +1,6 @@
 //! The keys of protocol shadowsocks, inbound and outbound.
 
-use adit_proto::shadowsocks::{KeyError, Method};
+use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
@@ -10,6 +10,7 @@ use super::outbound::write_obfs;
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
+use crate::dialect::shadowsocks::wrong_key;
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
     ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -102,14 +103,11 @@ fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<Shado
             text => secret(text, MAX_PASSWORD),
         })?
     };
-    match ShadowsocksKey::new(method?, text.value, form) {
+    let method = method?;
+    match ShadowsocksKey::new(method, text.value, form) {
         Ok(value) => Some(Spanned { value, at: text.at }),
         Err(error) => {
-            let mut problem = Problem::new(error.to_string());
-            if let KeyError::Length { expected, .. } = error {
-                problem = problem.hint(format!("`openssl rand -base64 {expected}` makes a good one"));
-            }
-            report.error(&text.at, fields.path(row), problem);
+            report.error(&text.at, fields.path(row), wrong_key(method, &error));
             None
         }
     }

@@ -211,7 +211,7 @@ mod tests {
         ssr-obfs-param = "a.example"
         users = [{ name = "alice", id = 1001, password = "wonder", quota = "1GB" }]
         max-clients = 3
-        redirect = ["*:8388#www.example:443", "www.example"]
+        fallback = ["*:8388#www.example:443", "www.example"]
         mode = "tcp-and-udp"
         outbound = "far"
 

@@ -272,7 +272,7 @@ fn errors_name_place_and_remedy() {
         (
             format!("{HEAD}{SS}method = \"2022-blake3-aes-256-gcm\"\n"),
             &[
-                "outbound[0].password: key 1 for 2022-blake3-aes-256-gcm must be 32 bytes, got: 16\n  hint: `openssl rand -base64 32`",
+                "outbound[0].password: key 1 for 2022-blake3-aes-256-gcm must be 32 bytes, got: 16\n  hint: 2022-blake3-aes-256-gcm needs 32 bytes in base64: `adit key 2022-blake3-aes-256-gcm` makes them",
             ],
         ),
         (

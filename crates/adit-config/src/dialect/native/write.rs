@@ -24,9 +24,12 @@ pub fn to_toml(config: &Config) -> String {
     }
     let mut out = Writer(root.lines());
     out.table(Table::Log, &Entries::of(bound::LOG, &config.log));
+    let mut admin = Entries::default();
     if let Some(socket) = &config.admin {
-        let mut admin = Entries::default();
         admin.put(&rows::SOCKET, &socket.to_string_lossy());
+    }
+    admin.put_unless(&rows::WATCH, &config.watch, &false);
+    if !admin.0.is_empty() {
         out.table(Table::Admin, &admin);
     }
     out.table(Table::Limits, &Entries::of(bound::LIMITS, &config.limits));

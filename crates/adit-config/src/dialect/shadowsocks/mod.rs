@@ -22,7 +22,8 @@ pub mod sip002;
 pub mod sip008;
 pub mod ssr;
 
-use adit_proto::shadowsocks::{KeyError, Method};
+use adit_proto::shadowsocks::KeyError;
+pub use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
 pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, Setup};
@@ -72,19 +73,19 @@ pub(super) fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Pr
     if !password.expose().is_empty() {
         value::secret(password.expose(), MAX_TEXT)?;
     }
-    ShadowsocksKey::new(method, password, KeyForm::Password).map_err(|error| wrong_key(&error))
+    ShadowsocksKey::new(method, password, KeyForm::Password).map_err(|error| wrong_key(method, &error))
 }
 
-fn wrong_key(error: &KeyError) -> Problem {
+/// The problem of a text that is no key for `method`, with the command that makes one.
+pub(in crate::dialect) fn wrong_key(method: Method, error: &KeyError) -> Problem {
     let problem = Problem::new(error.to_string());
     match error {
-        KeyError::Length { expected, .. } => {
-            problem.hint(format!("`openssl rand -base64 {expected}` makes a good one"))
-        }
-        KeyError::NotBase64 { .. }
-        | KeyError::Identities { .. }
-        | KeyError::Empty { .. }
-        | KeyError::SameKey { .. } => problem,
+        KeyError::Length { .. } | KeyError::NotBase64 { .. } => problem.hint(format!(
+            "{method} needs {} bytes in base64: `adit key {method}` makes them",
+            method.key_len()
+        )),
+        KeyError::Empty { .. } => problem.hint(format!("`adit key {method}` makes a good one")),
+        KeyError::Identities { .. } | KeyError::SameKey { .. } => problem,
     }
 }
 

@@ -305,7 +305,7 @@ pub(super) fn password(family: Family, method: Method, password: &Secret) -> Res
         let bytes = &mut bytes[..method.key_len()];
         evp_bytes_to_key(b"", bytes);
         let text = Secret::new(STANDARD.encode(bytes));
-        return ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(&error));
+        return ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(method, &error));
     }
     key(method, password.clone())
 }

@@ -277,7 +277,9 @@ impl Connection<'_> {
             }
         }
         let account = request.account.clone();
-        let routed = client.inbound.origin.request(client.peer, account, target).route().await;
+        let mut outgoing = client.inbound.origin.request(client.peer, account, target);
+        outgoing.show(&request.head);
+        let routed = outgoing.route().await;
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
                 client.inbound.metrics.requests.add(1);

@@ -24,12 +24,15 @@ use crate::conns::{Entry, Tick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
     BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks, PacketFlow,
-    Question, Routes, Scratch, SharedScratch, Tally, Via,
+    Question, Routes, Scratch, SharedScratch, Shown, Tally, Via,
 };
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::payload::{Received, poll_recv};
 use crate::user::{Lease, Way};
+
+/// Targets of one client whose protocol is kept, in each half of the table.
+const SHOWN: usize = 128;
 
 /// One client's datagrams, for as long as its stream lasts.
 pub(super) struct Association {
@@ -50,6 +53,7 @@ pub(super) struct Association {
     frames: Frames,
     /// The last target and its way: most of the time also the next one's.
     last: Option<(Target, Decision)>,
+    shown: Shown,
     /// Datagrams whose way or address is being looked up.
     waiting: Vec<(Target, Vec<u8>)>,
     has_begun: bool,
@@ -99,6 +103,7 @@ impl Association {
             flows: Vec::new(),
             frames: Frames::new(MAX_PAYLOAD),
             last: None,
+            shown: Shown::new(SHOWN),
             waiting: Vec::new(),
             has_begun: false,
             user: None,
@@ -251,7 +256,7 @@ impl Association {
         payload: Range<usize>,
         turn: &mut Turn<'_>,
     ) -> Result<bool, DropReason> {
-        let (via, only) = match self.decide(target, turn.waker) {
+        let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),
             Decision::Reject => return Err(DropReason::Rule),
@@ -306,7 +311,7 @@ impl Association {
     }
 
     /// The way to `target`.
-    fn decide(&mut self, target: &Target, waker: &Waker) -> Decision {
+    fn decide(&mut self, target: &Target, payload: &[u8], waker: &Waker) -> Decision {
         if std::mem::replace(&mut self.changes, self.routes.changes()) != self.routes.changes() {
             self.last = None;
         }
@@ -316,10 +321,15 @@ impl Association {
         if let Some((last, decision)) = &self.last
             && last == target
         {
+            self.shown.touch(target, self.tick);
             return *decision;
         }
+        let protocol = match self.routes.needs_protocol() {
+            true => self.shown.protocol(target, payload, self.tick),
+            false => None,
+        };
         let user = self.user.as_ref().map(|lease| lease.account());
-        let question = Question { source: self.peer, user, target };
+        let question = Question { source: self.peer, user, target, protocol };
         let decision = self.routes.decide(&question, waker, self.tick);
         if !matches!(decision, Decision::Pending | Decision::Unresolved) {
             self.last = Some((target.clone(), decision));

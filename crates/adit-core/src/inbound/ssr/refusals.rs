@@ -11,6 +11,7 @@ use adit_proto::ssr::Refusal;
 use adit_proto::wire::WireError;
 
 use crate::guard::prefix;
+use crate::notice::skew;
 
 /// Length of a turn, in which each source gets one line.
 const TURN: Duration = Duration::from_secs(60);
@@ -26,14 +27,22 @@ pub(in crate::inbound) enum Cause {
     Quiet(NotOurs),
     /// Bytes behind a good beginning are wrong.
     Wire(WireError),
+    /// Its bytes ended, or stayed away, in the middle of its header.
+    Cut,
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Refused(Refusal::Clock { offset_s, window_s }) => {
+                f.write_str(&skew("the client's", *offset_s, *window_s))
+            }
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Quiet(reason) => reason.fmt(f),
             Self::Wire(error) => error.fmt(f),
+            Self::Cut => f.write_str(
+                "its bytes ended before the header was complete: another protocol or obfs, a broken connection, or a probe",
+            ),
         }
     }
 }
@@ -49,6 +58,7 @@ impl Cause {
                 WireError::Malformed { what: "client hello", got: 0 }
             }
             Self::Wire(error) => error.clone(),
+            Self::Cut => WireError::Truncated { what: "header" },
         }
     }
 }

@@ -109,7 +109,7 @@ impl Engine {
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
-            match self.decide(&client, peer, &target) {
+            match self.decide(&client, peer, &target, &scratch.batch.block[payload.range.clone()]) {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
@@ -130,11 +130,16 @@ impl Engine {
     }
 
     /// The way to `target`, asked for once per client and target.
-    fn decide(&mut self, client: &Client, peer: Peer, target: &Target) -> Decision {
+    fn decide(&mut self, client: &Client, peer: Peer, target: &Target, payload: &[u8]) -> Decision {
         if let Some(decision) = self.decisions.find(client, target, self.now) {
+            self.shown.touch(&(client, target), self.now);
             return decision;
         }
-        let question = Question { source: peer.at, user: self.inbound.account(client), target };
+        let protocol = match self.routes.needs_protocol() {
+            true => self.shown.protocol(&(client, target), payload, self.now),
+            false => None,
+        };
+        let question = Question { source: peer.at, user: self.inbound.account(client), target, protocol };
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now);
         match decision {
             Decision::Through(_) | Decision::At(..) | Decision::Reject => {

@@ -29,6 +29,7 @@ use super::outbound::{FlowTransport, PacketFlow, PacketOutbound, set_options};
 use super::ready::Ready;
 use super::routes::{Decisions, FlowKey, Routes, Via};
 use super::scratch::SharedScratch;
+use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
@@ -65,6 +66,8 @@ pub(crate) const MAX_WAITING: usize = 8;
 
 /// Datagrams from other cores that are taken in one turn.
 const MAX_MOVED: usize = 64;
+/// Targets of clients whose protocol is kept where rules ask for it, in each half of the table.
+const SHOWN: usize = 8192;
 
 /// A listening socket with what belongs to it.
 pub(crate) struct Listener {
@@ -126,6 +129,7 @@ pub(crate) struct Engine {
     renewal: Rc<Renewal>,
     places: Rc<Places>,
     decisions: Decisions,
+    shown: Shown,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
     lanes: Option<(Via, Option<Rc<dyn PacketOutbound>>)>,
@@ -246,6 +250,7 @@ impl Engine {
             places,
             routes,
             decisions: Decisions::default(),
+            shown: Shown::new(SHOWN),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
             flows: FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle, idle, idle, idle])

@@ -5,7 +5,7 @@
 //!   16 03 01 | len | 01 00 len | 03 03 | AUTH 32 | 20 | session id 32 | suites | 01 00 | extensions
 //! server's answer, one write
 //!   16 03 03 0051 | 02 00 004d | 03 03 | AUTH 32 | 20 | session id 32 | c02f 00 | 0005 ff01 0001 00
-//!   perhaps 16 03 03 | len | 04 00 len | ticket
+//!   perhaps 16 03 03 | len | 04 00 len | ticket        SSRR 3.1.2 leaves the ticket away, not its lengths
 //!   14 03 03 0001 01
 //!   16 03 03 | 32 or 40 | random | H(all of the answer so far) 10
 //! client's finish, in front of its first record
@@ -27,14 +27,15 @@ use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise};
 use crate::ssr::refusal::{check_clock, low_32};
 use crate::ssr::{Key, Obfs, Refusal};
-use crate::wire::{Opened, Plan, Rng, Room, Seen, WireError};
+use crate::wire::{Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records};
 
 /// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
 pub const DEFAULT_WINDOW_S: u32 = 86_400;
 
-const RECORD_HEAD: usize = 5;
-/// Longest record that is sent; any length is read.
+/// Longest record that is sent.
 const MAX_RECORD: usize = 16_384;
+/// Any length is read, as peers do.
+const MAX_READ: usize = u16::MAX as usize;
 const AUTH_LEN: usize = 32;
 /// In front of the tag in AUTH.
 const AUTH_HEAD: usize = 22;
@@ -46,6 +47,10 @@ const ID_AT: usize = AUTH_AT + AUTH_LEN;
 /// A server hello, with its record.
 const SERVER_HELLO: usize = 86;
 const CCS: [u8; 6] = [0x14, 3, 3, 0, 1, 1];
+/// Type and length of a ticket's message.
+const TICKET_HEAD: usize = 4;
+/// In the place of a ticket that is announced, but not sent: the records behind it. Tickets are random.
+const BEHIND_NO_TICKET: [u8; 10] = [0x14, 3, 3, 0, 1, 1, 0x16, 3, 3, 0];
 /// Longest answer that is accepted, and longest hello.
 const MAX_ANSWER: usize = 4096;
 /// The client's last two records.
@@ -234,24 +239,20 @@ impl TlsClient {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        record_plan(self.head.len())
+        records_plan(self.head.len(), MAX_RECORD)
     }
 
     pub(super) fn seal(&mut self, block: &mut [u8], payload: Range<usize>) -> Range<usize> {
         if payload.is_empty() {
             return payload;
         }
-        let record = seal_record(block, payload);
-        let head = std::mem::take(&mut self.head);
-        let start = record.start - head.len();
-        block[start..record.start].copy_from_slice(&head);
-        start..record.end
+        seal_records(block, &std::mem::take(&mut self.head), payload, MAX_RECORD)
     }
 
     pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
         match self.open_answer(wire)? {
             Some(missing) => Ok(Opened::NeedMore(missing)),
-            None => self.records.open(wire),
+            None => self.records.open(wire, MAX_READ),
         }
     }
 
@@ -268,6 +269,9 @@ fn bad(what: &'static str, got: u8) -> WireError {
 
 /// The end of the answer: behind the record that follows the change of ciphers. `Err` inside is the number of missing
 /// bytes.
+///
+/// SSRR 3.1.2 announces a ticket in one answer of nine and does not send it. A client that waits for the ticket waits for
+/// ever: an answer that goes on in the ticket's place is taken as it is. The tag at its end covers it either way.
 fn answer_end(unread: &[u8]) -> Result<Result<usize, usize>, WireError> {
     let mut at = SERVER_HELLO;
     let mut is_changed = false;
@@ -278,6 +282,16 @@ fn answer_end(unread: &[u8]) -> Result<Result<usize, usize>, WireError> {
         let end = at + RECORD_HEAD + u16_at(head, 3);
         if head[1] != 3 || end > MAX_ANSWER {
             return Err(bad("record of the server's handshake", head[1]));
+        }
+        if head[0] == 0x16 && !is_changed {
+            let ticket_at = at + RECORD_HEAD + TICKET_HEAD;
+            let Some(next) = unread.get(ticket_at..ticket_at + BEHIND_NO_TICKET.len()) else {
+                return Ok(Err(ticket_at + BEHIND_NO_TICKET.len() - unread.len()));
+            };
+            if next == BEHIND_NO_TICKET {
+                at = ticket_at;
+                continue;
+            }
         }
         if unread.len() < end {
             return Ok(Err(end - unread.len()));
@@ -432,15 +446,15 @@ impl TlsServer {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        record_plan(0)
+        records_plan(0, MAX_RECORD)
     }
 
     pub(super) fn seal(&self, block: &mut [u8], payload: Range<usize>) -> Range<usize> {
-        if payload.is_empty() { payload } else { seal_record(block, payload) }
+        seal_records(block, &[], payload, MAX_RECORD)
     }
 
     pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
-        self.records.open(wire)
+        self.records.open(wire, MAX_READ)
     }
 
     pub(super) fn handle_transport_end(&self, unread: usize) -> Result<(), WireError> {
@@ -476,50 +490,74 @@ fn open_finish(tags: &Tags, wire: &mut RecvBuf) -> Result<Option<usize>, Refusal
     Ok(None)
 }
 
-fn record_plan(head: usize) -> Plan {
-    let rest = Room { head: RECORD_HEAD, tail: 0, max_payload: MAX_RECORD };
-    Plan { first: Room { head: head + RECORD_HEAD, ..rest }, rest }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssr::fuzz::testing::Zeros;
 
-fn seal_record(block: &mut [u8], payload: Range<usize>) -> Range<usize> {
-    let start = payload.start - RECORD_HEAD;
-    let len = u16::try_from(payload.len()).expect("a record has at most 16384 bytes");
-    block[start..start + 3].copy_from_slice(&[0x17, 3, 3]);
-    block[start + 3..payload.start].copy_from_slice(&len.to_be_bytes());
-    start..payload.end
-}
+    const UNIX_S: u64 = 1_800_000_000;
 
-/// The records of one direction, handed out as they come: nothing here authenticates them as a whole.
-#[derive(Debug, Default)]
-struct Records {
-    /// Bytes of the present record that have not come.
-    left: usize,
-}
-
-impl Records {
-    fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
-        while self.left == 0 {
-            let unread = wire.unread();
-            if let Some(kind) = unread.first().filter(|kind| **kind != 0x17) {
-                return Err(bad("type of a tls record", *kind));
-            }
-            if unread.len() < RECORD_HEAD {
-                return Ok(Opened::NeedMore(RECORD_HEAD - unread.len()));
-            }
-            self.left = u16_at(unread, 3);
-            wire.consume(RECORD_HEAD);
-        }
-        let len = self.left.min(wire.unread().len());
-        if len == 0 {
-            return Ok(Opened::NeedMore(1));
-        }
-        let start = wire.position();
-        wire.consume(len);
-        self.left -= len;
-        Ok(Opened::Payload(start..start + len))
+    /// A client that has sent its hello, and the key of the tags.
+    fn client() -> (TlsClient, Tags) {
+        let key = Key::from_password("none".parse().unwrap(), b"password");
+        let session = Arc::new(SessionId([7; ID_LEN]));
+        let config =
+            ClientConfig::new(Obfs::TlsTicketAuth, &key, "cloud.example", "host", 443, session).unwrap();
+        (TlsClient::new(&config, UNIX_S, &mut Zeros), Tags::new(&key, &[7; ID_LEN]))
     }
 
-    fn handle_transport_end(&self, unread: usize) -> Result<(), WireError> {
-        if self.left == 0 && unread == 0 { Ok(()) } else { Err(WireError::Truncated { what: "tls record" }) }
+    /// An answer with `ticket` behind a length of `ticket_len`, and a finish of `finish_len` bytes.
+    fn answer(tags: &Tags, ticket_len: u8, ticket: &[u8], finish_len: u8) -> Vec<u8> {
+        let mut answer = SERVER_HELLO_HEAD.to_vec();
+        answer.extend(tags.auth(UNIX_S, &mut Zeros));
+        answer.push(0x20);
+        answer.extend([7; ID_LEN]);
+        answer.extend(SERVER_HELLO_TAIL);
+        answer.extend([0x16, 3, 3, 0, ticket_len + 4, 4, 0, 0, ticket_len]);
+        answer.extend(ticket);
+        answer.extend(CCS);
+        answer.extend([0x16, 3, 3, 0, finish_len]);
+        answer.extend(vec![0x14; usize::from(finish_len) - TAG_LEN]);
+        let tag = tags.tag(&answer);
+        answer.extend(tag);
+        answer
+    }
+
+    #[test]
+    fn a_ticket_that_is_announced_may_be_missing() {
+        for finish_len in [32, 40] {
+            for ticket in [&[][..], &[9; 64]] {
+                let (_, tags) = client();
+                let answer = answer(&tags, 64, ticket, finish_len);
+                for cut in 0..=answer.len() {
+                    let (mut client, _) = client();
+                    let (mut wire, mut out) = (RecvBuf::with_len(answer.len() + 1), Vec::new());
+                    for part in [&answer[..cut], &answer[cut..], b"\x17"] {
+                        wire.extend(part);
+                        match client.handshake(&mut wire, &mut out).unwrap() {
+                            Handshake::Done => break,
+                            Handshake::NeedMore(missing) => assert!(missing > 0),
+                        }
+                    }
+                    assert!(client.is_answered, "finish {finish_len}, ticket {}, cut {cut}", ticket.len());
+                    let rest = wire.unread();
+                    assert!(rest.is_empty() || rest == b"\x17", "{} bytes left", rest.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_without_its_ticket_is_authenticated() {
+        let (_, tags) = client();
+        let answer = answer(&tags, 64, &[], 32);
+        for at in SERVER_HELLO..answer.len() {
+            let (mut client, _) = client();
+            let mut changed = answer.clone();
+            changed[at] ^= 1;
+            let mut wire = RecvBuf::from_bytes(&changed);
+            let result = client.handshake(&mut wire, &mut Vec::new());
+            assert!(!matches!(result, Ok(Handshake::Done)), "byte {at}");
+        }
     }
 }

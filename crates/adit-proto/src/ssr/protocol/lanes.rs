@@ -145,7 +145,7 @@ mod tests {
     use crate::buf::RecvBuf;
     use crate::ssr::fuzz::testing::Zeros;
     use crate::ssr::protocol::{Server, ServerConfig};
-    use crate::ssr::{CipherLayer, Clients, Key, Protocol};
+    use crate::ssr::{Chain, CipherLayer, Clients, Key, Protocol};
     use crate::wire::{Layer, Opened, WallClock, WireError};
 
     /// Seals with a codec what lies in a range of a block, from its start on; returns the end.
@@ -212,6 +212,25 @@ mod tests {
                     "{protocol}: {read} bytes of {at}"
                 );
                 assert!(read + 2 * 8192 + 3000 > at || read == 0, "{protocol}: {read} bytes of {at}");
+            }
+        }
+    }
+
+    /// The tags of a chain's packets are made on a guess of their lengths, which a changed length makes wrong.
+    #[test]
+    fn a_changed_packet_of_a_chain_ends_it() {
+        const UNIT: usize = 2800;
+        for letter in [Chain::A, Chain::D] {
+            let (protocol, len) = (Protocol::AuthChain(letter), 60_000);
+            let (_, mut server, wire) = sealed(protocol, len);
+            assert_eq!(opened(&mut server, &wire), (len + 7, None), "{protocol}");
+            for at in (0..wire.len()).step_by(97) {
+                let (_, mut server, mut wire) = sealed(protocol, len);
+                wire[at] ^= 1;
+                let (read, error) = opened(&mut server, &wire);
+                let is_waiting = error.is_none() && read + 2 * 4096 > len;
+                assert!(error.is_some() || is_waiting, "{protocol}: byte {at}");
+                assert!(read <= at && read % UNIT == 0, "{protocol}: {read} bytes of {at}");
             }
         }
     }

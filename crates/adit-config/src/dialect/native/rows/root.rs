@@ -1,7 +1,7 @@
 //! The rows of the top of the file, of `[admin]` and of `[[set]]`. Those of `[log]`, `[limits]` and `[udp]` are in
 //! [`bound`](crate::dialect::native::bound).
 
-use super::{ALL, Row, Tables, chosen, named, row, rows, tables};
+use super::{ALL, Row, Tables, chosen, flag, named, row, rows, tables};
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::value::{quote, text_of};
 use crate::model::rule::SetFormat;
@@ -48,6 +48,8 @@ rows! { ADMIN;
     SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket", "\"/run/adit/adit.sock\"")
         .at(Table::Admin, ALL, "none: no control interface", "socket of the control interface"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_SOCKET_PATH)), quote);
+    WATCH: Row<bool> = flag(key("watch", "true or false", "true")
+        .at(Table::Admin, ALL, "false", "follows a change of these files within two seconds, as `adit reload` does"));
 }
 
 rows! { SET;

@@ -1,5 +1,7 @@
 //! The rows of `[[rule]]`, and of the tables in its `and`, `or` and `not`.
 
+use adit_proto::sniff::Protocol;
+
 use super::{ALL, Row, Tables, all_quoted, chosen, flag, one_or_list, quoted, row, rows, tables};
 use crate::dialect::native::fields::{Field, Report, Spanned};
 use crate::dialect::native::keys::{Head, Table, key};
@@ -50,7 +52,7 @@ rows! { RULE;
         |field, report| field.list(report, MAX_VALUES, tag));
     USER: List<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "user of the client"),
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, 255)));
-    PROTOCOL: List<Box<str>> = list(both(key("protocol", "name of a protocol, or a list", "\"tls\""), "any", "protocol that the client speaks to the target, as far as it is known"),
+    PROTOCOL: List<Box<str>> = list(both(key("protocol", "tls, http, quic, bittorrent, ssh or dns, or a list", "\"tls\""), "any", "protocol that the client speaks to the target. Its first bytes tell: a stream whose way depends on them waits for them for 300 ms at most, and a socks or http inbound answers before it waits. The first datagram tells for the flow"),
         |field, report| field.list(report, MAX_VALUES, protocol));
     RESOLVE: Row<bool> = flag(both(key("resolve", "true or false", "false"), "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"));
     AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), Table::RulePart, MAX_VALUES);
@@ -137,5 +139,10 @@ fn country(text: &str) -> Result<Country, Problem> {
 }
 
 fn protocol(text: &str) -> Result<Box<str>, Problem> {
-    Ok(text_of(text, 64)?.to_ascii_lowercase().into())
+    let name = text_of(text, 64)?.to_ascii_lowercase();
+    if Protocol::ALL.iter().any(|protocol| protocol.name() == name) {
+        return Ok(name.into());
+    }
+    let names = Protocol::ALL.map(Protocol::name).join(", ");
+    Err(Problem::new(format!("no such protocol: {}", excerpt(text))).hint(format!("write one of {names}")))
 }

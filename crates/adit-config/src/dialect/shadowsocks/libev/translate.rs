@@ -163,7 +163,7 @@ impl Merged<'_> {
         if let Some(given) = self.given(Key::Base64) {
             return given.parsed(&mut self.found, |text| {
                 let text = value::secret(text, MAX_TEXT)?;
-                ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(&error))
+                ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(method, &error))
             });
         }
         let Some(given) = self.given(Key::Password) else {
@@ -304,7 +304,8 @@ impl Merged<'_> {
         let key = key.and_then(|key| {
             let given = self.given(Key::Base64).or_else(|| self.given(Key::Password))?;
             given.parsed(&mut self.found, |_| {
-                ShadowsocksServerKey::new(key).map_err(|error| wrong_key(&error))
+                let method = key.method();
+                ShadowsocksServerKey::new(key).map_err(|error| wrong_key(method, &error))
             })
         });
         if let Some(key) = key {

@@ -415,6 +415,7 @@ impl Builder<'_> {
             taken.push(listen);
             let name: Tag = if many { format!("server-{}", i + 1).into() } else { "server".into() };
             setup.acl_of.extend(acl.map(|acl| (name.clone(), acl)));
+            let method = key.method();
             match ShadowsocksServerKey::with_users(key, users) {
                 Ok(key) => setup.config.inbounds.push(Inbound {
                     name,
@@ -433,7 +434,7 @@ impl Builder<'_> {
                         replay: self.wanted.replay,
                     }),
                 }),
-                Err(error) => origin.error(&mut self.report, "password", wrong_key(&error)),
+                Err(error) => origin.error(&mut self.report, "password", wrong_key(method, &error)),
             }
         }
     }

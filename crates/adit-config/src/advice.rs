@@ -1,0 +1,286 @@
+//! Warnings about a configuration that can run: weak keys, and inbounds that lead back to themselves.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use adit_proto::wire::{Host, Target};
+
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::{Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Tag};
+
+/// A server's key that is shorter than this, in bytes, can be found by trying.
+const SHORT: usize = 12;
+
+/// Texts that stand in documentation or are a program's default, in lower case and without spaces at the ends. Everybody
+/// knows them.
+const PLACEHOLDERS: &[&str] = &[
+    "what adit key printed",
+    "adit key",
+    "it's a secrect",
+    "it's a secret",
+    "password",
+    "passwd",
+    "your-password",
+    "your_password",
+    "yourpassword",
+    "your psk",
+    "your-psk",
+    "your_psk",
+    "yourpsk",
+    "yourpskhere",
+    "your-key",
+    "mypassword",
+    "my_password",
+    "barfoo!",
+    "foobar",
+    "foobar!",
+    "secret",
+    "changeme",
+    "change-me",
+    "change me",
+    "change me: what both ends know",
+    "change me: adit key prints a good one",
+    "12345678",
+    "123456789",
+    "1234567890",
+    "test",
+    "psk",
+    "key",
+    "example",
+    "...",
+];
+
+/// Warnings about `config`, without places in a file; `file` names it. `own` are the machine's addresses, by which it may
+/// reach itself.
+pub fn advise(file: &str, config: &Config, own: &[IpAddr]) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    let file: Arc<str> = file.into();
+    for inbound in &config.inbounds {
+        keys(inbound, |key, problem, method| {
+            let key = format!("inbound {}: {key}", inbound.name);
+            let hint = format!("`adit key {method}` makes a good one");
+            found.push(Diagnostic::warning(&file, key, problem).hint(hint));
+        });
+        if let Some(path) = path_back(config, inbound, own) {
+            let problem = format!("its connections come back to it: {}", path.join(" -> "));
+            let warning = Diagnostic::warning(&file, format!("inbound {}", inbound.name), problem);
+            found.push(warning.hint("name another server in the outbound, or another port in listen"));
+        }
+    }
+    for outbound in &config.outbounds {
+        if let Some((key, secret)) = secret_of(outbound)
+            && is_placeholder(secret)
+        {
+            let key = format!("outbound {}: {key}", outbound.name);
+            let warning = Diagnostic::warning(&file, key, "the key is a placeholder");
+            found.push(warning.hint("write the key of the server"));
+        }
+    }
+    found
+}
+
+/// Reports each weak key of a server that machines other than this one reach, once per key of the file.
+fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
+    if inbound.listen.iter().all(|addr| addr.ip().is_loopback()) {
+        return;
+    }
+    let mut weigh = |key: &str, secret: &Secret, method: &str| {
+        if let Some(problem) = weakness(secret) {
+            report(key, problem, method);
+        }
+    };
+    match &inbound.protocol {
+        InboundProtocol::Snell(server) => match &server.psk {
+            SnellKeys::Common(psk) | SnellKeys::Named(psk, _) => weigh("psk", psk, "snell"),
+            SnellKeys::Each(_) => {
+                server.psk.users().iter().for_each(|user| weigh(&user.name, &user.key, "snell"));
+            }
+        },
+        // Keys of 2022 have their length by form, and are random or not: nobody can tell.
+        InboundProtocol::Shadowsocks(server) if !server.key.method().name().starts_with("2022-") => {
+            if server.key.method().key_len() > 0 {
+                weigh("password", server.key.key().text(), server.key.method().name());
+            }
+        }
+        InboundProtocol::Ssr(_)
+        | InboundProtocol::Shadowsocks(_)
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Local(_)
+        | InboundProtocol::Tunnel { .. } => {}
+    }
+    if let Some(kcp) = &inbound.socket.carrier {
+        weigh("carrier.key", &kcp.key, "kcptun");
+    }
+}
+
+fn weakness(secret: &Secret) -> Option<&'static str> {
+    let text = secret.expose();
+    if is_placeholder(secret) {
+        return Some("the key is a placeholder that everybody knows");
+    }
+    let mut letters = text.chars();
+    let first = letters.next();
+    if letters.all(|letter| Some(letter) == first) && !text.is_empty() {
+        return Some("the key is one character, repeated");
+    }
+    (text.len() < SHORT).then_some("the key is short: below 12 characters it can be found by trying")
+}
+
+fn is_placeholder(secret: &Secret) -> bool {
+    let text = secret.expose().trim().to_ascii_lowercase();
+    PLACEHOLDERS.contains(&&*text)
+}
+
+fn secret_of(outbound: &Outbound) -> Option<(&'static str, &Secret)> {
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => Some(("psk", &client.psk)),
+        OutboundProtocol::Shadowsocks(client) => Some(("password", client.key.text())),
+        OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_)
+        | OutboundProtocol::Direct
+        | OutboundProtocol::Reject
+        | OutboundProtocol::Group(_) => None,
+    }
+}
+
+/// The server of an outbound that is a tunnel to one.
+pub fn server_of(outbound: &Outbound) -> Option<&Target> {
+    if let Some(carrier) = &outbound.dial.carrier {
+        return Some(&carrier.server);
+    }
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => Some(&client.server),
+        OutboundProtocol::Shadowsocks(client) => Some(&client.server),
+        OutboundProtocol::Ssr(client) => Some(&client.server),
+        OutboundProtocol::Obfs(client) => client.servers().first(),
+        OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => None,
+    }
+}
+
+/// The way from `start` back to it, as names, if its connections take one. Rules are left out: they are exceptions.
+fn path_back(config: &Config, start: &Inbound, own: &[IpAddr]) -> Option<Vec<String>> {
+    let mut seen: HashSet<Tag> = HashSet::new();
+    let mut open = vec![(start, vec![start.name.to_string()])];
+    while let Some((inbound, path)) = open.pop() {
+        for outbound in leaves(config, &inbound.outbound) {
+            let Some(server) = server_of(outbound) else { continue };
+            let way = [&path[..], &[outbound.name.to_string()]].concat();
+            for next in config.inbounds.iter().filter(|next| listens_at(next, outbound, server, own)) {
+                let way = [&way[..], &[next.name.to_string()]].concat();
+                if next.name == start.name {
+                    return Some(way);
+                }
+                if seen.insert(next.name.clone()) {
+                    open.push((next, way));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The outbounds that a name leads to: itself, or the members of a group.
+fn leaves<'c>(config: &'c Config, name: &Tag) -> Vec<&'c Outbound> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    let mut open = vec![name];
+    while let Some(name) = open.pop() {
+        let outbound = config.outbounds.iter().find(|outbound| outbound.name == *name);
+        let Some(outbound) = outbound.filter(|_| seen.insert(name.clone())) else { continue };
+        if let OutboundProtocol::Group(group) = &outbound.protocol {
+            open.extend(group.members.iter().map(|member| &member.outbound));
+        } else {
+            found.push(outbound);
+        }
+    }
+    found
+}
+
+fn listens_at(inbound: &Inbound, outbound: &Outbound, server: &Target, own: &[IpAddr]) -> bool {
+    // A carrier is UDP, a plain connection TCP: the same port is another one.
+    if inbound.socket.carrier.is_some() != outbound.dial.carrier.is_some() {
+        return false;
+    }
+    let reaches = |listen: &SocketAddr| {
+        let is_own = |ip: IpAddr| {
+            let is_here = ip.is_loopback() || ip.is_unspecified() || own.contains(&ip);
+            ip == listen.ip() || listen.ip().is_unspecified() && is_here
+        };
+        let is_here = match &server.host {
+            Host::Ip(ip) => is_own(*ip),
+            Host::Name(name) => {
+                name.eq_ignore_ascii_case("localhost")
+                    && (listen.ip().is_loopback() || listen.ip().is_unspecified())
+            }
+        };
+        is_here && listen.port() == server.port
+    };
+    server.port != 0 && inbound.listen.iter().any(reaches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::native;
+
+    fn warnings(text: &str) -> String {
+        let loaded = native::parse("f", text).unwrap();
+        advise("f", &loaded.config, &["192.0.2.7".parse().unwrap()]).to_string()
+    }
+
+    fn server(psk: &str, listen: &str) -> String {
+        format!("[[inbound]]\nprotocol = \"snell\"\nlisten = \"{listen}\"\npsk = \"{psk}\"\n")
+    }
+
+    #[test]
+    fn weak_keys() {
+        for (psk, want) in [
+            ("a", "repeated"),
+            ("aaaaaaaaaaaaaaaaaaaa", "repeated"),
+            ("What adit key printed", "placeholder"),
+            ("elevenchars", "short"),
+            ("twelve-chars", ""),
+        ] {
+            let text = warnings(&server(psk, "0.0.0.0:1"));
+            assert_eq!(text.contains("adit key snell"), !want.is_empty(), "{psk}: {text}");
+            assert!(text.contains(want), "{psk}: {text}");
+            assert!(psk.len() < 3 || !text.contains(&format!(" {psk}")), "a key is shown: {text}");
+        }
+        assert_eq!(warnings(&server("a", "127.0.0.1:1")), "", "nobody else reaches it");
+        let kcp = "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \"0.0.0.0:1\"\ntarget = \"h:1\"\n\
+                   carrier = \"kcp\"\ncarrier-key = \"it's a secrect\"\n";
+        assert!(warnings(kcp).contains("placeholder"), "{}", warnings(kcp));
+        let client = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[outbound]]\nprotocol = \"snell\"\n\
+                      server = \"h:1\"\npsk = \"what adit key printed\"\n";
+        assert!(warnings(client).contains("outbound snell: psk: the key is a placeholder"));
+    }
+
+    #[test]
+    fn loops() {
+        let out = |server: &str| {
+            format!(
+                "{}[[outbound]]\nname = \"o\"\nprotocol = \"snell\"\nserver = \"{server}\"\npsk = \"0123456789abcdef\"\n",
+                self::server("0123456789abcdef", "0.0.0.0:700")
+            )
+        };
+        for (server, is_loop) in [
+            ("127.0.0.1:700", true),
+            ("192.0.2.7:700", true),
+            ("localhost:700", true),
+            ("127.0.0.1:701", false),
+            ("192.0.2.8:700", false),
+            ("example.com:700", false),
+        ] {
+            assert_eq!(warnings(&out(server)).contains("snell -> o -> snell"), is_loop, "{server}");
+        }
+        // A client before its own server is a chain and no loop.
+        let chain = format!(
+            "{}outbound = \"direct\"\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\noutbound = \"o\"\n\
+             [[outbound]]\nname = \"o\"\nprotocol = \"snell\"\nserver = \"127.0.0.1:700\"\npsk = \"0123456789abcdef\"\n\
+             [[outbound]]\nprotocol = \"direct\"\n",
+            server("0123456789abcdef", "0.0.0.0:700")
+        );
+        assert_eq!(warnings(&chain), "");
+    }
+}

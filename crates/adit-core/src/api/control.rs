@@ -1,0 +1,202 @@
+//! Requests of the control interface, their answers, and the one who follows those that change something.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use adit_net::rt::{OrderSender, Orders, orders};
+use serde::{Deserialize, Serialize};
+
+use crate::api::status::Status;
+
+/// A request over the control socket.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum Request {
+    /// The present state.
+    Status,
+    /// The files that the process reads when it reloads.
+    Files,
+    /// Read these files again, and run as they say.
+    Reload,
+    /// The differences between what runs and a configuration; nothing changes.
+    Diff {
+        /// Its files; none stands for those that the process reads itself.
+        files: Vec<GivenFile>,
+    },
+}
+
+/// A file that is sent along.
+#[derive(Serialize, Deserialize)]
+pub struct GivenFile {
+    /// Its path from the root, by which findings call it, and by which paths in it are resolved.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// The text may hold keys.
+impl std::fmt::Debug for GivenFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GivenFile").field(&self.name).finish()
+    }
+}
+
+/// The answer to a [`Request`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::Files`].
+    Files(Files),
+    /// To [`Request::Reload`]: the changes that were made. To [`Request::Diff`]: those that would be.
+    Differences(Box<Differences>),
+    /// Nothing has changed: the findings, one text for each, with file, line and column where they have a place.
+    Refused(Vec<String>),
+    /// The request makes no sense here.
+    Error(String),
+}
+
+/// The files of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// Their paths from the root.
+    pub paths: Vec<PathBuf>,
+    /// Whether they are of the form of adit.toml.
+    pub is_native: bool,
+}
+
+/// The differences between what runs and a configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Differences {
+    /// Inbounds, by name.
+    pub inbounds: Parts,
+    /// Outbounds, by name.
+    pub outbounds: Parts,
+    /// Users, as `inbound/user`.
+    pub users: UserDifferences,
+    /// Rules that are new.
+    pub rules_added: usize,
+    /// Rules that are gone.
+    pub rules_removed: usize,
+    /// Settings of the process that change at once.
+    pub settings: Vec<String>,
+    /// Settings that stay as they are until the process starts again.
+    pub needs_restart: Vec<String>,
+    /// Connections that end.
+    pub cuts: Vec<Cut>,
+    /// Things that do not work as they are written, or are unwise.
+    pub warnings: Vec<String>,
+}
+
+/// Parts of a configuration that differ.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Parts {
+    /// New ones.
+    pub added: Vec<String>,
+    /// Those that are gone.
+    pub removed: Vec<String>,
+    /// Those that change and keep their connections.
+    pub changed: Vec<String>,
+    /// Those that are closed and opened anew.
+    pub reopened: Vec<String>,
+}
+
+/// Users that differ.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserDifferences {
+    /// New ones.
+    pub added: Vec<String>,
+    /// Those that are gone.
+    pub removed: Vec<String>,
+    /// Those with another key.
+    pub rekeyed: Vec<String>,
+    /// Those with other limits.
+    pub limited: Vec<String>,
+}
+
+/// Connections that end by a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    /// The inbound, or `inbound/user`.
+    pub of: String,
+    /// Its connections that are open now.
+    pub connections: u64,
+}
+
+impl Differences {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self { warnings: self.warnings.clone(), ..Self::default() }
+    }
+}
+
+/// Follows requests that change something; it may take its time, on a thread of its own.
+pub trait Control: Send + Sync {
+    /// Begins to follow `request`.
+    fn follow(&self, request: Request, reply: Reply);
+}
+
+/// Takes one answer.
+#[derive(Debug)]
+pub struct Reply(OrderSender<Answer>);
+
+impl Reply {
+    /// A place for an answer, and the end where it comes out.
+    pub(crate) fn new() -> (Self, Orders<Answer>) {
+        let (sender, answers) = orders();
+        (Self(sender), answers)
+    }
+
+    /// Answers. Nobody may wait any more, which is no matter.
+    pub fn answer(self, answer: Answer) {
+        let _is_heard: bool = self.0.send(answer);
+    }
+}
+
+/// The one who follows requests, once somebody does.
+#[derive(Default)]
+pub(crate) struct Follower(OnceLock<Box<dyn Control>>);
+
+impl Follower {
+    /// Has `control` follow requests from now on; the first one stays.
+    pub(crate) fn set(&self, control: Box<dyn Control>) {
+        drop(self.0.set(control));
+    }
+
+    pub(crate) fn get(&self) -> Option<&dyn Control> {
+        self.0.get().map(|control| &**control)
+    }
+}
+
+impl std::fmt::Debug for Follower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Follower").field(&self.0.get().is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_as_they_are_written() {
+        let of = |text: &str| serde_json::from_str::<Request>(text).map(|request| format!("{request:?}"));
+        assert_eq!(of(r#"{"command":"status"}"#).unwrap(), "Status");
+        assert_eq!(of(r#"{"command":"reload"}"#).unwrap(), "Reload");
+        let diff = of(r#"{"command":"diff","files":[{"name":"/a","text":"psk = \"secret\""}]}"#).unwrap();
+        assert!(diff.contains("/a") && !diff.contains("secret"), "{diff}");
+        assert!(of(r#"{"command":"stop"}"#).is_err() && of(r#"{"command":"diff"}"#).is_err());
+    }
+
+    #[test]
+    fn a_warning_is_no_difference() {
+        let mut differences = Differences { warnings: vec!["x".into()], ..Differences::default() };
+        assert!(differences.is_empty());
+        differences.needs_restart.push("cores".into());
+        assert!(!differences.is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! `adit reload` and `adit diff`: what a running adit does with another configuration.
+
+use std::path::{Path, PathBuf};
+
+use adit_core::{Answer, Differences, GivenFile, Request, ask};
+use anyhow::{Context as _, bail};
+
+use crate::cli::{DiffArgs, FileArgs, ReloadArgs};
+use crate::commands::{files, status};
+use crate::print;
+use crate::reload::lines;
+
+/// Has the running process read its files again.
+pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
+    let socket = status::socket(args.place.socket.as_ref(), &args.place.files);
+    // A file that is no longer good may name the socket all the same, and the process says what is wrong with it.
+    let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
+    let differences = differences(&socket, &Request::Reload, "the configuration that runs stays as it is")?;
+    show(&differences, args.json, "reloaded")
+}
+
+pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
+    let files = FileArgs { config: args.config.clone() };
+    let socket = status::socket(args.socket.as_ref(), &files)?;
+    let files = args.config.iter().map(|path| given(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let differences = differences(&socket, &Request::Diff { files }, "this configuration cannot run")?;
+    show(&differences, args.json, "compared")
+}
+
+fn given(path: &Path) -> anyhow::Result<GivenFile> {
+    let (_, text) = files::read(path)?;
+    let name = if path == Path::new("-") { path.to_owned() } else { std::path::absolute(path)? };
+    Ok(GivenFile { name: name.to_string_lossy().into_owned(), text: text.clone() })
+}
+
+/// The control socket that the text of a file names, whatever else is wrong with it.
+fn socket_of_text(args: &FileArgs) -> Option<PathBuf> {
+    let path = files::paths(args).ok()?.into_iter().next()?;
+    let (_, text) = files::read(&path).ok()?;
+    let mut lines = text.lines().map(str::trim).skip_while(|line| !line.starts_with("[admin]")).skip(1);
+    let line =
+        lines.by_ref().take_while(|line| !line.starts_with('[')).find(|line| line.starts_with("socket"))?;
+    let (_, value) = line.split_once('=')?;
+    let value = value.trim().strip_prefix('"')?;
+    Some(value.split_once('"')?.0.into())
+}
+
+/// Asks for differences; findings go to standard error.
+pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> anyhow::Result<Differences> {
+    let answer = ask(socket, request).with_context(|| {
+        format!(
+            "no answer on {} (hint: [admin] socket = \"...\" in the configuration that runs, and --socket here)",
+            socket.display()
+        )
+    })?;
+    match answer {
+        Answer::Differences(differences) => Ok(*differences),
+        Answer::Refused(found) => {
+            for finding in &found {
+                print::remark(finding);
+            }
+            bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
+        }
+        Answer::Error(text) => bail!("{text}"),
+        Answer::Status(_) | Answer::Files(_) => bail!("{} answers something else", socket.display()),
+    }
+}
+
+fn show(differences: &Differences, is_json: bool, done: &str) -> anyhow::Result<()> {
+    if is_json {
+        return print::data(format_args!("{}\n", serde_json::to_string(differences)?));
+    }
+    for warning in &differences.warnings {
+        print::remark(format_args!("warning: {warning}"));
+    }
+    if differences.is_empty() {
+        return print::data(format_args!("{done}: no difference\n"));
+    }
+    let lines = lines(differences).into_iter().fold(String::new(), |text, line| text + "  " + &line + "\n");
+    print::data(format_args!("{done}\n{lines}"))
+}

@@ -1,0 +1,101 @@
+//! The configuration's files and plugins.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use adit_config::advice::advise;
+use adit_config::model::{ClientCover, Config, InboundProtocol, OutboundProtocol, Plugin, ServerCover};
+
+use super::network::is_public;
+use super::{Finding, Level, judge};
+use crate::machine::Root;
+
+pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
+    let mut found: Vec<Finding> = plugins(config).into_iter().map(|plugin| installed(root, plugin)).collect();
+    for finding in &advise("", config, &root.addresses()) {
+        let text = format!("{}: {}", finding.key, finding.problem);
+        let hint = finding.hint.clone().unwrap_or_default();
+        found.push(Finding::new("keys and loops", Level::Warn, text, "none").fix(hint));
+    }
+    if !config.inbounds.iter().any(is_public) && config.inbounds.iter().all(is_server) {
+        let text = "every inbound listens on loopback";
+        found.push(
+            Finding::new("listen", Level::Warn, text, "an address that clients reach").fix("adit share"),
+        );
+    }
+    found
+}
+
+fn is_server(inbound: &adit_config::model::Inbound) -> bool {
+    !matches!(inbound.protocol, InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. })
+}
+
+/// Whether others can read the keys in a file.
+pub(super) fn mode(path: &Path) -> Finding {
+    let wanted = "0600: the file holds keys";
+    match std::fs::metadata(path) {
+        Ok(data) => {
+            let mode = data.permissions().mode() & 0o777;
+            let found = format!("{mode:04o} {}", path.display());
+            Finding::new("file mode", judge(mode & 0o077 == 0, Level::Warn), found, wanted)
+                .fix(format!("chmod 600 {}", path.display()))
+        }
+        Err(error) => Finding::new("file mode", Level::Fail, format!("{}: {error}", path.display()), wanted)
+            .fix(format!("ls -l {}", path.display())),
+    }
+}
+
+fn plugins(config: &Config) -> Vec<&Plugin> {
+    let servers = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
+        InboundProtocol::Shadowsocks(server) => match &server.cover {
+            ServerCover::Plugin(plugin) => Some(plugin),
+            ServerCover::Obfs(_) => None,
+        },
+        InboundProtocol::Snell(_)
+        | InboundProtocol::Ssr(_)
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Local(_)
+        | InboundProtocol::Tunnel { .. } => None,
+    });
+    let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
+        OutboundProtocol::Shadowsocks(client) => match &client.cover {
+            ClientCover::Plugin(plugin) => Some(plugin),
+            ClientCover::Obfs(_) => None,
+        },
+        OutboundProtocol::Snell(_)
+        | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Obfs(_)
+        | OutboundProtocol::Direct
+        | OutboundProtocol::Reject
+        | OutboundProtocol::Group(_) => None,
+    });
+    servers.chain(clients).collect()
+}
+
+/// Whether the plugin is in PATH, or where its path says.
+fn installed(root: &Root, plugin: &Plugin) -> Finding {
+    let program = &*plugin.program;
+    let is_there = if program.contains('/') {
+        root.has(program)
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let in_path = std::env::split_paths(&path).any(|folder| root.at(folder.join(program)).exists());
+        in_path || root.has_program(program)
+    };
+    let found = if is_there { program.to_owned() } else { format!("{program} is not in PATH") };
+    Finding::new("plugin", judge(is_there, Level::Fail), found, "installed").fix(
+        if crate::answers_to(program) {
+            format!("ln -s $(command -v adit) /usr/local/bin/{program}")
+        } else {
+            format!("apt-get install {}", package(program))
+        },
+    )
+}
+
+/// The package of Debian that has a plugin.
+fn package(program: &str) -> &str {
+    match program {
+        "v2ray-plugin" | "ss-v2ray-plugin" => "shadowsocks-v2ray-plugin",
+        other => other,
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+fn folder() -> PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("adit-service-{}-{count}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn args(root: &Path) -> ServiceArgs {
+    ServiceArgs { root: Some(root.to_owned()), ..ServiceArgs::default() }
+}
+
+#[test]
+fn the_init_system_is_found() {
+    for (path, want) in [
+        ("run/systemd/system", Some(Manager::Systemd)),
+        ("etc/systemd/system", Some(Manager::Systemd)),
+        ("sbin/procd", Some(Manager::Procd)),
+        ("sbin/openrc-run", Some(Manager::OpenRc)),
+        ("tmp", None),
+    ] {
+        let dir = folder();
+        fs::create_dir_all(dir.join(path)).unwrap();
+        assert_eq!(manager(&args(&dir), &Root::new(Some(&dir))), want, "{path}");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+#[test]
+fn a_service_comes_and_goes_and_others_stay() {
+    for (flag, file, link) in [
+        (0, "etc/systemd/system/adit.service", "etc/systemd/system/multi-user.target.wants/adit.service"),
+        (1, "etc/init.d/adit", "etc/runlevels/default/adit"),
+        (2, "etc/init.d/adit", "etc/rc.d/S95adit"),
+    ] {
+        let dir = folder();
+        let mut args = args(&dir);
+        (args.systemd, args.openrc, args.procd) = (flag == 0, flag == 1, flag == 2);
+        install(&args).unwrap();
+        let text = fs::read_to_string(dir.join(file)).unwrap();
+        assert!(text.contains(MARK) && text.contains("/etc/adit/adit.toml"), "{text}");
+        assert!(fs::symlink_metadata(dir.join(link)).unwrap().is_symlink());
+        let again = install(&args).unwrap();
+        assert!(again.iter().any(|line| line.starts_with("kept /etc/")), "{again:?}");
+        uninstall(&args).unwrap();
+        assert!(!dir.join(file).exists() && fs::symlink_metadata(dir.join(link)).is_err());
+        fs::create_dir_all(dir.join(file).parent().unwrap()).unwrap();
+        fs::write(dir.join(file), "somebody else's").unwrap();
+        let error = install(&args).unwrap_err().to_string();
+        assert!(error.contains("not from adit"), "{error}");
+        uninstall(&args).unwrap();
+        assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), "somebody else's");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+#[test]
+fn several_services_have_files_of_their_own() {
+    let dir = folder();
+    let args = ServiceArgs { name: Some("two".into()), systemd: true, ..args(&dir) };
+    install(&args).unwrap();
+    let text = fs::read_to_string(dir.join("etc/systemd/system/adit-two.service")).unwrap();
+    assert!(
+        text.contains(" run -c /etc/adit/two.toml\n") && text.contains("StateDirectory=adit-two\n"),
+        "{text}"
+    );
+    fs::remove_dir_all(dir).unwrap();
+    for bad in ["", "-x", "a b", "../x", "a\nb"] {
+        assert!(name(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn the_configuration_goes_to_the_user_of_the_service_once() {
+    let dir = folder();
+    let me = fs::metadata(&dir).unwrap();
+    fs::create_dir_all(dir.join("etc/adit")).unwrap();
+    fs::write(dir.join("etc/adit/adit.toml"), "").unwrap();
+    let (config, root) = (dir.join("etc/adit/adit.toml"), Root::new(Some(&dir)));
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
+    let unit = unit(&args(&dir), &root).unwrap();
+    let mut lines = Vec::new();
+    // A folder of the same user is left alone, links in it above all.
+    give_config(&root, &unit, Some((me.uid(), me.gid())), &mut lines).unwrap();
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o644);
+    assert!(lines.is_empty(), "{lines:?}");
+    give_config(&root, &unit, Some((me.uid() + 1, me.gid())), &mut lines).unwrap();
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn capabilities_follow_the_configuration() {
+    let of = |text: &str| capabilities(Some(&native::parse("t", text).unwrap().config));
+    let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+    assert_eq!(of(inbound), ["CAP_NET_BIND_SERVICE"]);
+    let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nfwmark = 7\n");
+    assert_eq!(of(&marked), ["CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_NET_ADMIN"]);
+}
+
+/// By systemd itself, where it is installed.
+#[test]
+fn systemd_takes_the_unit() {
+    let dir = folder();
+    let unit = Unit {
+        name: "adit".into(),
+        program: "/bin/true".into(),
+        config: CONFIG.into(),
+        capabilities: vec!["CAP_NET_BIND_SERVICE"],
+    };
+    let path = dir.join("adit.service");
+    fs::write(&path, unit.text(Manager::Systemd)).unwrap();
+    match tool::run("systemd-analyze", &["verify", "--man=no", path.to_str().unwrap()]) {
+        Ok(ran) => {
+            let about: Vec<&str> = ran.text.lines().filter(|line| line.contains("adit.service")).collect();
+            assert!(ran.ok && about.is_empty(), "{}", ran.text);
+        }
+        Err(error) => eprintln!("not verified: systemd-analyze: {error}"),
+    }
+    fs::remove_dir_all(dir).unwrap();
+}

@@ -1,0 +1,443 @@
+//! From one configuration to the next while a program runs: SIGHUP, the control socket and a watched file ask for it.
+//!
+//! The files are read and checked first. On any error what runs stays as it is, and every finding is logged and told to
+//! the one who asked.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::{Loaded, native};
+use adit_config::model::{Config, StateFile};
+use adit_core::route::CompileError;
+use adit_core::{
+    Answer, Applier, Control, Differences, Files, GivenFile, Observer, Reply, Request, Running, StartError,
+};
+use adit_net::rt::Signal;
+
+use crate::commands::place_of_part;
+use crate::{serve, state};
+
+/// Most requests that wait.
+const WAITING: usize = 64;
+/// Interval at which watched files are looked at.
+const WATCHED: Duration = Duration::from_secs(1);
+
+/// Reads a configuration again, as at the start.
+type Load = Box<dyn FnMut() -> Result<Loaded, Diagnostics> + Send>;
+
+/// The way in which a program takes a new configuration.
+pub(crate) struct Source {
+    /// The files that are read again.
+    pub(crate) files: Vec<PathBuf>,
+    /// Whether they are of the form of adit.toml.
+    pub(crate) is_native: bool,
+    /// Reads them; `None` for a program that has nothing to read again, with the reason.
+    pub(crate) load: Result<Load, &'static str>,
+    /// Whether SIGUSR1 asks for a reload instead of a look at the state.
+    pub(crate) is_reloaded_by_user_signal: bool,
+    /// Whether somebody else writes the state into the log at SIGUSR1.
+    pub(crate) has_own_user_signal: bool,
+    /// Whether a change of the files is a request, too.
+    pub(crate) is_watched: bool,
+}
+
+impl Source {
+    /// Of a program that has nothing to read again.
+    pub(crate) fn fixed(why: &'static str) -> Self {
+        Self {
+            files: Vec::new(),
+            is_native: false,
+            load: Err(why),
+            is_reloaded_by_user_signal: false,
+            has_own_user_signal: false,
+            is_watched: false,
+        }
+    }
+
+    /// Of a program that reads its files with `load`.
+    pub(crate) fn of(
+        files: Vec<PathBuf>,
+        load: impl FnMut() -> Result<Loaded, Diagnostics> + Send + 'static,
+    ) -> Self {
+        Self { files, load: Ok(Box::new(load)), ..Self::fixed("") }
+    }
+}
+
+enum Job {
+    Reload(Option<Reply>),
+    Diff(Vec<GivenFile>, Reply),
+    Status,
+}
+
+/// Takes requests for the thread that follows them.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    jobs: SyncSender<Job>,
+    files: Files,
+    is_reloaded_by_user_signal: bool,
+    has_own_user_signal: bool,
+}
+
+impl Requests {
+    /// A signal has come.
+    pub(crate) fn heard(&self, signal: Signal) {
+        let job = match signal {
+            Signal::Reload => Job::Reload(None),
+            Signal::User if self.is_reloaded_by_user_signal => Job::Reload(None),
+            Signal::User if !self.has_own_user_signal => Job::Status,
+            Signal::User | Signal::Stop => return,
+        };
+        // So many wait already that one more changes nothing.
+        self.jobs.try_send(job).ok();
+    }
+}
+
+impl Control for Requests {
+    fn follow(&self, request: Request, reply: Reply) {
+        let job = match request {
+            Request::Reload => Job::Reload(Some(reply)),
+            Request::Diff { files } => Job::Diff(files, reply),
+            Request::Files => return reply.answer(Answer::Files(self.files.clone())),
+            Request::Status => return reply.answer(Answer::Error("asked in the wrong place".into())),
+        };
+        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
+            && let Job::Reload(Some(reply)) | Job::Diff(_, reply) = job
+        {
+            reply.answer(Answer::Error("too many requests wait".into()));
+        }
+    }
+}
+
+/// Starts to follow requests.
+///
+/// # Errors
+/// When there cannot be another thread.
+pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::Result<Requests> {
+    let (jobs, waiting) = sync_channel(WAITING);
+    let paths = source.files.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    let requests = Requests {
+        jobs,
+        files: Files { paths: paths.collect(), is_native: source.is_native },
+        is_reloaded_by_user_signal: source.is_reloaded_by_user_signal,
+        has_own_user_signal: source.has_own_user_signal,
+    };
+    let seen = seen(&source.files);
+    let reloader = Reloader {
+        source,
+        config: config.clone(),
+        applier: running.applier(),
+        observer: running.observer(),
+        seen,
+    };
+    // It ends when nobody asks any more, or with the process.
+    std::thread::Builder::new().name("adit-reload".into()).spawn(move || reloader.run(&waiting))?;
+    running.set_control(Box::new(requests.clone()));
+    Ok(requests)
+}
+
+/// Changes of a file are told by these: time, length and number.
+type Seen = Vec<Option<(i64, i64, u64, u64)>>;
+
+fn seen(files: &[PathBuf]) -> Seen {
+    let one = |path: &PathBuf| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
+    };
+    files.iter().map(one).collect()
+}
+
+struct Reloader {
+    source: Source,
+    /// What runs.
+    config: Config,
+    applier: Applier,
+    observer: Observer,
+    seen: Seen,
+}
+
+impl Reloader {
+    fn run(mut self, waiting: &Receiver<Job>) {
+        loop {
+            let job = if self.source.is_watched {
+                waiting.recv_timeout(WATCHED)
+            } else {
+                waiting.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            match job {
+                Ok(Job::Reload(reply)) => {
+                    let answer = answer(self.reload());
+                    if let Some(reply) = reply {
+                        reply.answer(answer);
+                    }
+                }
+                Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),
+                Ok(Job::Status) => log_status(&self.observer),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Reloads if a file has changed and is whole: it stays the same from one look to the next.
+    fn look(&mut self) {
+        let now = seen(&self.source.files);
+        if now == self.seen || now.iter().any(Option::is_none) {
+            return;
+        }
+        tracing::info!("a file of the configuration has changed");
+        drop(self.reload());
+    }
+
+    fn reload(&mut self) -> Result<Differences, Vec<String>> {
+        // A change from here on is another one.
+        self.seen = seen(&self.source.files);
+        let result = self.load().and_then(|loaded| self.apply(loaded));
+        match &result {
+            Ok(differences) => log_differences(differences),
+            Err(found) => {
+                tracing::error!(
+                    problems = found.len(),
+                    "the configuration was not reloaded: what runs stays as it is"
+                );
+            }
+        }
+        result
+    }
+
+    fn load(&mut self) -> Result<Config, Vec<String>> {
+        let load = match &mut self.source.load {
+            Ok(load) => load,
+            Err(why) => {
+                tracing::error!("{why}");
+                return Err(vec![(*why).to_owned()]);
+            }
+        };
+        let loaded = load().map_err(|found| refused(&found))?;
+        serve::log_findings(&loaded.diagnostics);
+        Ok(self.settled(loaded.config))
+    }
+
+    /// The configuration with what the process has settled at its start.
+    fn settled(&self, mut config: Config) -> Config {
+        config.plugin_user.clone_from(&self.config.plugin_user);
+        if config.state == StateFile::Usual {
+            if self.config.state == StateFile::Usual && config.inbounds.iter().any(serve::has_state) {
+                state::settle(&mut config, &self.source.files);
+            } else {
+                config.state.clone_from(&self.config.state);
+            }
+        }
+        config
+    }
+
+    fn apply(&mut self, config: Config) -> Result<Differences, Vec<String>> {
+        let failed = |error: StartError| self.failed(error);
+        let mut differences = self.applier.preview(&config).map_err(failed)?;
+        let changes = self.applier.apply(&config).map_err(failed)?;
+        differences.warnings = changes.warnings;
+        self.config = config;
+        Ok(differences)
+    }
+
+    /// The differences to `files`, or to the process's own.
+    fn differences(&mut self, files: &[GivenFile]) -> Result<Differences, Vec<String>> {
+        let config = if files.is_empty() {
+            self.load()?
+        } else {
+            let loaded = parse(files).map_err(|found| texts(&found))?;
+            self.settled(loaded.config)
+        };
+        self.applier.preview(&config).map_err(|error| texts(&self.findings(error)))
+    }
+
+    /// Logs an error of the engine, and gives its texts.
+    fn failed(&self, error: StartError) -> Vec<String> {
+        refused(&self.findings(error))
+    }
+
+    /// An error of the engine, at the place of the part that it is about.
+    fn findings(&self, error: StartError) -> Diagnostics {
+        let anyhow = |error: StartError| anyhow::Error::new(error);
+        let name = match &error {
+            StartError::Rules(CompileError { at, problem }) => {
+                let finding = Diagnostic::error(&at.file, "rule", problem.to_string());
+                return finding.at((at.line as usize, at.column as usize)).into();
+            }
+            StartError::Sets(found) => return found.clone(),
+            StartError::Listen { name, .. }
+            | StartError::Unix { name, .. }
+            | StartError::Build { name, .. } => Some(name.clone()),
+            StartError::Admin { .. }
+            | StartError::State { .. }
+            | StartError::Core(_)
+            | StartError::Ending => None,
+        };
+        let error = anyhow(error);
+        let (file, place) = name
+            .filter(|_| self.source.is_native)
+            .and_then(|name| place_of_part(&self.source.files, &name))
+            .unwrap_or_else(|| (self.name(), (0, 0)));
+        let finding = Diagnostic::error(&file, "", format!("{error:#}")).at(place);
+        match crate::print::hint(&error) {
+            Some(hint) => finding.hint(hint).into(),
+            None => finding.into(),
+        }
+    }
+
+    fn name(&self) -> std::sync::Arc<str> {
+        let first = self.source.files.first().map(|path| path.to_string_lossy());
+        first.as_deref().unwrap_or("configuration").into()
+    }
+}
+
+/// The configuration of files that were sent.
+fn parse(files: &[GivenFile]) -> Result<Loaded, Diagnostics> {
+    let read = |file: &GivenFile| Ok((file.name.as_str().into(), native::parse(&file.name, &file.text)?));
+    crate::commands::load_all(files.iter().map(read))
+}
+
+fn answer(result: Result<Differences, Vec<String>>) -> Answer {
+    match result {
+        Ok(differences) => Answer::Differences(Box::new(differences)),
+        Err(found) => Answer::Refused(found),
+    }
+}
+
+/// Logs findings, and gives their texts.
+fn refused(found: &Diagnostics) -> Vec<String> {
+    serve::log_findings(found);
+    texts(found)
+}
+
+fn texts(found: &Diagnostics) -> Vec<String> {
+    found.iter().map(|finding| finding.to_string().trim_end().to_owned()).collect()
+}
+
+fn log_differences(differences: &Differences) {
+    for warning in &differences.warnings {
+        tracing::warn!("{warning}");
+    }
+    if !differences.needs_restart.is_empty() {
+        let keys = differences.needs_restart.join(", ");
+        tracing::warn!(keys, "these settings stay as they were until adit is started again");
+    }
+    let text = lines(differences).join("; ");
+    if text.is_empty() {
+        tracing::info!("reloaded: nothing has changed");
+    } else {
+        tracing::info!("reloaded: {text}");
+    }
+}
+
+/// The differences as lines for people.
+pub(crate) fn lines(differences: &Differences) -> Vec<String> {
+    let Differences {
+        inbounds,
+        outbounds,
+        users,
+        rules_added,
+        rules_removed,
+        settings,
+        needs_restart,
+        cuts,
+        ..
+    } = differences;
+    let lists = [
+        ("inbounds added", &inbounds.added),
+        ("inbounds removed", &inbounds.removed),
+        ("inbounds changed, connections stay", &inbounds.changed),
+        ("inbounds closed and opened anew", &inbounds.reopened),
+        ("outbounds added", &outbounds.added),
+        ("outbounds removed", &outbounds.removed),
+        ("groups with other members", &outbounds.changed),
+        ("outbounds built anew", &outbounds.reopened),
+        ("users added", &users.added),
+        ("users removed", &users.removed),
+        ("users with another key", &users.rekeyed),
+        ("users with other limits", &users.limited),
+        ("settings changed", settings),
+        ("needs a restart", needs_restart),
+    ];
+    let mut out: Vec<String> = lists
+        .iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(title, names)| format!("{title}: {}", some(names)))
+        .collect();
+    if *rules_added > 0 || *rules_removed > 0 {
+        out.push(format!("rules: {rules_added} added, {rules_removed} removed"));
+    }
+    if !cuts.is_empty() {
+        let cuts: Vec<String> = cuts.iter().map(|cut| format!("{} ({})", cut.of, cut.connections)).collect();
+        out.push(format!("connections that end: {}", some(&cuts)));
+    }
+    out
+}
+
+/// The first of many names.
+fn some(names: &[String]) -> String {
+    const MOST: usize = 20;
+    let shown = names.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > MOST { format!("{shown} and {} more", names.len() - MOST) } else { shown }
+}
+
+/// Writes the state into the log: a line for each inbound and outbound.
+fn log_status(observer: &Observer) {
+    let status = observer.status();
+    tracing::info!(uptime_s = status.uptime_s, version = status.version, "status");
+    for inbound in &status.inbounds {
+        let refused: u64 = inbound.refused.values().sum();
+        tracing::info!(
+            inbound = inbound.name,
+            protocol = inbound.protocol,
+            open = inbound.open,
+            accepted = inbound.accepted,
+            requests = inbound.requests,
+            up_bytes = inbound.up_bytes,
+            down_bytes = inbound.down_bytes,
+            refused,
+            "status"
+        );
+    }
+    for outbound in &status.outbounds {
+        tracing::info!(
+            outbound = outbound.name,
+            protocol = outbound.protocol,
+            dialled = outbound.dialled,
+            failed = outbound.failed,
+            "status"
+        );
+    }
+}
+
+/// Whether a path stands for standard input, which cannot be read again.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_core::{Cut, Parts};
+
+    use super::*;
+
+    #[test]
+    fn differences_in_lines() {
+        assert!(lines(&Differences::default()).is_empty());
+        let names = (0..25).map(|n| format!("in-{n}")).collect();
+        let differences = Differences {
+            inbounds: Parts { added: names, reopened: vec!["x".into()], ..Parts::default() },
+            rules_added: 2,
+            cuts: vec![Cut { of: "x".into(), connections: 7 }],
+            ..Differences::default()
+        };
+        let text = lines(&differences).join("\n");
+        assert!(text.contains("in-19 and 5 more") && !text.contains("in-20"), "{text}");
+        assert!(text.contains("rules: 2 added, 0 removed"), "{text}");
+        assert!(text.ends_with("connections that end: x (7)"), "{text}");
+    }
+}
