@@ -15,6 +15,7 @@ pub(crate) const TARGETS: &[Target] = &[
     // One line each.
     ("capture_file", adit_lab::wire::file::fuzz_capture),
     ("capture_packet", adit_lab::wire::frame::fuzz_packet),
+    ("config_clash", adit_config::dialect::clash::fuzz_clash),
     ("config_import", adit_config::dialect::import::fuzz_import),
     ("config_ini", adit_config::dialect::opensnell::fuzz_ini),
     ("config_kcptun", adit_config::dialect::kcptun::fuzz_kcptun),
@@ -38,7 +39,10 @@ pub(crate) const TARGETS: &[Target] = &[
     ("rawtcp", |data| adit_proto::rawtcp::fuzz_rawtcp(data, now())),
     ("route_rules", adit_core::route::fuzz_route),
     ("route_set", adit_config::set::fuzz_set),
+    ("set_dat", adit_config::set::fuzz_dat),
     ("set_geo", adit_config::set::fuzz_geo),
+    ("set_mrs", adit_config::set::fuzz_mrs),
+    ("set_srs", adit_config::set::fuzz_srs),
     ("shadowsocks_accept", |data| adit_proto::shadowsocks::fuzz::fuzz_accept(data, now())),
     ("shadowsocks_acl", adit_config::dialect::shadowsocks::acl::fuzz_acl),
     ("shadowsocks_libev", adit_config::dialect::shadowsocks::libev::fuzz_libev),

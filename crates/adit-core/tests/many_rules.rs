@@ -10,7 +10,7 @@ use std::time::Instant;
 use adit_config::dialect::native;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::set::Sets;
-use adit_core::route::{Outcome, Query, Router};
+use adit_core::route::{Known, Outcome, Query, Router};
 
 const RULES: usize = 100_000;
 
@@ -52,7 +52,15 @@ fn a_hundred_thousand_rules_load() {
     println!("{} bytes read in {parsed:?}, tables of {} bytes after {loaded:?}", text.len(), router.memory());
     let target = "n99995.example:1".parse().unwrap();
     let (source, user, protocol) = (None, None, None);
-    let query = Query { inbound: "in", source, user, network: Network::Tcp, target: &target, protocol };
+    let query = Query {
+        inbound: "in",
+        source,
+        user,
+        network: Network::Tcp,
+        target: &target,
+        protocol,
+        known: Known::default(),
+    };
     let Outcome::Decided(decision) = router.decide(&query, Some(&[])) else { panic!("there are addresses") };
     assert_eq!((decision.rule, decision.verdict), (Some(99_995), &Verdict::Outbound("b".into())));
 }

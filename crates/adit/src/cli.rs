@@ -180,7 +180,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) files: FileArgs,
     /// Target of the request
-    #[arg(long, value_name = "HOST:PORT", required_unless_present = "measure")]
+    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["measure", "batch"])]
     pub(crate) to: Option<Target>,
     /// The client's address, with or without a port
     #[arg(long, value_name = "ADDRESS", value_parser = client)]
@@ -207,6 +207,9 @@ pub(crate) struct ExplainArgs {
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
     #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
     pub(crate) measure: Option<PathBuf>,
+    /// Decide about each request of a file, `-` for standard input: one JSON object a line in and out
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "measure"], value_hint = ValueHint::FilePath)]
+    pub(crate) batch: Option<PathBuf>,
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,

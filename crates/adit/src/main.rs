@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clash;
 mod cli;
 mod commands;
 mod kcptun;
@@ -33,6 +34,9 @@ type Main = fn(Vec<OsString>) -> ExitCode;
 
 /// The names that adit answers to.
 const NAMES: &[(&str, Main)] = &[
+    ("mihomo", |args| clash::main("mihomo", args)),
+    ("clash", |args| clash::main("clash", args)),
+    ("clash-meta", |args| clash::main("clash-meta", args)),
     ("snell-server", |args| snell::main(Program::Server, args)),
     ("snell-client", |args| snell::main(Program::Client, args)),
     ("ss-local", |args| shadowsocks::libev::main(libev::Program::Local, args)),

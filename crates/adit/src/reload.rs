@@ -183,7 +183,7 @@ impl Reloader {
         }
     }
 
-    /// Reloads if a file has changed and is whole: it stays the same from one look to the next.
+    /// Reloads if a file has changed since the last look.
     fn look(&mut self) {
         let now = seen(&self.source.files);
         if now == self.seen || now.iter().any(Option::is_none) {

@@ -1,6 +1,7 @@
 //! The ways in which configuration is written: adit's own file ([`native`]), the flags and files of the programs
 //! that adit replaces ([`opensnell`]), and the lines that other clients take ([`share`]).
 
+pub mod clash;
 pub mod import;
 mod json;
 pub mod kcptun;

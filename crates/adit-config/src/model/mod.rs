@@ -85,6 +85,8 @@ pub struct Config {
     pub sets: Vec<rule::Set>,
     /// Database of the countries of addresses, if a rule asks.
     pub geoip: Option<rule::GeoFile>,
+    /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
+    pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
 }
 
 impl Config {

@@ -66,6 +66,26 @@ pub enum Verdict {
     Default,
     /// It is refused.
     Reject(Manner),
+    /// Nothing is decided: this many of the following rules are left out, and the rule behind them is asked.
+    Pass(u32),
+    /// A stream takes this outbound. For a datagram nothing is decided, as with [`Verdict::Pass`].
+    Streams {
+        /// The outbound.
+        outbound: Tag,
+        /// Rules that are left out for a datagram.
+        pass: u32,
+    },
+}
+
+impl Verdict {
+    /// The number of following rules that are left out; `None` if the verdict decides about such traffic.
+    pub fn passes(&self, network: Network) -> Option<u32> {
+        match self {
+            Self::Pass(count) => Some(*count),
+            Self::Streams { pass, .. } if network == Network::Udp => Some(*pass),
+            Self::Streams { .. } | Self::Outbound(_) | Self::Default | Self::Reject(_) => None,
+        }
+    }
 }
 
 /// Manner in which a request is refused.
@@ -131,12 +151,89 @@ pub enum Matcher {
     User(Vec<Box<str>>),
     /// The protocol that the client speaks to the target is one of these, as far as it is known.
     Protocol(Vec<Box<str>>),
+    /// The low bits of an address of the target are those of one of these.
+    IpSuffix(Vec<Suffix>, Resolve),
+    /// A fact about the client or about the port that it came to.
+    Fact(Fact),
     /// All of these match; true if there is none.
     And(Vec<Self>),
     /// One of these matches; false if there is none.
     Or(Vec<Self>),
     /// This does not match.
     Not(Box<Self>),
+}
+
+/// Something about a request beside its target, its client's address and its inbound's name. A fact that is not known
+/// matches nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fact {
+    /// The target is a name.
+    Named,
+    /// The low bits of the client's address are those of one of these.
+    SourceSuffix(Vec<Suffix>),
+    /// The port that the client came to is in one of these ranges.
+    InboundPort(Vec<PortRange>),
+    /// The protocol by which the client asks is one of these words, in lower case.
+    Entry(Vec<Box<str>>),
+    /// The file name of the client's program is one of these, in any case.
+    ProcessName(Vec<Box<str>>),
+    /// The path of the client's program is one of these, in any case.
+    ProcessPath(Vec<Box<str>>),
+    /// This regular expression is found in the file name of the client's program, in any case.
+    ProcessNameRegex(Box<str>),
+    /// This regular expression is found in the path of the client's program, in any case.
+    ProcessPathRegex(Box<str>),
+    /// The user that the client's program runs as is in one of these ranges, both ends included.
+    Uid(Vec<(u32, u32)>),
+    /// The code point of the client's packets is in one of these ranges; 0 if it is not known.
+    Dscp(Vec<PortRange>),
+}
+
+impl Fact {
+    /// A word for messages.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Named => "name",
+            Self::SourceSuffix(_) => "source suffix",
+            Self::InboundPort(_) => "inbound port",
+            Self::Entry(_) => "inbound type",
+            Self::ProcessName(_) | Self::ProcessNameRegex(_) => "process name",
+            Self::ProcessPath(_) | Self::ProcessPathRegex(_) => "process path",
+            Self::Uid(_) => "user id",
+            Self::Dscp(_) => "dscp",
+        }
+    }
+}
+
+/// Addresses of one family whose low bits are those of a given address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suffix {
+    ip: IpAddr,
+    bits: u8,
+}
+
+impl Suffix {
+    /// The addresses with the `bits` low bits of `ip`; `None` for more bits than the address has.
+    pub fn new(ip: IpAddr, bits: u8) -> Option<Self> {
+        let ip = ip.to_canonical();
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        (bits <= most).then_some(Self { ip, bits })
+    }
+
+    /// Whether `ip` is one of them. An IPv4-mapped address is one of IPv4.
+    pub fn holds(self, ip: IpAddr) -> bool {
+        match (self.ip, ip.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing & !u32::MAX.checked_shl(self.bits.into()).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(ip)) => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing & !u128::MAX.checked_shl(self.bits.into()).unwrap_or(0) == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
 }
 
 /// Whether a key about addresses has the name of a target looked up.
@@ -354,6 +451,8 @@ impl Matcher {
             Self::Inbound(_) => "inbound",
             Self::User(_) => "user",
             Self::Protocol(_) => "protocol",
+            Self::IpSuffix(..) => "ip-suffix",
+            Self::Fact(fact) => fact.key(),
             Self::And(_) => "and",
             Self::Or(_) => "or",
             Self::Not(_) => "not",
@@ -381,13 +480,29 @@ impl Matcher {
             | Self::Network(_)
             | Self::Inbound(_)
             | Self::User(_)
-            | Self::Protocol(_) => {}
+            | Self::Protocol(_)
+            | Self::IpSuffix(..)
+            | Self::Fact(_) => {}
         }
     }
 }
 
 /// Largest compiled regular expression, in bytes.
 const MAX_REGEX_SIZE: usize = 1 << 20;
+
+/// Steps that a regular expression with look-around or back references may take for one name before it counts as not
+/// found: a name has at most 255 bytes, for which sensible expressions take some thousand.
+const MAX_STEPS: usize = 100_000;
+
+/// A regular expression with look-around or back references, in any case, with a bound on its time.
+///
+/// # Errors
+/// The reason why it cannot be used.
+pub fn backtracking_regex(text: &str) -> Result<fancy_regex::Regex, String> {
+    let mut builder = fancy_regex::RegexBuilder::new(text);
+    builder.case_insensitive(true).backtrack_limit(MAX_STEPS).delegate_size_limit(MAX_REGEX_SIZE);
+    builder.build().map_err(|error| error.to_string())
+}
 
 /// Why a text is no regular expression that rules can use; `None` if it is one. Classes and case are those of ASCII.
 pub fn regex_problem(text: &str) -> Option<String> {

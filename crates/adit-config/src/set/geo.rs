@@ -44,32 +44,7 @@ pub(super) fn read(
     bytes: Vec<u8>,
     wanted: &BTreeSet<Country>,
 ) -> Result<BTreeMap<Country, Entries>, maxminddb::MaxMindDbError> {
-    let reader = Reader::from_source(&bytes)?;
-    if !is_tree(&bytes, reader.metadata().node_count as usize, reader.metadata().record_size.into()) {
-        return Err(maxminddb::MaxMindDbError::invalid_database(
-            "its search tree leads many ways to one place",
-        ));
-    }
-    let mut countries: BTreeMap<Country, Entries> = BTreeMap::new();
-    // Millions of networks share some hundred records.
-    let mut known: HashMap<usize, Vec<Country>> = HashMap::new();
-    for found in reader.networks(WithinOptions::default())?.take(MAX_NETWORKS) {
-        let found = found?;
-        let Some(offset) = found.offset() else { continue };
-        if let std::collections::hash_map::Entry::Vacant(vacant) = known.entry(offset) {
-            vacant.insert(codes(found.decode()?, wanted));
-        }
-        let codes = &known[&offset];
-        if codes.is_empty() {
-            continue;
-        }
-        let network = found.network()?;
-        let Some(cidr) = of_database(network.ip(), network.prefix()) else { continue };
-        for code in codes {
-            countries.entry(*code).or_default().add_range(cidr.range());
-        }
-    }
-    Ok(countries)
+    read_by(bytes, |record| codes(record, wanted))
 }
 
 /// Whether all ways through the search tree at the front of `bytes` are about as many as its nodes. A node is two numbers
@@ -104,14 +79,88 @@ fn children(bytes: &[u8], node: usize, record_len: usize) -> Option<[usize; 2]> 
     }
 }
 
-fn codes(record: Option<Record>, wanted: &BTreeSet<Country>) -> Vec<Country> {
-    let texts = match record {
+/// The networks of each text in `wanted` (countries and other codes, in lower case); those without any are left out.
+///
+/// # Errors
+/// The problem with the database.
+pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<BTreeMap<String, Entries>, String> {
+    read_by(bytes, |record: Option<Record>| {
+        let texts = texts(record).into_iter().map(|text| text.to_lowercase());
+        texts.filter(|text| wanted.contains(text)).collect()
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// The networks of each number of an autonomous system in `wanted`; those without any are left out.
+///
+/// # Errors
+/// The problem with the database.
+pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<BTreeMap<u32, Entries>, String> {
+    read_by(bytes, |record: Option<System>| {
+        let named = |text: String| text.trim_start_matches("AS").parse().ok();
+        let number = record.and_then(|record| record.number.or_else(|| record.asn.and_then(named)));
+        number.into_iter().filter(|number| wanted.contains(number)).collect()
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// The networks of a database by the keys that `keys` finds in a record.
+fn read_by<R: for<'a> Deserialize<'a>, K: Ord + Clone>(
+    bytes: Vec<u8>,
+    keys: impl Fn(Option<R>) -> Vec<K>,
+) -> Result<BTreeMap<K, Entries>, maxminddb::MaxMindDbError> {
+    let reader = Reader::from_source(&bytes)?;
+    if !is_tree(&bytes, reader.metadata().node_count as usize, reader.metadata().record_size.into()) {
+        return Err(maxminddb::MaxMindDbError::invalid_database(
+            "its search tree leads many ways to one place",
+        ));
+    }
+    let mut lists: BTreeMap<K, Entries> = BTreeMap::new();
+    // Millions of networks share some hundred records.
+    let mut known: HashMap<usize, Vec<K>> = HashMap::new();
+    for found in reader.networks(WithinOptions::default())?.take(MAX_NETWORKS) {
+        let found = found?;
+        let Some(offset) = found.offset() else { continue };
+        if let std::collections::hash_map::Entry::Vacant(vacant) = known.entry(offset) {
+            vacant.insert(keys(found.decode()?));
+        }
+        let keys = &known[&offset];
+        if keys.is_empty() {
+            continue;
+        }
+        let network = found.network()?;
+        let Some(cidr) = of_database(network.ip(), network.prefix()) else { continue };
+        for key in keys {
+            lists.entry(key.clone()).or_default().add_range(cidr.range());
+        }
+    }
+    Ok(lists)
+}
+
+/// A record of a database of autonomous systems (GeoLite2, DB-IP; ipinfo).
+#[derive(Deserialize)]
+struct System {
+    #[serde(default, rename = "autonomous_system_number")]
+    number: Option<u32>,
+    #[serde(default)]
+    asn: Option<String>,
+}
+
+fn texts(record: Option<Record>) -> Vec<String> {
+    match record {
         None => Vec::new(),
         Some(Record::Text(text)) => vec![text],
         Some(Record::Texts(texts)) => texts,
         Some(Record::Map { country }) => country.and_then(|named| named.iso_code).into_iter().collect(),
-    };
-    texts.iter().filter_map(|text| Country::parse(text)).filter(|code| wanted.contains(code)).collect()
+    }
+}
+
+fn codes(record: Option<Record>, wanted: &BTreeSet<Country>) -> Vec<Country> {
+    texts(record)
+        .iter()
+        .filter_map(|text| Country::parse(text))
+        .filter(|code| wanted.contains(code))
+        .collect()
 }
 
 /// A database for both families keeps IPv4 below `::/96`.

@@ -4,8 +4,12 @@
 //! it is dropped.
 
 pub mod access;
+mod dat;
 mod file;
 mod geo;
+mod mrs;
+mod srs;
+mod succinct;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,8 +17,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::dat::{fuzz_dat, read_geoip, read_geosite};
 pub use self::file::{MAX_LEN, fuzz_set, parse};
-pub use self::geo::{MAX_GEO_LEN, fuzz_geo};
+pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
+pub use self::mrs::{fuzz_mrs, read_mrs};
+pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set};
 use crate::model::{Config, Tag};
@@ -25,16 +32,18 @@ pub const MAX_NAME: usize = 255;
 /// Everything that rules refer to, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Sets {
-    lists: BTreeMap<Tag, Entries>,
+    lists: BTreeMap<Tag, Arc<Entries>>,
     countries: BTreeMap<Country, Entries>,
 }
 
-/// Names, regular expressions and addresses.
-#[derive(Debug, Clone, Default)]
+/// Names, words, regular expressions and addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entries {
     /// All names, one behind the other.
     text: String,
     names: Vec<Name>,
+    /// Words that names of any case hold.
+    pub keywords: Vec<Box<str>>,
     /// Regular expressions, which are looked for in names of any case.
     pub regexes: Vec<Box<str>>,
     /// Ranges of IPv4 addresses, both ends included, in any order.
@@ -43,7 +52,7 @@ pub struct Entries {
     pub v6: Vec<(u128, u128)>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name {
     start: u32,
     len: u8,
@@ -90,7 +99,7 @@ impl Entries {
 
     /// Whether names can be in it.
     pub fn has_names(&self) -> bool {
-        !self.names.is_empty() || !self.regexes.is_empty()
+        !self.names.is_empty() || !self.keywords.is_empty() || !self.regexes.is_empty()
     }
 
     /// Whether addresses can be in it.
@@ -100,7 +109,7 @@ impl Entries {
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.names.len() + self.regexes.len() + self.v4.len() + self.v6.len()
+        self.names.len() + self.keywords.len() + self.regexes.len() + self.v4.len() + self.v6.len()
     }
 
     /// Whether there is no entry.
@@ -116,7 +125,8 @@ impl Sets {
     /// # Errors
     /// Every file that cannot be read or is wrong, by its place.
     pub fn load(config: &Config) -> Result<Self, Diagnostics> {
-        let (mut sets, mut found) = (Self::default(), Diagnostics::new());
+        let (mut sets, mut found) =
+            (Self { lists: config.lists.clone(), ..Self::default() }, Diagnostics::new());
         for set in &config.sets {
             match load_set(set) {
                 Ok(entries) => sets.insert(set.name.clone(), entries),
@@ -138,17 +148,17 @@ impl Sets {
 
     /// Adds a list, in the place of one of that name.
     pub fn insert(&mut self, name: Tag, entries: Entries) {
-        self.lists.insert(name, entries);
+        self.lists.insert(name, Arc::new(entries));
     }
 
     /// The list of a name.
     pub fn list(&self, name: &str) -> Option<&Entries> {
-        self.lists.get(name)
+        self.lists.get(name).map(|entries| &**entries)
     }
 
     /// The list of a name, with that name.
     pub fn named(&self, name: &str) -> Option<(&str, &Entries)> {
-        self.lists.get_key_value(name).map(|(name, entries)| (&**name, entries))
+        self.lists.get_key_value(name).map(|(name, entries)| (&**name, &**entries))
     }
 
     /// The addresses of a country.
@@ -213,6 +223,57 @@ fn load_countries(
 /// `path` as seen from the folder of the file that names it.
 fn beside(at: &Place, path: &Path) -> PathBuf {
     Path::new(&*at.file).parent().map_or_else(|| path.to_path_buf(), |folder| folder.join(path))
+}
+
+/// Adds a line of a list of names as mihomo writes it; false for a line that is none.
+///
+/// ```text
+/// x         the name alone          +.x      the name and all below
+/// .x        all below the name      *.x      one label below; `*` stands for any whole label
+/// ```
+pub fn domain_pattern(entries: &mut Entries, line: &str) -> bool {
+    let line = line.to_lowercase();
+    let (scope, name) = match (line.strip_prefix("+."), line.strip_prefix('.')) {
+        (Some(name), _) => (Scope::Tree, name),
+        (None, Some(name)) => (Scope::Below, name),
+        (None, None) => (Scope::Exact, &*line),
+    };
+    let labels = || name.split('.');
+    let is_bad = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+    let is_star = |label: &str| !label.contains(['*', '+']) || label == "*";
+    if name.contains(is_bad) || !labels().all(|label| !label.is_empty() && is_star(label)) {
+        return false;
+    }
+    if !name.contains('*') {
+        entries.add_name(name, scope);
+        return true;
+    }
+    let parts = labels().map(|label| if label == "*" { "[^.]+".to_owned() } else { regex::escape(label) });
+    let head = match scope {
+        Scope::Exact => "^",
+        Scope::Tree => r"^(?:.+\.)?",
+        Scope::Below => r"^.+\.",
+    };
+    entries.regexes.push(format!("{head}{}$", parts.collect::<Vec<_>>().join(r"\.")).into());
+    true
+}
+
+/// All bytes of a file beside a configuration, at most `max`.
+///
+/// # Errors
+/// The problem, with the path.
+pub fn read_file(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    read(path, max)
+}
+
+/// The first of these files that a folder has, names in any case.
+pub fn find_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let here: Vec<_> = std::fs::read_dir(folder).ok()?.filter_map(Result::ok).collect();
+    names.iter().find_map(|name| {
+        let same = |entry: &&std::fs::DirEntry| entry.file_name().eq_ignore_ascii_case(name);
+        here.iter().find(same).map(std::fs::DirEntry::path)
+    })
 }
 
 /// All bytes of a file, at most `max`.

@@ -182,6 +182,7 @@ impl Request {
             network: Network::Tcp,
             target: &self.target,
             protocol: self.protocol,
+            known: crate::route::Known::default(),
         }
     }
 }

@@ -147,8 +147,10 @@ impl Live {
     pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
         match verdict {
             Verdict::Default => Some(self.leaf()),
-            Verdict::Outbound(name) => Some(self.outbounds.find(name)),
-            Verdict::Reject(_) => None,
+            Verdict::Outbound(name) | Verdict::Streams { outbound: name, .. } => {
+                Some(self.outbounds.find(name))
+            }
+            Verdict::Reject(_) | Verdict::Pass(_) => None,
         }
     }
 
@@ -216,6 +218,7 @@ impl Routes for Live {
             network: Network::Udp,
             target: question.target,
             protocol: question.protocol,
+            known: route::Known::default(),
         };
         let mut address = None;
         let mut outcome = router.decide(&query, None);

@@ -6,6 +6,7 @@ use adit_config::model::rule::{Cidr, Country, Matcher, Place, PortRange, Resolve
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
 
+use super::facts::Facts;
 use super::lists::{Lists, short};
 use super::ranges::{AddressBuilder, Builder as RangeBuilder};
 use super::words::{Keywords, Regexes};
@@ -55,6 +56,7 @@ struct Compiler<'a> {
     names: names::Builder,
     keywords: Vec<(Box<str>, u32)>,
     regexes: Vec<(Box<str>, u32)>,
+    facts: Facts,
     addresses: AddressBuilder,
     sources: AddressBuilder,
     ports: RangeBuilder<u16>,
@@ -64,7 +66,7 @@ struct Compiler<'a> {
     /// Pairs of atom and rule by table.
     candidates: [Vec<(u32, u32)>; Table::COUNT],
     /// Atoms of sets and countries, which many rules share.
-    set_names: BTreeMap<&'a str, [Node; 2]>,
+    set_names: BTreeMap<&'a str, Vec<Node>>,
     set_addresses: BTreeMap<&'a str, u32>,
     set_sources: BTreeMap<&'a str, u32>,
     countries: BTreeMap<Country, u32>,
@@ -179,6 +181,10 @@ impl<'a> Compiler<'a> {
                 let numbers = names.iter().filter_map(|name| super::find(&self.protocols, name)).collect();
                 self.listed(numbers, Node::Protocol)
             }
+            Matcher::IpSuffix(suffixes, resolve) => Node::Suffix(self.facts.add_suffixes(suffixes), *resolve),
+            Matcher::Fact(fact) => {
+                self.facts.add(fact).ok_or_else(|| CompileProblem::Regex(fact.key().into()))?
+            }
             Matcher::And(all) | Matcher::Or(all) => {
                 let nodes = all.iter().map(|one| self.node(one, depth + 1)).collect::<Result<_, _>>()?;
                 self.group(nodes, if matches!(matcher, Matcher::And(_)) { Node::And } else { Node::Or })
@@ -230,19 +236,10 @@ impl<'a> Compiler<'a> {
     fn set(&mut self, tag: &str, resolve: Resolve, nodes: &mut Vec<Node>) -> Result<(), CompileProblem> {
         let (tag, entries) = self.list(tag)?;
         if entries.has_names() {
-            let known = self.set_names.get(tag).copied();
-            let found = known.unwrap_or_else(|| {
-                let (name, regex) = (self.atom(Table::Name), self.atom(Table::Regex));
-                entries.names().for_each(|(text, scope)| self.names.add(text, scope, name));
-                self.regexes.extend(entries.regexes.iter().map(|text| (text.clone(), regex)));
-                [Node::Atom(Table::Name, name), Node::Atom(Table::Regex, regex)]
-            });
+            let known = self.set_names.get(tag).cloned();
+            let found = known.unwrap_or_else(|| self.set_names_of(entries));
+            nodes.extend_from_slice(&found);
             self.set_names.insert(tag, found);
-            let [name, regex] = found;
-            nodes.push(name);
-            if !entries.regexes.is_empty() {
-                nodes.push(regex);
-            }
         }
         if entries.has_addresses() {
             let known = self.set_addresses.get(tag).copied();
@@ -255,6 +252,23 @@ impl<'a> Compiler<'a> {
             nodes.push(Node::Address(atom, resolve));
         }
         Ok(())
+    }
+
+    /// The nodes of the names, the words and the regular expressions of a set.
+    fn set_names_of(&mut self, entries: &Entries) -> Vec<Node> {
+        let name = self.atom(Table::Name);
+        entries.names().for_each(|(text, scope)| self.names.add(text, scope, name));
+        let mut nodes = vec![Node::Atom(Table::Name, name)];
+        if !entries.keywords.is_empty() {
+            let atom = self.atom(Table::Keyword);
+            let words = entries.keywords.iter();
+            self.keywords.extend(words.map(|word| (word.to_ascii_lowercase().into(), atom)));
+            nodes.push(Node::Atom(Table::Keyword, atom));
+        }
+        if !entries.regexes.is_empty() {
+            nodes.push(self.regexes_of(&entries.regexes));
+        }
+        nodes
     }
 
     fn source_set(&mut self, tag: &str) -> Result<Node, CompileProblem> {
@@ -301,6 +315,8 @@ impl<'a> Compiler<'a> {
                 Some(guards?.concat())
             }
             Node::Unresolved
+            | Node::Suffix(..)
+            | Node::Fact(_)
             | Node::Network(_)
             | Node::Inbound(..)
             | Node::User(..)
@@ -312,15 +328,18 @@ impl<'a> Compiler<'a> {
     /// Whether the node may depend on addresses that have to be looked up.
     fn asks(&self, node: Node) -> bool {
         match node {
-            Node::Address(_, resolve) => resolve == Resolve::Yes,
+            Node::Address(_, resolve) | Node::Suffix(_, resolve) => resolve == Resolve::Yes,
             Node::Unresolved => true,
             Node::And(first, count) | Node::Or(first, count) => {
                 self.children(first, count).iter().any(|node| self.asks(*node))
             }
             Node::Not(child) => self.asks(self.nodes[child as usize]),
-            Node::Atom(..) | Node::Network(_) | Node::Inbound(..) | Node::User(..) | Node::Protocol(..) => {
-                false
-            }
+            Node::Atom(..)
+            | Node::Fact(_)
+            | Node::Network(_)
+            | Node::Inbound(..)
+            | Node::User(..)
+            | Node::Protocol(..) => false,
         }
     }
 
@@ -349,6 +368,8 @@ impl<'a> Compiler<'a> {
             names: self.names.finish(),
             keywords,
             regexes,
+            facts: self.facts,
+            hosts: BTreeMap::new(),
             addresses: self.addresses.finish(),
             sources: self.sources.finish(),
             ports: self.ports.finish(),

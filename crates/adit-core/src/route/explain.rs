@@ -8,6 +8,9 @@ use adit_config::model::rule::{Matcher, Rule};
 use super::walk::{Truth, Walk};
 use super::{Node, Outcome, Query, Router};
 
+/// Why a rule that matches does not decide.
+const PASSED: &str = "it matches, and leaves the decision to the rules behind it";
+
 /// Results of each rule for a request, up to the one that decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation<'r> {
@@ -37,9 +40,18 @@ impl Router {
     ) -> Explanation<'r> {
         let mut walk = Walk::new(self, query, addresses);
         let mut passed = Vec::new();
+        let mut from = 0;
         for (n, compiled) in self.rules.iter().enumerate() {
+            if n < from {
+                continue;
+            }
             match walk.judge(compiled.root) {
                 None => return Explanation { passed, outcome: Outcome::NeedsAddresses },
+                Some(true) if compiled.verdict.passes(query.network).is_some() => {
+                    let count = compiled.verdict.passes(query.network).unwrap_or_default();
+                    from = n.saturating_add(1).saturating_add(count as usize);
+                    passed.push(Step { rule: n, why: PASSED.to_owned() });
+                }
                 Some(true) => {
                     let outcome = walk.decided(&compiled.verdict, Some(n));
                     return Explanation { passed, outcome };
@@ -90,6 +102,8 @@ impl Router {
             | Node::Or(..)
             | Node::Atom(..)
             | Node::Address(..)
+            | Node::Suffix(..)
+            | Node::Fact(_)
             | Node::Unresolved
             | Node::Network(_)
             | Node::Inbound(..)
@@ -113,7 +127,7 @@ fn compared(walk: &Walk<'_, '_>, leaf: &Matcher) -> String {
         | Matcher::DomainRegex(_) => {
             walk.name().map_or_else(|| absent("the target is an address"), |name| against(&name))
         }
-        Matcher::Set(..) | Matcher::IpCidr(..) | Matcher::GeoIp(..) => {
+        Matcher::Set(..) | Matcher::IpCidr(..) | Matcher::GeoIp(..) | Matcher::IpSuffix(..) => {
             let is_set = matches!(leaf, Matcher::Set(..));
             let name = walk.name().filter(|_| is_set).map(ToOwned::to_owned);
             let ips = walk.seen().map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -141,6 +155,7 @@ fn compared(walk: &Walk<'_, '_>, leaf: &Matcher) -> String {
             let unknown = || format!("{key} is not known before bytes come");
             query.protocol.map_or_else(unknown, |protocol| against(&protocol))
         }
+        Matcher::Fact(_) => absent("it does not hold, or is not known"),
         Matcher::And(_) | Matcher::Or(_) | Matcher::Not(_) => String::new(),
     }
 }

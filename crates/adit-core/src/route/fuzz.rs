@@ -5,13 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{
-    AddressRange, Cidr, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Verdict, normal_name,
+    AddressRange, Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Suffix, Verdict,
+    normal_name,
 };
 use adit_config::set::{self, Scope, Sets};
 use adit_proto::wire::{Host, Target};
 
 use super::walk::Truth;
-use super::{Outcome, Query, Router};
+use super::{Known, Outcome, Query, Router};
 
 /// Numbers out of bytes; zeros when they end.
 pub(super) struct Source<'a>(pub(super) &'a [u8]);
@@ -63,7 +64,7 @@ impl Source<'_> {
     }
 
     fn matcher(&mut self, depth: u8) -> Matcher {
-        match self.below(if depth == 0 { 15 } else { 18 }) {
+        match self.below(if depth == 0 { 18 } else { 21 }) {
             0 => Matcher::Domain(self.list(3, Self::name)),
             1 => Matcher::DomainSuffix(self.list(3, Self::name)),
             2 => Matcher::DomainKeyword(self.list(2, |source| source.name()[..1].into())),
@@ -78,14 +79,33 @@ impl Source<'_> {
             12 => Matcher::Inbound(self.list(2, |source| source.name()[..1].into())),
             13 => Matcher::User(self.list(2, |source| source.name()[..1].into())),
             14 => Matcher::Unresolved,
-            15 => Matcher::And(self.list(3, |source| source.matcher(depth - 1))),
-            16 => Matcher::Or(self.list(3, |source| source.matcher(depth - 1))),
+            15 => Matcher::IpSuffix(self.list(2, Self::suffix), self.resolve()),
+            16 => Matcher::Fact(self.fact()),
+            17 => Matcher::SourcePort(self.list(2, Self::ports)),
+            18 => Matcher::And(self.list(3, |source| source.matcher(depth - 1))),
+            19 => Matcher::Or(self.list(3, |source| source.matcher(depth - 1))),
             _ => Matcher::Not(Box::new(self.matcher(depth - 1))),
         }
     }
 
+    fn suffix(&mut self) -> Suffix {
+        Suffix::new(self.ip(), self.below(4)).expect("few bits")
+    }
+
+    fn fact(&mut self) -> Fact {
+        match self.below(5) {
+            0 => Fact::Named,
+            1 => Fact::SourceSuffix(self.list(2, Self::suffix)),
+            2 => Fact::InboundPort(self.list(2, Self::ports)),
+            3 => Fact::Entry(self.list(2, |source| source.name()[..1].into())),
+            _ => Fact::Uid(self.list(2, |source| (source.below(3).into(), 3))),
+        }
+    }
+
     fn rule(&mut self) -> Rule {
-        let verdict = match self.below(3) {
+        let verdict = match self.below(5) {
+            3 => Verdict::Pass(self.below(3).into()),
+            4 => Verdict::Streams { outbound: "y".into(), pass: self.below(3).into() },
             0 => Verdict::Outbound("x".into()),
             1 => Verdict::Default,
             _ => Verdict::Reject(Manner::Reset),
@@ -137,6 +157,12 @@ pub(super) fn run(data: &[u8]) {
             network: if source.below(2) == 0 { Network::Tcp } else { Network::Udp },
             target: &target,
             protocol: None,
+            known: Known {
+                port: (source.below(2) > 0).then(|| u16::from(source.below(8))),
+                entry: (source.below(2) > 0).then_some("a"),
+                uid: (source.below(2) > 0).then(|| source.below(5).into()),
+                ..Known::default()
+            },
         };
         let addresses = source.list(3, Source::ip);
         for addresses in [None, Some(&*addresses)] {
@@ -179,15 +205,21 @@ struct Naive<'a> {
 
 impl Naive<'_> {
     fn decide(mut self, rules: &[Rule]) -> Option<Option<usize>> {
+        let mut from = 0;
         for (n, rule) in rules.iter().enumerate() {
+            if n < from {
+                continue;
+            }
             let mut truth = self.truth(&rule.matcher);
             if truth == Truth::Unknown {
                 self.addresses?;
                 self.asked = true;
                 truth = self.truth(&rule.matcher);
             }
-            if truth == Truth::Yes {
-                return Some(Some(n));
+            match rule.verdict.passes(self.query.network) {
+                _ if truth != Truth::Yes => {}
+                Some(count) => from = n + 1 + count as usize,
+                None => return Some(Some(n)),
             }
         }
         Some(None)
@@ -240,6 +272,26 @@ impl Naive<'_> {
         Truth::any([by_name, by_address].into_iter())
     }
 
+    fn fact(&self, fact: &Fact) -> bool {
+        let known = &self.query.known;
+        match fact {
+            Fact::Named => self.name().is_some(),
+            Fact::SourceSuffix(all) => {
+                self.query.source.is_some_and(|from| all.iter().any(|suffix| suffix.holds(from.ip())))
+            }
+            Fact::InboundPort(ranges) => known.port.is_some_and(|port| within(ranges, port)),
+            Fact::Entry(words) => known.entry.is_some_and(|entry| words.iter().any(|word| **word == *entry)),
+            Fact::Uid(ranges) => known
+                .uid
+                .is_some_and(|uid| ranges.iter().any(|(first, last)| (*first..=*last).contains(&uid))),
+            Fact::ProcessName(_)
+            | Fact::ProcessPath(_)
+            | Fact::ProcessNameRegex(_)
+            | Fact::ProcessPathRegex(_)
+            | Fact::Dscp(_) => false,
+        }
+    }
+
     fn truth(&self, matcher: &Matcher) -> Truth {
         let query = self.query;
         let source = query.source;
@@ -283,6 +335,10 @@ impl Naive<'_> {
             Matcher::User(names) => {
                 query.user.is_some_and(|user| names.iter().any(|name| **name == *user)).into()
             }
+            Matcher::IpSuffix(suffixes, resolve) => {
+                self.any_address(*resolve, |ip| suffixes.iter().any(|suffix| suffix.holds(ip)))
+            }
+            Matcher::Fact(fact) => self.fact(fact).into(),
             Matcher::And(all) => Truth::all(all.iter().map(|one| self.truth(one))),
             Matcher::Or(all) => Truth::any(all.iter().map(|one| self.truth(one))),
             Matcher::Not(one) => self.truth(one).not(),

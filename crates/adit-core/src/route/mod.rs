@@ -17,6 +17,7 @@
 
 mod compile;
 mod explain;
+mod facts;
 mod fuzz;
 mod lists;
 mod names;
@@ -26,15 +27,18 @@ mod tests;
 mod walk;
 mod words;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict};
+use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict, normal_name};
 use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
 pub use self::compile::{CompileError, CompileProblem};
 pub use self::explain::{Explanation, Step, fuzz_route};
+use self::facts::Facts;
+pub use self::facts::Known;
 use self::lists::Lists;
 use self::names::Names;
 use self::ranges::{Addresses, Ranges};
@@ -54,6 +58,9 @@ pub struct Router {
     names: Names,
     keywords: Keywords,
     regexes: Regexes,
+    facts: Facts,
+    /// Names with fixed addresses, which every rule sees.
+    hosts: BTreeMap<Box<str>, Box<[IpAddr]>>,
     addresses: Addresses,
     sources: Addresses,
     ports: Ranges<u16>,
@@ -87,6 +94,10 @@ enum Node {
     Atom(Table, u32),
     /// An atom of [`Table::Address`] holds.
     Address(u32, Resolve),
+    /// A suffix of [`Facts`] is that of an address.
+    Suffix(u32, Resolve),
+    /// One of [`Facts`] holds.
+    Fact(u32),
     Unresolved,
     Network(Network),
     /// The number of the inbound is among these of [`Router::words`]: first and count.
@@ -133,6 +144,8 @@ pub struct Query<'a> {
     pub target: &'a Target,
     /// The protocol that the client speaks to the target, as far as it is known.
     pub protocol: Option<&'a str>,
+    /// More about the client, as far as it is known.
+    pub known: Known<'a>,
 }
 
 /// Result of the rules for a request.
@@ -192,7 +205,7 @@ impl Router {
     /// A rule that refers to a set that is not there, or that is too large.
     pub fn compile(config: &Config, mut sets: Sets) -> Result<Self, CompileError> {
         let rules = rules_of(config, &mut sets);
-        Self::new(&rules, &sets)
+        Ok(Self::new(&rules, &sets)?.with_hosts(config))
     }
 
     /// The tables of these rules.
@@ -201,6 +214,15 @@ impl Router {
     /// As [`Router::compile`].
     pub fn new(rules: &[Rule], sets: &Sets) -> Result<Self, CompileError> {
         compile::compile(rules, sets)
+    }
+
+    /// The same with the names that the configuration gives addresses: every rule sees these, and nobody looks the names
+    /// up.
+    #[must_use]
+    pub fn with_hosts(mut self, config: &Config) -> Self {
+        let fixed = config.dns.hosts.iter();
+        self.hosts = fixed.map(|(name, ips)| (normal_name(name).into(), ips.as_slice().into())).collect();
+        self
     }
 
     /// The decision about a request. `addresses` are those of the target's name, once it has been looked up.
@@ -256,6 +278,8 @@ impl Router {
             Node::Not(child) => self.names_clients(self.nodes[child as usize]),
             Node::Atom(table, _) => table == Table::Source,
             Node::Address(..)
+            | Node::Suffix(..)
+            | Node::Fact(_)
             | Node::Unresolved
             | Node::Network(_)
             | Node::Inbound(..)
@@ -278,6 +302,8 @@ impl Router {
             Node::Not(child) => self.of_client(self.nodes[child as usize], inbound, sources).not(),
             Node::Atom(..)
             | Node::Address(..)
+            | Node::Suffix(..)
+            | Node::Fact(_)
             | Node::Unresolved
             | Node::Network(_)
             | Node::User(..)

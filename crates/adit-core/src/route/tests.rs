@@ -16,7 +16,15 @@ fn rule(matcher: Matcher, outbound: &str) -> Rule {
 }
 
 fn query<'a>(target: &'a Target) -> Query<'a> {
-    Query { inbound: "in", source: None, user: None, network: Network::Tcp, target, protocol: None }
+    Query {
+        inbound: "in",
+        source: None,
+        user: None,
+        network: Network::Tcp,
+        target,
+        protocol: None,
+        known: Known::default(),
+    }
 }
 
 fn cidrs(texts: &[&str]) -> Vec<Cidr> {

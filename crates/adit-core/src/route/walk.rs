@@ -74,10 +74,19 @@ struct Candidates<'r> {
 }
 
 impl<'r, 'q> Walk<'r, 'q> {
-    pub(super) fn new(router: &'r Router, query: &'q Query<'q>, addresses: Option<&'q [IpAddr]>) -> Self {
+    pub(super) fn new(router: &'r Router, query: &'q Query<'q>, addresses: Option<&'q [IpAddr]>) -> Self
+    where
+        'r: 'q,
+    {
         let (name, addresses, asked) = match &query.target.host {
             Host::Ip(ip) => (None, Some(std::slice::from_ref(ip)), true),
-            Host::Name(name) => (Some(normal_name(name)), addresses, false),
+            Host::Name(name) => {
+                let name = normal_name(name);
+                match router.hosts.get(&*name) {
+                    Some(fixed) => (Some(name), Some(&**fixed), true),
+                    None => (Some(name), addresses, false),
+                }
+            }
         };
         Self { router, query, name, addresses, asked, atoms: Default::default() }
     }
@@ -99,9 +108,18 @@ impl<'r, 'q> Walk<'r, 'q> {
             }
             match self.judge(rule.root) {
                 None => return Outcome::NeedsAddresses,
-                Some(true) => return self.decided(&rule.verdict, Some(next as usize)),
-                Some(false) if self.asked => asking = &[],
+                Some(true) => match rule.verdict.passes(self.query.network) {
+                    None => return self.decided(&rule.verdict, Some(next as usize)),
+                    Some(count) => {
+                        let last = next.saturating_add(count);
+                        left.pass(last);
+                        asking = &asking[asking.partition_point(|rule| *rule <= last)..];
+                    }
+                },
                 Some(false) => {}
+            }
+            if self.asked {
+                asking = &[];
             }
         }
         self.decided(&Verdict::Default, None)
@@ -133,6 +151,12 @@ impl<'r, 'q> Walk<'r, 'q> {
                 (false, Resolve::Yes) => Truth::Unknown,
                 (false, Resolve::No) => Truth::No,
             },
+            Node::Suffix(list, resolve) => match (self.asked, resolve) {
+                (true, _) => router.facts.has_suffix(list, self.addresses.unwrap_or_default()).into(),
+                (false, Resolve::Yes) => Truth::Unknown,
+                (false, Resolve::No) => Truth::No,
+            },
+            Node::Fact(fact) => router.facts.holds(fact, self.query).into(),
             Node::Unresolved if !self.asked => Truth::Unknown,
             Node::Unresolved => self.addresses.is_some_and(<[IpAddr]>::is_empty).into(),
             Node::Network(network) => (self.query.network == network).into(),
@@ -235,7 +259,7 @@ impl<'r> Candidates<'r> {
 
     /// Leaves `rule` and all before it behind.
     fn pass(&mut self, rule: u32) {
-        self.from = rule + 1;
+        self.from = rule.saturating_add(1);
         self.lists.retain_mut(|list| {
             while let Some((first, rest)) = list.split_first()
                 && *first <= rule

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use adit_config::model::rule::backtracking_regex;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
@@ -19,6 +20,8 @@ pub(super) struct Keywords {
 #[derive(Debug, Default)]
 pub(super) struct Regexes {
     parts: Vec<Part>,
+    /// Expressions with look-around or back references, tried one by one.
+    slow: Vec<(fancy_regex::Regex, u32)>,
 }
 
 #[derive(Debug)]
@@ -103,7 +106,12 @@ impl Regexes {
                 self.add(left)?;
                 self.add(right).map_err(|at| left.len() + at)
             }
-            Err(_) => Err(0),
+            Err(_) => {
+                let [(text, atom), ..] = part else { return Ok(()) };
+                let slow = backtracking_regex(text).map_err(|_| 0_usize)?;
+                self.slow.push((slow, *atom));
+                Ok(())
+            }
         }
     }
 
@@ -114,6 +122,16 @@ impl Regexes {
                 if !found.contains(&atoms[hit]) {
                     found.push(atoms[hit]);
                 }
+            }
+        }
+        self.find_slow(name, found);
+    }
+
+    /// Adds those that are tried one by one. An expression that takes too many steps counts as not found.
+    fn find_slow(&self, name: &str, found: &mut Vec<u32>) {
+        for (regex, atom) in &self.slow {
+            if !found.contains(atom) && regex.is_match(name).unwrap_or(false) {
+                found.push(*atom);
             }
         }
     }

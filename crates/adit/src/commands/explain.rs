@@ -17,21 +17,35 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
-use crate::commands::foreign;
+use crate::commands::batch::{self, Batch};
+use crate::commands::{files, foreign};
 use crate::print;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let begun = now();
+    let is_own = args.format.is_some() || args.files.config == [Path::new("-")];
+    let setup = if is_own { None } else { files::clash(&args.files)? };
+    if let Some(setup) = &setup {
+        for found in [&setup.diagnostics, &setup.refused] {
+            print::remark(format_args!("{found}"));
+        }
+    }
     anyhow::ensure!(
         args.format.is_none() || args.files.config.len() < 2,
         "several files: a file of another program stands alone, name one with -c"
     );
-    let mut config = foreign::load(args.format, &args.files)?.config;
+    let mut config = match &setup {
+        Some(setup) => setup.config.clone(),
+        None => foreign::load(args.format, &args.files)?.config,
+    };
     config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
-    let router = Router::new(&rules, &sets)?;
+    let router = Router::new(&rules, &sets)?.with_hosts(&config);
     drop(sets);
+    if let Some(requests) = &args.batch {
+        return batch::run(&Batch { config: &config, router: &router, setup: setup.as_ref() }, requests);
+    }
     if let Some(requests) = &args.measure {
         let loaded = begun.elapsed();
         drop(rules);
@@ -96,6 +110,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         network,
         target,
         protocol: args.protocol.as_deref(),
+        known: route::Known::default(),
     };
     let given = (!args.address.is_empty()).then_some(&*args.address);
     let (mut addresses, mut lookup_error) = (None, None);
@@ -183,8 +198,10 @@ fn end<'a>(
 ) -> anyhow::Result<(Option<&'a Outbound>, Option<&'static str>)> {
     match decision.verdict {
         Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
-        Verdict::Default => Ok((Some(named(config, &inbound.outbound)?), None)),
-        Verdict::Outbound(tag) => Ok((Some(named(config, tag)?), None)),
+        Verdict::Default | Verdict::Pass(_) => Ok((Some(named(config, &inbound.outbound)?), None)),
+        Verdict::Outbound(tag) | Verdict::Streams { outbound: tag, .. } => {
+            Ok((Some(named(config, tag)?), None))
+        }
     }
 }
 
@@ -330,6 +347,7 @@ fn measure(
                 network: *network,
                 target,
                 protocol: None,
+                known: route::Known::default(),
             };
             let begun = now();
             let mut outcome = router.decide(&query, None);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::clash::{self, Setup};
 use adit_config::dialect::{Loaded, native};
 use adit_config::source;
 
@@ -31,7 +32,12 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
     let parse = |path: &PathBuf| {
         let (name, text) = read(path)?;
-        Ok((name.clone(), native::parse(&name, &text)?))
+        let loaded = if clash::is_clash(&text) {
+            clash::load(&name, &text, home(path))?.run()?
+        } else {
+            native::parse(&name, &text)?
+        };
+        Ok((name, loaded))
     };
     load_all(paths(args)?.iter().map(parse))
 }
@@ -63,6 +69,21 @@ pub(crate) fn load_all(
             Err(found)
         }
     }
+}
+
+/// The file of a command, if it is one and of the Clash family, for explaining its rules.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
+    let [path] = &*paths(args)? else { return Ok(None) };
+    let (name, text) = read(path)?;
+    if clash::is_clash(&text) { clash::load(&name, &text, home(path)).map(Some) } else { Ok(None) }
+}
+
+/// The folder of the lists that a file names.
+fn home(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 /// The file, line and column of the inbound or outbound of that name.

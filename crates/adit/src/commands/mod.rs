@@ -1,5 +1,6 @@
 //! adit's own commands.
 
+mod batch;
 mod check;
 mod config;
 mod control;

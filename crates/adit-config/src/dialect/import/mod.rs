@@ -25,7 +25,7 @@ use super::shadowsocks::fields::Report;
 use super::share::Form;
 use super::value::Problem;
 use super::{Loaded, yaml};
-use crate::diagnostic::Diagnostics;
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::{Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions};
 use crate::source::Source;
 
@@ -80,6 +80,38 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
         Dialect::Link => outbounds.extend(link::servers(&source, &mut report)),
     }
     conclude(report, outbounds)
+}
+
+/// An entry of mihomo's `proxies` of type `ss` or `snell`, without its name.
+///
+/// # Errors
+/// The first problem with it, or the first field in it that adit does not know.
+pub(super) fn mihomo_server(source: &Source<'_>, value: &Value) -> Result<Outbound, Diagnostic> {
+    let mut report = Report::new(source);
+    let outbound = read::server(&mut report, Dialect::Mihomo, value, String::new());
+    first_problem(source, report, outbound)
+}
+
+/// The same of type `direct`.
+///
+/// # Errors
+/// As [`mihomo_server`].
+pub(super) fn mihomo_direct(source: &Source<'_>, value: &Value) -> Result<Outbound, Diagnostic> {
+    let mut report = Report::new(source);
+    let outbound = read::mihomo_direct(&mut report, value);
+    first_problem(source, report, outbound)
+}
+
+fn first_problem(
+    source: &Source<'_>,
+    report: Report<'_>,
+    outbound: Option<Outbound>,
+) -> Result<Outbound, Diagnostic> {
+    let first = report.found.iter().next().cloned();
+    match (first, outbound) {
+        (None, Some(outbound)) => Ok(outbound),
+        (first, _) => Err(first.unwrap_or_else(|| Diagnostic::error(&source.file, "", "it cannot be read"))),
+    }
 }
 
 fn guess(text: &str) -> Dialect {

@@ -144,6 +144,14 @@ pub(super) fn server(
     Some(Outbound { name: (*name?).into(), dial, protocol: protocol? })
 }
 
+/// The direct outbound of an entry of mihomo.
+pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &Value) -> Option<Outbound> {
+    let mut entry = Entry::new(report, value, String::new())?;
+    let dial = dial(report, Dialect::Mihomo, &MIHOMO, &mut entry);
+    entry.finish(report, &["name", "type", "udp"]);
+    Some(Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct })
+}
+
 /// The outbound of a link for Shadowsocks; its path is that of the line.
 pub(super) fn profile(report: &mut Report<'_>, at: usize, path: &str, profile: Profile) -> Option<Outbound> {
     let Profile { name, id: _, server, key, plugin } = profile;

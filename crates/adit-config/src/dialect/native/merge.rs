@@ -49,6 +49,7 @@ impl Merged {
             rules,
             sets,
             geoip,
+            lists,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -60,6 +61,7 @@ impl Merged {
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
+        self.config.lists.extend(lists);
         for set in sets {
             self.set(file, set);
         }

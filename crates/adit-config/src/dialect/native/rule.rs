@@ -225,7 +225,7 @@ pub(super) fn entries(rule: &Rule) -> Option<Entries> {
     match &rule.verdict {
         Verdict::Outbound(tag) => out.put(&rows::OUTBOUND, tag),
         Verdict::Reject(manner) => out.put(&rows::REJECT, manner),
-        Verdict::Default => return None,
+        Verdict::Default | Verdict::Pass(_) | Verdict::Streams { .. } => return None,
     }
     Some(out)
 }
@@ -287,7 +287,9 @@ fn write(out: &mut Entries, matcher: &Matcher) -> Option<()> {
         Matcher::And(all) => out.tables(&rows::AND, parts(all)?),
         Matcher::Or(all) => out.tables(&rows::OR, parts(all)?),
         Matcher::Not(one) => out.table(&rows::NOT, table(in_one_table(one))?),
-        Matcher::Unresolved | Matcher::SourceSet(_) => return None,
+        Matcher::Unresolved | Matcher::SourceSet(_) | Matcher::IpSuffix(..) | Matcher::Fact(_) => {
+            return None;
+        }
     }
     Some(())
 }

@@ -1,0 +1,494 @@
+//! The file of mihomo and other programs of the Clash family: proxies, groups, rules, providers.
+//!
+//! ```text
+//! config.yaml + lists and databases beside it -> proxies, groups -> targets -> rule lines -> rules of the router
+//! ```
+//!
+//! Facts are those of mihomo (Alpha, February 2025), observed or read in its source. Where it sends traffic another way than
+//! the file says (an unknown plugin, an empty group), adit refuses that traffic. A key that adit cannot obey and that would
+//! change the way of traffic stops the start; other keys that have no effect are named.
+
+mod flags;
+mod keys;
+mod line;
+mod name;
+mod ports;
+mod provider;
+mod proxy;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use self::flags::{Flags, Invocation, flags, is_input, usage};
+use self::line::Params;
+use self::provider::Provider;
+pub use self::rules::Origin;
+use super::json::{Node, Value};
+use super::value::Problem;
+use super::{Loaded, yaml};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::shadowsocks::fields::Report;
+use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
+use crate::model::{Config, Outbound, StateFile, Tag};
+use crate::set::{self, Entries};
+use crate::source::Source;
+
+/// Keys by which a mapping is known as a file of this family.
+const MARKS: [&str; 6] =
+    ["proxies", "proxy-groups", "proxy-providers", "rules", "mixed-port", "external-controller"];
+
+/// Networks of `GEOIP,lan`.
+const LAN: [&str; 12] = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "fc00::/7",
+    "0.0.0.0/32",
+    "::/128",
+    "127.0.0.0/8",
+    "::1/128",
+    "224.0.0.0/4",
+    "ff00::/8",
+    "169.254.0.0/16",
+    "fe80::/10",
+];
+
+/// A file that was read.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The configuration.
+    pub config: Config,
+    /// Remarks; never an error.
+    pub diagnostics: Diagnostics,
+    /// Errors that keep it from running, though its rules can be explained.
+    pub refused: Diagnostics,
+    /// The line of each rule of the configuration; `None` for one that stands for no line.
+    pub origins: Vec<Option<Origin>>,
+    /// Names that stand for other names, from `hosts`.
+    pub aliases: BTreeMap<Box<str>, Box<str>>,
+    /// Name servers of plain DNS, in order.
+    pub name_servers: Vec<SocketAddr>,
+    /// The member that each group takes at first.
+    leaves: BTreeMap<String, Box<str>>,
+    /// Why no rule takes part, by inbound; all inbounds in modes other than `rule`.
+    fixed: BTreeMap<Tag, (&'static str, Box<str>)>,
+    /// The same for all inbounds.
+    mode: Option<(&'static str, Box<str>)>,
+}
+
+impl Setup {
+    /// A target with the member behind it, if it is a group: `Proxy[p-ss]`.
+    pub fn chain(&self, target: &str) -> String {
+        match self.leaves.get(target) {
+            Some(leaf) => format!("{target}[{leaf}]"),
+            None => target.to_owned(),
+        }
+    }
+
+    /// The reason and the target of a request that no rule decided.
+    pub fn unmatched(&self, inbound: &str) -> (&'static str, &str) {
+        let found = self.fixed.get(inbound).or(self.mode.as_ref());
+        found.map_or(("no rule matched", proxy::DIRECT), |(why, target)| (*why, &**target))
+    }
+
+    /// The name that a name stands for.
+    pub fn alias_of(&self, name: &str) -> Option<&str> {
+        self.aliases.get(&*crate::model::rule::normal_name(name)).map(|name| &**name)
+    }
+
+    /// The configuration for running.
+    ///
+    /// # Errors
+    /// [`Setup::refused`] with the remarks.
+    pub fn run(self) -> Result<Loaded, Diagnostics> {
+        let mut found = self.diagnostics;
+        found.append(self.refused);
+        Loaded::conclude(self.config, found)
+    }
+}
+
+/// Whether a text is a file of this family.
+pub fn is_clash(text: &str) -> bool {
+    text.lines().any(|line| {
+        let Some((key, _)) = line.trim_start_matches('\u{feff}').split_once(':') else { return false };
+        MARKS.contains(&key.trim_end().trim_matches(['"', '\'']))
+    })
+}
+
+/// A rule's target.
+#[derive(Debug, Clone)]
+struct Target {
+    verdict: Verdict,
+    /// Datagrams take it too.
+    udp: bool,
+    /// The member of a group that is taken at first.
+    leaf: Option<Box<str>>,
+}
+
+/// Everything that is gathered while a file is read.
+struct Context<'a> {
+    source: &'a Source<'a>,
+    home: &'a Path,
+    report: Report<'a>,
+    refused: Diagnostics,
+    lists: &'a mut BTreeMap<Tag, Arc<Entries>>,
+    providers: BTreeMap<String, Provider>,
+    targets: BTreeMap<String, Target>,
+    /// Lists that rules name, for which databases are read at the end.
+    sites: BTreeSet<String>,
+    countries: BTreeSet<String>,
+    numbers: BTreeSet<u32>,
+}
+
+impl Context<'_> {
+    fn error(&mut self, at: usize, path: impl Into<String>, problem: impl Into<String>) {
+        self.report.error(at, path, Problem::new(problem));
+    }
+
+    fn remark(&mut self, at: usize, path: impl Into<String>, problem: impl Into<String>, hint: &str) {
+        let problem = Problem::new(problem);
+        let problem = if hint.is_empty() { problem } else { problem.hint(hint) };
+        self.report.warning(at, path, problem);
+    }
+
+    /// An error that keeps the file from running.
+    fn refuse(&mut self, at: usize, path: impl Into<String>, problem: impl Into<String>) {
+        let found = Diagnostic::error(&self.source.file, path, problem);
+        self.refused.push(found.at(self.source.locate(at)));
+    }
+
+    fn place(&self, at: usize) -> Place {
+        let (line, column) = self.source.locate(at);
+        let short = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Place { file: Arc::clone(&self.source.file), line: short(line), column: short(column) }
+    }
+
+    fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.get(name)
+    }
+
+    /// The condition of a rule provider.
+    fn provider(&self, name: &str, params: Params) -> Result<Matcher, String> {
+        let provider = self.providers.get(name);
+        provider.ok_or_else(|| format!("rule set [{name}] not found"))?.matcher(params)
+    }
+
+    /// The condition of a list of `GeoSite.dat`.
+    fn site(&mut self, payload: &str) -> Matcher {
+        let payload = payload.to_lowercase();
+        let (code, is_inverted) = match payload.strip_prefix('!') {
+            Some(code) => (code, true),
+            None => (&*payload, false),
+        };
+        self.sites.insert(code.to_owned());
+        let inside = Matcher::Set(vec![format!("geosite {code}").into()], Resolve::No);
+        if !is_inverted {
+            return inside;
+        }
+        let named = Matcher::Fact(Fact::Named);
+        Matcher::And(vec![named, Matcher::Not(Box::new(inside))])
+    }
+
+    /// The list of a country or another code of addresses.
+    fn country(&mut self, code: &str) -> Tag {
+        let tag: Tag = format!("geoip {code}").into();
+        if code == "lan" {
+            let mut entries = Entries::default();
+            let networks = LAN.iter().filter_map(|text| Cidr::parse(text));
+            networks.for_each(|network| entries.add_range(network.range()));
+            self.lists.entry(tag.clone()).or_insert_with(|| Arc::new(entries));
+        } else {
+            self.countries.insert(code.to_owned());
+        }
+        tag
+    }
+
+    /// The list of an autonomous system.
+    fn number(&mut self, number: u32) -> Tag {
+        self.numbers.insert(number);
+        format!("asn {number}").into()
+    }
+}
+
+/// Reads a file; `home` is the folder of its lists and databases.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
+    load_with(file, text, home, false)
+}
+
+/// The same, with `GeoIP.dat` in the place of a database if `geodata` is set.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<Setup, Diagnostics> {
+    let source = Source::new(file, text);
+    let root = yaml::parse(&source, 0..text.len())?;
+    if !matches!(root.node, Node::Object(_)) {
+        return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
+    }
+    let mut lists = BTreeMap::new();
+    let mut context = Context {
+        source: &source,
+        home,
+        report: Report::new(&source),
+        refused: Diagnostics::new(),
+        lists: &mut lists,
+        providers: BTreeMap::new(),
+        targets: proxy::built_in(),
+        sites: BTreeSet::new(),
+        countries: BTreeSet::new(),
+        numbers: BTreeSet::new(),
+    };
+    let mut setup = read(&mut context, &root);
+    databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
+    let Context { report, refused, .. } = context;
+    let mut found = report.found;
+    found.sort();
+    if found.has_errors() {
+        return Err(found);
+    }
+    setup.config.lists = lists;
+    setup.diagnostics = found;
+    setup.refused.append(refused);
+    Ok(setup)
+}
+
+fn read(context: &mut Context<'_>, root: &Value) -> Setup {
+    keys::check(context, root);
+    let outbounds = targets(context, root);
+    let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
+    for member in providers {
+        match provider::read(context, &member.key, &member.value) {
+            Ok(found) => {
+                context.providers.insert(member.key.clone(), found);
+            }
+            Err(problem) => context.error(member.at, format!("rule-providers.{}", member.key), problem),
+        }
+    }
+    let mut lists = rules::Lists::new();
+    for member in tree::get(root, "sub-rules").map(tree::members).unwrap_or_default() {
+        let path = format!("sub-rules[{}]", member.key);
+        let parsed = rules::read(context, &path, tree::items(&member.value));
+        lists.insert(member.key.clone(), parsed);
+    }
+    let main = tree::get(root, "rules").map(tree::items).unwrap_or_default();
+    let main = rules::read(context, "rules", main);
+    let leaves =
+        context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
+    let mut setup = Setup {
+        leaves: leaves.collect(),
+        config: Config { outbounds, state: StateFile::Off, ..Config::default() },
+        diagnostics: Diagnostics::new(),
+        refused: Diagnostics::new(),
+        origins: Vec::new(),
+        aliases: BTreeMap::new(),
+        name_servers: Vec::new(),
+        fixed: BTreeMap::new(),
+        mode: None,
+    };
+    keys::hosts(context, root, &mut setup);
+    keys::dns(context, root, &mut setup);
+    let mut flat = rules::Flat::default();
+    ports::read(context, root, &mut setup, &mut flat, &lists);
+    keys::mode(context, root, &mut setup);
+    if setup.mode.is_some() {
+        flat.all(context);
+    } else {
+        flat.main(context, &main, &lists);
+    }
+    refuse_unknown(context, &flat);
+    (setup.config.rules, setup.origins) = (flat.rules, flat.origins);
+    setup
+}
+
+/// Refuses to run rules about facts that no connection is asked for yet: they would never match, and the traffic would take
+/// another way.
+fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
+    for rule in &flat.rules {
+        let mut unknown = None;
+        rule.matcher.visit(&mut |matcher| {
+            if let Matcher::Fact(fact) = matcher {
+                let is_known = matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_));
+                if !is_known {
+                    unknown.get_or_insert_with(|| fact.key());
+                }
+            }
+        });
+        if let Some(key) = unknown {
+            let problem =
+                format!("rules about the {key} are explained, but not obeyed by running connections yet");
+            let found = Diagnostic::error(&context.source.file, "rules", problem);
+            context.refused.push(found.at((rule.at.line as usize, rule.at.column as usize)));
+        }
+    }
+}
+
+/// Reads proxies, their providers and groups as targets of rules; gives the outbounds.
+fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
+    let mut outbounds = vec![proxy::direct()];
+    let mut proxies = Vec::new();
+    for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
+        proxies.extend(add_proxy(context, item, format!("proxies[{n}]"), &mut outbounds));
+    }
+    let mut providers = BTreeMap::new();
+    for member in tree::get(root, "proxy-providers").map(tree::members).unwrap_or_default() {
+        let names = proxy_provider(context, &member.key, &member.value, &mut outbounds);
+        providers.insert(member.key.clone(), names);
+    }
+    let entries = proxy::Entries { proxies: &proxies, providers: &providers };
+    let mut groups = Vec::new();
+    for (n, item) in tree::get(root, "proxy-groups").map(tree::items).unwrap_or_default().iter().enumerate() {
+        groups.extend(proxy::group(context, item, format!("proxy-groups[{n}]"), &entries));
+    }
+    proxy::settle(context, &groups, &mut outbounds);
+    if !context.targets.contains_key(proxy::GLOBAL) {
+        let direct = context.targets[proxy::DIRECT].clone();
+        context.targets.insert(proxy::GLOBAL.to_owned(), direct);
+    }
+    outbounds
+}
+
+fn add_proxy(
+    context: &mut Context<'_>,
+    item: &Value,
+    path: String,
+    outbounds: &mut Vec<Outbound>,
+) -> Option<String> {
+    let outbound = proxy::proxy(context, item, path.clone())?;
+    let name = outbound.name.to_string();
+    let udp = proxy::says_udp(item);
+    let verdict = Verdict::Outbound(outbound.name.clone());
+    if context.targets.insert(name.clone(), Target { verdict, udp, leaf: None }).is_some() {
+        context.error(item.at, path, format!("proxy {name} is the duplicate name"));
+        return None;
+    }
+    outbounds.push(outbound);
+    Some(name)
+}
+
+/// The names of the entries of a provider of proxies.
+fn proxy_provider(
+    context: &mut Context<'_>,
+    name: &str,
+    value: &Value,
+    outbounds: &mut Vec<Outbound>,
+) -> Vec<String> {
+    let path = format!("proxy-providers.{name}");
+    if tree::text_of(value, "type") != Some("inline") {
+        let problem = "only providers of type inline are read yet: groups that use it lack its members";
+        context.remark(value.at, path, problem, "");
+        return Vec::new();
+    }
+    let over = tree::get(value, "override");
+    let part = |key: &str| over.and_then(|over| tree::text_of(over, key)).unwrap_or_default();
+    let (prefix, suffix) = (part("additional-prefix"), part("additional-suffix"));
+    let is_known = |key: &str| matches!(key, "additional-prefix" | "additional-suffix");
+    if over.is_some_and(|over| tree::members(over).iter().any(|member| !is_known(&member.key))) {
+        context.refuse(value.at, format!("{path}.override"), "only prefixes and suffixes of names are read");
+    }
+    let mut names = Vec::new();
+    for (n, item) in tree::get(value, "payload").map(tree::items).unwrap_or_default().iter().enumerate() {
+        let mut item = item.clone();
+        if let Node::Object(members) = &mut item.node {
+            for member in members.iter_mut().filter(|member| member.key == "name") {
+                if let Node::Text(text) = &mut member.value.node {
+                    *text = format!("{prefix}{}{suffix}", text.as_str()).into();
+                }
+            }
+        }
+        names.extend(add_proxy(context, &item, format!("{path}.payload[{n}]"), outbounds));
+    }
+    names
+}
+
+/// Reads the databases that rules need.
+fn databases(context: &mut Context<'_>, geodata: bool) {
+    if !context.sites.is_empty() {
+        let wanted = context.sites.clone();
+        let read = |bytes: Vec<u8>| set::read_geosite(&bytes, &wanted);
+        database(context, &["GeoSite.dat"], "GEOSITE", "geosite", &wanted, read);
+    }
+    if !context.countries.is_empty() {
+        let wanted = context.countries.clone();
+        if geodata {
+            let read = |bytes: Vec<u8>| set::read_geoip(&bytes, &wanted);
+            database(context, &["GeoIP.dat"], "GEOIP", "geoip", &wanted, read);
+        } else {
+            let files = ["geoip.metadb", "geoip.db", "Country.mmdb"];
+            let read = |bytes| set::read_codes(bytes, &wanted);
+            database(context, &files, "GEOIP", "geoip", &wanted, read);
+        }
+    }
+    if !context.numbers.is_empty() {
+        let numbers = context.numbers.clone();
+        let wanted = numbers.iter().map(ToString::to_string).collect();
+        let read = |bytes| {
+            let found = set::read_numbers(bytes, &numbers)?;
+            Ok(found.into_iter().map(|(number, entries)| (number.to_string(), entries)).collect())
+        };
+        database(context, &["ASN.mmdb"], "IP-ASN", "asn", &wanted, read);
+    }
+}
+
+fn database(
+    context: &mut Context<'_>,
+    files: &[&str],
+    rules: &str,
+    kind: &str,
+    wanted: &BTreeSet<String>,
+    read: impl FnOnce(Vec<u8>) -> Result<BTreeMap<String, Entries>, String>,
+) {
+    let found = match set::find_file(context.home, files) {
+        Some(path) => set::read_file(&path, set::MAX_GEO_LEN)
+            .and_then(|bytes| read(bytes).map_err(|problem| format!("{}: {problem}", path.display()))),
+        None => Err(format!(
+            "{rules} rules need {} in {}, which is not there",
+            files.join(" or "),
+            context.home.display()
+        )),
+    };
+    let mut lists = match found {
+        Ok(lists) => lists,
+        Err(problem) => return context.error(0, "rules", problem),
+    };
+    for code in wanted {
+        let entries = lists.remove(code);
+        if entries.is_none() {
+            let problem = format!("{rules},{code}: the database has no such list");
+            if kind == "geosite" {
+                context.error(0, "rules", problem);
+            } else {
+                context.remark(0, "rules", format!("{problem}; such rules match nothing"), "");
+            }
+        }
+        context.lists.insert(format!("{kind} {code}").into(), Arc::new(entries.unwrap_or_default()));
+    }
+}
+
+/// An address of a name server of plain DNS.
+fn name_server(text: &str) -> Option<SocketAddr> {
+    let text = text.split('#').next()?.strip_prefix("udp://").unwrap_or(text);
+    let alone = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 53));
+    text.parse().ok().or_else(alone)
+}
+
+/// Fuzz target: for any text, findings lie inside it, and a file that is read has an origin per rule.
+#[doc(hidden)]
+pub fn fuzz_clash(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match load("fuzz", &text, Path::new("/nonexistent")) {
+        Ok(setup) => {
+            super::assert_inside(&text, &setup.diagnostics);
+            assert_eq!(setup.config.rules.len(), setup.origins.len());
+        }
+        Err(found) => super::assert_inside(&text, &found),
+    }
+}

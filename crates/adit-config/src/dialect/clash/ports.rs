@@ -1,0 +1,205 @@
+//! Ports for applications: the ones at the top of the file, and `listeners`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::rules::{Flat, Lists};
+use super::{Context, Setup, line, proxy, tree};
+use crate::dialect::json::Value;
+use crate::dialect::value;
+use crate::model::rule::Verdict;
+use crate::model::{
+    Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag, Transports, User,
+};
+
+/// Most ports of one listener.
+const MAX_PORTS: u32 = 64;
+
+/// Reads all ports; the rules that bind a listener to a list or a proxy go in front of the others.
+pub(super) fn read(
+    context: &mut Context<'_>,
+    root: &Value,
+    setup: &mut Setup,
+    flat: &mut Flat,
+    lists: &Lists,
+) {
+    let users = credentials(context, root);
+    let ip = address(context, root);
+    for (key, name, accepts) in [
+        ("port", "DEFAULT-HTTP", LocalProtocols::Http),
+        ("socks-port", "DEFAULT-SOCKS", LocalProtocols::Socks),
+        ("mixed-port", "DEFAULT-MIXED", LocalProtocols::Mixed),
+    ] {
+        let Some(value) = tree::get(root, key) else { continue };
+        match tree::text(value).and_then(|text| text.parse::<u16>().ok()) {
+            Some(0) => {}
+            Some(port) => {
+                let listen = vec![SocketAddr::new(ip, port)];
+                setup.config.inbounds.push(local(name, listen, accepts, users.clone()));
+            }
+            None => context.error(value.at, key, "no port"),
+        }
+    }
+    for (n, item) in tree::get(root, "listeners").map(tree::items).unwrap_or_default().iter().enumerate() {
+        let path = format!("listeners[{n}]");
+        let Some(inbound) = listener(context, item, &path, &users) else { continue };
+        bind(context, item, &path, &inbound.name, setup, flat, lists);
+        let mut inbound = inbound;
+        if let Some(tag) = tree::text_of(item, "proxy") {
+            match context.target(tag).map(|target| target.verdict.clone()) {
+                Some(Verdict::Outbound(tag)) => inbound.outbound = tag,
+                Some(_) => context.refuse(item.at, path, "a listener that is bound to a target that refuses"),
+                None => context.error(item.at, path, format!("proxy [{tag}] not found")),
+            }
+        }
+        setup.config.inbounds.push(inbound);
+    }
+}
+
+/// Binds a listener to its list of rules, or to its proxy.
+fn bind(
+    context: &mut Context<'_>,
+    item: &Value,
+    path: &str,
+    name: &Tag,
+    setup: &mut Setup,
+    flat: &mut Flat,
+    lists: &Lists,
+) {
+    if let Some(target) = tree::text_of(item, "proxy") {
+        setup.fixed.insert(name.clone(), ("listener proxy", target.into()));
+        flat.fixed(context, name);
+    } else if let Some(list) = tree::text_of(item, "rule") {
+        if lists.contains_key(list) {
+            let why = "no rule of the listener rule list matched";
+            setup.fixed.insert(name.clone(), (why, proxy::DIRECT.into()));
+            flat.listener(context, name, list, lists);
+        } else {
+            let problem = format!("no list of sub-rules of this name: {list}; the main rules hold");
+            context.remark(item.at, format!("{path}.rule"), problem, "");
+        }
+    }
+}
+
+fn local(name: &str, listen: Vec<SocketAddr>, accepts: LocalProtocols, users: Vec<User>) -> Inbound {
+    Inbound {
+        name: name.into(),
+        listen,
+        socket: SocketOptions::default(),
+        outbound: proxy::DIRECT.into(),
+        allow_private: true,
+        protocol: InboundProtocol::Local(Local { accepts, users, reply: Reply::Early }),
+    }
+}
+
+/// The address that the ports at the top listen on.
+fn address(context: &mut Context<'_>, root: &Value) -> IpAddr {
+    if !tree::is_on(root, "allow-lan") {
+        return Ipv4Addr::LOCALHOST.into();
+    }
+    let Some(value) = tree::get(root, "bind-address") else { return Ipv6Addr::UNSPECIFIED.into() };
+    match tree::text(value).unwrap_or_default() {
+        "*" | "" => Ipv6Addr::UNSPECIFIED.into(),
+        text => text.trim_matches(['[', ']']).parse().unwrap_or_else(|_| {
+            context.error(value.at, "bind-address", "no address");
+            Ipv4Addr::LOCALHOST.into()
+        }),
+    }
+}
+
+fn credentials(context: &mut Context<'_>, root: &Value) -> Vec<User> {
+    let mut users = Vec::new();
+    for (text, at) in tree::texts_of(root, "authentication") {
+        match text.split_once(':') {
+            Some((name, password)) if !name.is_empty() && !password.is_empty() => {
+                users.push(User::from((name.into(), Secret::new(password))));
+            }
+            _ => context.error(at, "authentication", "expected user:password"),
+        }
+    }
+    users
+}
+
+fn listener(context: &mut Context<'_>, item: &Value, path: &str, general: &[User]) -> Option<Inbound> {
+    let (Some(name), Some(kind)) = (tree::text_of(item, "name"), tree::text_of(item, "type")) else {
+        context.error(item.at, path, "a listener needs `name` and `type`");
+        return None;
+    };
+    let accepts = match kind {
+        "mixed" => Some(LocalProtocols::Mixed),
+        "socks" => Some(LocalProtocols::Socks),
+        "http" => Some(LocalProtocols::Http),
+        "tunnel" => None,
+        _ => {
+            let problem = format!("left out: adit does not listen for {} here", value::excerpt(kind));
+            context.remark(item.at, path, problem, "");
+            return None;
+        }
+    };
+    if tree::get(item, "certificate").is_some() {
+        context.remark(item.at, path, "left out: adit does not serve TLS here", "");
+        return None;
+    }
+    let listen = listen(context, item, path)?;
+    let Some(accepts) = accepts else { return tunnel(context, item, path, name, listen) };
+    let users = match tree::get(item, "users") {
+        Some(users) => own_users(context, users, path)?,
+        None => general.to_vec(),
+    };
+    Some(local(name, listen, accepts, users))
+}
+
+fn own_users(context: &mut Context<'_>, value: &Value, path: &str) -> Option<Vec<User>> {
+    let mut users = Vec::new();
+    for item in tree::items(value) {
+        let (Some(name), Some(password)) = (tree::text_of(item, "username"), tree::text_of(item, "password"))
+        else {
+            context.error(item.at, format!("{path}.users"), "a user needs `username` and `password`");
+            return None;
+        };
+        users.push(User::from((name.into(), Secret::new(password))));
+    }
+    Some(users)
+}
+
+fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<SocketAddr>> {
+    let text = tree::text_of(item, "listen").unwrap_or("0.0.0.0");
+    let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {
+        context.error(item.at, format!("{path}.listen"), "no address");
+        return None;
+    };
+    let ports = line::numbers(tree::text_of(item, "port").unwrap_or_default(), u16::MAX.into());
+    let ports = ports.ok().filter(|ports| {
+        let count: u64 = ports.iter().map(|(first, last)| u64::from(last - first) + 1).sum();
+        count <= MAX_PORTS.into() && ports.iter().all(|(first, _)| *first > 0)
+    });
+    let Some(ports) = ports else {
+        context.error(item.at, format!("{path}.port"), format!("no port, or more than {MAX_PORTS}"));
+        return None;
+    };
+    let all = ports.into_iter().flat_map(|(first, last)| first..=last);
+    Some(all.filter_map(|port| Some(SocketAddr::new(ip, u16::try_from(port).ok()?))).collect())
+}
+
+fn tunnel(
+    context: &mut Context<'_>,
+    item: &Value,
+    path: &str,
+    name: &str,
+    listen: Vec<SocketAddr>,
+) -> Option<Inbound> {
+    let target = match value::target(tree::text_of(item, "target").unwrap_or_default()) {
+        Ok(target) => target,
+        Err(problem) => {
+            context.error(item.at, format!("{path}.target"), problem.text);
+            return None;
+        }
+    };
+    let networks: Vec<&str> = tree::texts_of(item, "network").into_iter().map(|(text, _)| text).collect();
+    let transports = match (networks.contains(&"tcp"), networks.contains(&"udp")) {
+        (true, false) => Transports::Tcp,
+        (false, true) => Transports::Udp,
+        (true, true) | (false, false) => Transports::Both,
+    };
+    let protocol = InboundProtocol::Tunnel { target, transports };
+    Some(Inbound { protocol, ..local(name, listen, LocalProtocols::Mixed, Vec::new()) })
+}

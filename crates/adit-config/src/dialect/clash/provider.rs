@@ -1,0 +1,243 @@
+//! Rule providers: lists of names, of networks, or of rules without a target.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::line::{self, Params};
+use super::{Context, tree};
+use crate::dialect::json::Value;
+use crate::model::Tag;
+use crate::model::rule::{Cidr, Matcher, Resolve};
+use crate::set::{self, Entries, domain_pattern, read_mrs};
+
+/// Longest file of a provider, in bytes.
+const MAX_FILE: usize = 64 << 20;
+
+/// Most rules of a list that are compared one by one.
+const MAX_REST: usize = 10_000;
+
+/// A list that rules name, as conditions.
+#[derive(Debug, Clone)]
+pub(super) struct Provider {
+    /// Names, and addresses that have a name looked up.
+    list: Tag,
+    /// Addresses of rules with `no-resolve`.
+    quiet: Option<Tag>,
+    /// Rules of other types.
+    rest: Vec<Matcher>,
+    /// It has rules about the client, or rules that cannot be turned round.
+    has_rest: bool,
+}
+
+impl Provider {
+    /// The condition of a rule that names it.
+    ///
+    /// # Errors
+    /// `src` with a list of rules.
+    pub(super) fn matcher(&self, params: Params) -> Result<Matcher, String> {
+        if params.source {
+            if self.has_rest {
+                return Err("src with a list of rules of other types than IP-CIDR".to_owned());
+            }
+            let lists = std::iter::once(&self.list).chain(&self.quiet).cloned();
+            return Ok(Matcher::SourceSet(lists.collect()));
+        }
+        let resolve = if params.no_resolve { Resolve::No } else { Resolve::Yes };
+        let set = Matcher::Set(vec![self.list.clone()], resolve);
+        if self.quiet.is_none() && self.rest.is_empty() {
+            return Ok(set);
+        }
+        let quiet = self.quiet.iter().map(|list| Matcher::Set(vec![list.clone()], Resolve::No));
+        Ok(Matcher::Or(std::iter::once(set).chain(quiet).chain(self.rest.iter().cloned()).collect()))
+    }
+}
+
+/// The kind of lines of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Behaviour {
+    Domain,
+    Address,
+    Classical,
+}
+
+/// The contents of a list.
+#[derive(Default)]
+struct Contents {
+    entries: Entries,
+    quiet: Entries,
+    rest: Vec<Matcher>,
+    /// Lines that are left out, and the first of them with its problem.
+    bad: usize,
+    first_bad: Option<String>,
+}
+
+/// Reads a provider; what is wrong with its contents is a remark, and the rest of it is used.
+///
+/// # Errors
+/// The problem with its keys.
+pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Result<Provider, String> {
+    let behaviour = match tree::text_of(value, "behavior") {
+        Some("domain") => Behaviour::Domain,
+        Some("ipcidr") => Behaviour::Address,
+        Some("classical") => Behaviour::Classical,
+        other => return Err(format!("unsupported behavior type: {}", other.unwrap_or("none"))),
+    };
+    let mut contents = Contents::default();
+    match tree::text_of(value, "type") {
+        Some("inline") => {
+            for item in tree::get(value, "payload").map(tree::items).unwrap_or_default() {
+                let line = tree::text(item).unwrap_or_default();
+                contents.add(context, behaviour, line);
+            }
+        }
+        Some(kind @ ("file" | "http")) => {
+            let path = path_of(context.home, kind, value)?;
+            if let Err(problem) = contents.read(context, behaviour, value, &path) {
+                let hint = if kind == "http" { "put the list there; adit does not fetch it yet" } else { "" };
+                context.remark(value.at, format!("rule-providers.{name}"), problem, hint);
+            }
+        }
+        other => return Err(format!("unsupported vehicle type: {}", other.unwrap_or("none"))),
+    }
+    if let Some(first) = &contents.first_bad {
+        let problem = format!("{} lines are left out; the first: {first}", contents.bad);
+        context.remark(value.at, format!("rule-providers.{name}"), problem, "");
+    }
+    Ok(contents.finish(context.lists, name))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn path_of(home: &Path, kind: &str, value: &Value) -> Result<PathBuf, String> {
+    match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
+        (_, Some(path), _) => Ok(home.join(path)),
+        ("http", None, Some(url)) => {
+            Ok(home.join("rules").join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))))
+        }
+        _ => Err("path is missing".to_owned()),
+    }
+}
+
+impl Contents {
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        behaviour: Behaviour,
+        value: &Value,
+        path: &Path,
+    ) -> Result<(), String> {
+        let format = tree::text_of(value, "format").unwrap_or("yaml");
+        let bytes = set::read_file(path, MAX_FILE)?;
+        if format == "mrs" {
+            self.entries = read_mrs(&bytes).map_err(|problem| format!("{}: {problem}", path.display()))?;
+            return Ok(());
+        }
+        if bytes.starts_with(b"SRS") {
+            self.entries =
+                set::read_srs(&bytes).map_err(|problem| format!("{}: {problem}", path.display()))?;
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Box<dyn Iterator<Item = &str>> = match format {
+            "text" => Box::new(text.lines()),
+            "yaml" => Box::new(payload(&text).ok_or("file must have a `payload` field")?),
+            other => return Err(format!("unsupported format type: {other}")),
+        };
+        for line in lines {
+            let line = line.trim();
+            if !line.is_empty() && !line.starts_with('#') && !line.starts_with("//") {
+                self.add(context, behaviour, line);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, context: &mut Context<'_>, behaviour: Behaviour, line: &str) {
+        let result = match behaviour {
+            Behaviour::Domain if domain_pattern(&mut self.entries, line) => Ok(()),
+            Behaviour::Domain => Err("no name".to_owned()),
+            Behaviour::Address => match line.contains('/').then(|| Cidr::parse(line)).flatten() {
+                Some(network) => {
+                    self.entries.add_range(network.range());
+                    Ok(())
+                }
+                None => Err("no network".to_owned()),
+            },
+            Behaviour::Classical => self.add_rule(context, line),
+        };
+        if let Err(problem) = result {
+            self.bad += 1;
+            let shown: String = line.chars().take(80).collect();
+            self.first_bad.get_or_insert_with(|| format!("{shown}: {problem}"));
+        }
+    }
+
+    fn add_rule(&mut self, context: &mut Context<'_>, line: &str) -> Result<(), String> {
+        let kind = line.split(',').next().unwrap_or_default().trim();
+        if matches!(kind, "MATCH" | "RULE-SET" | "SUB-RULE") {
+            return Err(format!("unsupported rule type on rule-set: {kind}"));
+        }
+        let condition = if kind == "DOMAIN-REGEX" || kind.ends_with("-REGEX") {
+            let payload = line.split_once(',').map_or("", |(_, payload)| payload.trim());
+            line::condition(context, kind, payload, Params::default(), 0)?
+        } else {
+            line::child(context, line, 0)?
+        };
+        let names = |names: Vec<Box<str>>, scope, entries: &mut Entries| {
+            names.iter().for_each(|name| entries.add_name(name, scope));
+        };
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "all but names and networks are compared one by one"
+        )]
+        match condition.matcher {
+            Matcher::Domain(all) => names(all, set::Scope::Exact, &mut self.entries),
+            Matcher::DomainSuffix(all) => names(all, set::Scope::Tree, &mut self.entries),
+            Matcher::DomainKeyword(all) => self.entries.keywords.extend(all),
+            Matcher::DomainRegex(all) => self.entries.regexes.extend(all),
+            Matcher::IpCidr(all, resolve) => {
+                let list = if resolve == Resolve::No { &mut self.quiet } else { &mut self.entries };
+                all.iter().for_each(|network| list.add_range(network.range()));
+            }
+            _ if self.rest.len() >= MAX_REST => {
+                return Err(format!("more than {MAX_REST} rules of other types than names and networks"));
+            }
+            other => self.rest.push(other),
+        }
+        Ok(())
+    }
+
+    fn finish(self, lists: &mut BTreeMap<Tag, Arc<Entries>>, name: &str) -> Provider {
+        let list: Tag = format!("rule-set {name}").into();
+        let quiet = self.quiet.has_addresses().then(|| {
+            let tag: Tag = format!("rule-set {name} no-resolve").into();
+            lists.insert(tag.clone(), Arc::new(self.quiet));
+            tag
+        });
+        let has_rest = !self.rest.is_empty() || self.entries.has_names();
+        lists.insert(list.clone(), Arc::new(self.entries));
+        Provider { list, quiet, rest: self.rest, has_rest }
+    }
+}
+
+/// The items of a list under `payload:` or `rules:`, read line by line as mihomo does.
+fn payload(text: &str) -> Option<impl Iterator<Item = &str>> {
+    let text = text.trim_start_matches('\u{feff}');
+    let mut lines = text.lines();
+    lines.find(|line| {
+        let line = line.trim_end();
+        line.starts_with("payload:") || line.starts_with("rules:")
+    })?;
+    Some(lines.filter_map(|line| {
+        let item = line.trim_start().strip_prefix('-')?.trim();
+        let quoted = |quote: char| {
+            let rest = item.strip_prefix(quote)?;
+            rest.split(quote).next()
+        };
+        let plain = || item.split(" #").next().unwrap_or_default().trim_end();
+        Some(quoted('\'').or_else(|| quoted('"')).unwrap_or_else(plain))
+    }))
+}

@@ -1,0 +1,246 @@
+//! From lists of rule lines to the rules of the router, and back to the lines for messages.
+//!
+//! ```text
+//! SUB-RULE,(c),l   ->  not c: pass over all of l      then the rules of l
+//! listener, rule l ->  not inbound: pass over all      then the rules of l, then the outbound of the inbound
+//! target PASS      ->  pass; within a list, over the rest of it
+//! target without UDP -> for datagrams the same
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::line::{self, Condition, Fields};
+use super::{Context, Target};
+use crate::dialect::json::Value;
+use crate::model::Tag;
+use crate::model::rule::{Matcher, Place, Rule, Verdict};
+
+/// The line that a rule of the router comes from, as mihomo's control interface shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Position in its list, from 0; of the rule of the main list where a list of sub-rules decides.
+    pub index: usize,
+    /// Type.
+    pub kind: &'static str,
+    /// Payload.
+    pub payload: Box<str>,
+    /// Target; of the rule within the list of sub-rules where one decides.
+    pub target: Box<str>,
+    /// The list of sub-rules that the rule of the main list names.
+    pub sub_rule: Option<Box<str>>,
+    /// The list that a listener is bound to.
+    pub list: Option<Box<str>>,
+}
+
+/// A line with the condition that it stands for.
+pub(super) struct Parsed {
+    fields: Fields,
+    condition: Condition,
+    at: usize,
+}
+
+/// Lists of rule lines.
+pub(super) type Lists = BTreeMap<String, Vec<Parsed>>;
+
+/// The rules of the router with their lines.
+#[derive(Default)]
+pub(super) struct Flat {
+    pub(super) rules: Vec<Rule>,
+    pub(super) origins: Vec<Option<Origin>>,
+}
+
+/// Deepest nesting of lists of sub-rules.
+const MAX_DEPTH: usize = 16;
+
+/// Most rules of the router.
+const MAX_RULES: usize = 1_000_000;
+
+/// Reads the lines of a list; `path` is its name in messages.
+pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Vec<Parsed> {
+    let mut parsed = Vec::with_capacity(items.len());
+    for (n, item) in items.iter().enumerate() {
+        let Some(text) = super::tree::text(item) else {
+            context.error(item.at, format!("{path}[{n}]"), "no rule: expected a text");
+            continue;
+        };
+        match parse(context, text) {
+            Ok((fields, condition)) => {
+                if let Some(remark) = condition.remark {
+                    context.remark(item.at, format!("{path}[{n}]"), remark, "");
+                }
+                parsed.push(Parsed { fields, condition, at: item.at });
+            }
+            Err(problem) => {
+                context.error(item.at, format!("{path}[{n}]"), format!("[{text}] error: {problem}"))
+            }
+        }
+    }
+    parsed
+}
+
+fn parse(context: &mut Context<'_>, text: &str) -> Result<(Fields, Condition), String> {
+    let fields = line::cut(text)?;
+    if fields.kind != "SUB-RULE" {
+        let condition = line::condition(context, &fields.kind, &fields.payload, fields.params, 0)?;
+        return Ok((fields, condition));
+    }
+    let children = line::children(&fields.payload)?;
+    let [one] = *children else { return Err("sub-rule must contain one rule".to_owned()) };
+    let found = line::child(context, one, 0)?;
+    let condition = Condition { kind: "SubRules", payload: fields.payload.clone(), ..found };
+    Ok((fields, condition))
+}
+
+/// The place of a list under a list of sub-rules or a listener.
+struct Outer<'a> {
+    /// Index, type and payload of the rule of the main list.
+    first: Option<(usize, &'a Condition, &'a str)>,
+    list: Option<&'a str>,
+    depth: usize,
+}
+
+impl Flat {
+    /// Adds the rules of the main list.
+    pub(super) fn main(&mut self, context: &mut Context<'_>, rules: &[Parsed], lists: &Lists) {
+        let outer = Outer { first: None, list: None, depth: 0 };
+        self.list(context, rules, lists, &outer, "rules");
+    }
+
+    /// Adds the list that a listener is bound to.
+    pub(super) fn listener(&mut self, context: &mut Context<'_>, inbound: &Tag, name: &str, lists: &Lists) {
+        let Some(rules) = lists.get(name) else { return };
+        let inside = Matcher::Inbound(vec![inbound.clone()]);
+        let head = self.rules.len();
+        let at = context.place(0);
+        self.push(Matcher::Not(Box::new(inside)), Verdict::Pass(0), at.clone(), None);
+        let outer = Outer { first: None, list: Some(name), depth: 0 };
+        self.list(context, rules, lists, &outer, &format!("sub-rules[{name}]"));
+        self.push(Matcher::And(Vec::new()), Verdict::Default, at, None);
+        self.close(head);
+    }
+
+    /// Sends everything of a listener to its outbound.
+    pub(super) fn fixed(&mut self, context: &Context<'_>, inbound: &Tag) {
+        let inside = Matcher::Inbound(vec![inbound.clone()]);
+        self.push(inside, Verdict::Default, context.place(0), None);
+    }
+
+    /// Sends everything to the outbound of the inbound.
+    pub(super) fn all(&mut self, context: &Context<'_>) {
+        self.push(Matcher::And(Vec::new()), Verdict::Default, context.place(0), None);
+    }
+
+    /// Lets the rule at `head` pass over all behind it.
+    fn close(&mut self, head: usize) {
+        let count = u32::try_from(self.rules.len() - head - 1).unwrap_or(u32::MAX);
+        self.rules[head].verdict = Verdict::Pass(count);
+    }
+
+    fn push(&mut self, matcher: Matcher, verdict: Verdict, at: Place, origin: Option<Origin>) {
+        self.rules.push(Rule { matcher, verdict, at });
+        self.origins.push(origin);
+    }
+
+    fn list(
+        &mut self,
+        context: &mut Context<'_>,
+        rules: &[Parsed],
+        lists: &Lists,
+        outer: &Outer<'_>,
+        path: &str,
+    ) {
+        for (n, parsed) in rules.iter().enumerate() {
+            if self.rules.len() > MAX_RULES {
+                context.error(parsed.at, path.to_owned(), format!("more than {MAX_RULES} rules"));
+                return;
+            }
+            let path = || format!("{path}[{n}]");
+            if parsed.condition.kind == "SubRules" {
+                self.sub_rules(context, parsed, lists, outer, n, path());
+                continue;
+            }
+            let target = &parsed.fields.target;
+            let Some(found) = context.target(target).cloned() else {
+                let problem = format!("proxy [{target}] not found");
+                context.error(parsed.at, path(), problem);
+                continue;
+            };
+            let origin = origin(outer, n, parsed, target);
+            self.push(
+                parsed.condition.matcher.clone(),
+                found.verdict(),
+                context.place(parsed.at),
+                Some(origin),
+            );
+        }
+    }
+
+    fn sub_rules(
+        &mut self,
+        context: &mut Context<'_>,
+        parsed: &Parsed,
+        lists: &Lists,
+        outer: &Outer<'_>,
+        n: usize,
+        path: String,
+    ) {
+        let name = &parsed.fields.target;
+        let Some(rules) = lists.get(name) else {
+            context.error(parsed.at, path, format!("sub-rule [{name}] not found"));
+            return;
+        };
+        if outer.depth == MAX_DEPTH {
+            context.error(
+                parsed.at,
+                path,
+                "sub-rules lead to themselves, or are nested deeper than 16 lists",
+            );
+            return;
+        }
+        let head = self.rules.len();
+        let outside = Matcher::Not(Box::new(parsed.condition.matcher.clone()));
+        self.push(outside, Verdict::Pass(0), context.place(parsed.at), None);
+        let is_first = outer.first.is_none();
+        let first = outer.first.unwrap_or((n, &parsed.condition, name));
+        let inner = Outer { first: Some(first), list: outer.list, depth: outer.depth + 1 };
+        self.list(context, rules, lists, &inner, &format!("sub-rules[{name}]"));
+        self.close(head);
+        if is_first {
+            // A rule within that passes leaves the whole list.
+            let end = self.rules.len();
+            for (at, (rule, origin)) in self.rules.iter_mut().zip(&self.origins).enumerate().skip(head + 1) {
+                let left = u32::try_from(end - at - 1).unwrap_or(u32::MAX);
+                match &mut rule.verdict {
+                    Verdict::Pass(count) if origin.is_some() => *count = left,
+                    Verdict::Streams { pass, .. } => *pass = left,
+                    Verdict::Pass(_) | Verdict::Outbound(_) | Verdict::Default | Verdict::Reject(_) => {}
+                }
+            }
+        }
+    }
+}
+
+fn origin(outer: &Outer<'_>, n: usize, parsed: &Parsed, target: &str) -> Origin {
+    let (index, condition, sub_rule) = match outer.first {
+        Some((index, condition, name)) => (index, condition, Some(name.into())),
+        None => (n, &parsed.condition, None),
+    };
+    Origin {
+        index,
+        kind: condition.kind,
+        payload: condition.payload.as_str().into(),
+        target: target.into(),
+        sub_rule,
+        list: outer.list.map(|list| format!("sub-rules.{list}").into()),
+    }
+}
+
+impl Target {
+    /// The verdict of a rule with this target in the main list.
+    fn verdict(&self) -> Verdict {
+        match (&self.verdict, self.udp) {
+            (Verdict::Outbound(outbound), false) => Verdict::Streams { outbound: outbound.clone(), pass: 0 },
+            (verdict, _) => verdict.clone(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `mihomo`, `clash` and `clash-meta`: their flags, files and exit statuses.
+//!
+//! Status 0 after a signal and for a good file with `-t`, 1 for a file that is not good or a start that fails, 2 for bad
+//! flags. The results of `-t` and the version go to standard output.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_config::diagnostic::{Diagnostics, Severity};
+use adit_config::dialect::Loaded;
+use adit_config::dialect::clash::{self, Flags, Invocation};
+use adit_config::model::{Config, Log};
+use adit_config::set::Sets;
+use adit_config::source as text;
+use adit_core::route::Router;
+
+use crate::logging::{self, Shape};
+use crate::reload::Source;
+use crate::{print, serve};
+
+/// Runs the program.
+pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
+    match clash::flags(args) {
+        Ok(Invocation::Help) => say(&clash::usage(program)),
+        Ok(Invocation::Version) => {
+            let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+            say(&format!("Mihomo Meta {} {os} {arch} with adit\nUse tags: \n", env!("CARGO_PKG_VERSION")))
+        }
+        Ok(Invocation::Run(flags)) => run(&flags),
+        Err(problem) => {
+            print::remark(format_args!("{problem}\n{}", clash::usage(program)));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn say(text: &str) -> ExitCode {
+    print::data(text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
+fn run(flags: &Flags) -> ExitCode {
+    let (home, file) = flags.paths(|name| std::env::var_os(name));
+    let loaded = load(flags, &home, &file);
+    let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
+    logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
+    for flag in &flags.left_out {
+        tracing::warn!("flag -{flag} has no effect: adit does not serve the control interface yet");
+    }
+    let result = loaded.map_err(|found| {
+        serve::log_findings(&found);
+        anyhow::anyhow!("Parse config error: {}", first(&found))
+    });
+    let result = result.and_then(|Loaded { config, diagnostics }| {
+        serve::log_findings(&diagnostics);
+        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file)) }
+    });
+    let shown = file.display();
+    match result {
+        Ok(()) if flags.test => say(&format!("configuration file {shown} test is successful\n")),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            if flags.test {
+                print::data(format_args!("configuration file {shown} test failed\n")).ok();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The same file is read again at SIGHUP.
+fn source(flags: &Flags, home: &Path, file: &Path) -> Source {
+    let fixed = Source::fixed("standard input cannot be read again");
+    if clash::is_input(file) {
+        return fixed;
+    }
+    let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
+    Source { files: vec![file.clone()], load: Ok(Box::new(move || load(&flags, &home, &file))), ..fixed }
+}
+
+/// The first error, in a line.
+fn first(found: &Diagnostics) -> String {
+    let mut errors = found.iter().filter(|found| found.severity == Severity::Error);
+    let text = errors.next().map(ToString::to_string).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn check(config: &Config) -> anyhow::Result<()> {
+    let sets = Sets::load(config)?;
+    Router::compile(config, sets)?;
+    Ok(())
+}
+
+fn load(flags: &Flags, home: &Path, file: &Path) -> Result<Loaded, Diagnostics> {
+    let path = if clash::is_input(file) { Path::new("/dev/stdin") } else { file };
+    let contents = text::read(path)?;
+    clash::load_with(&file.to_string_lossy(), &contents, home, flags.geodata)?.run()
+}

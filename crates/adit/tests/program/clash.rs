@@ -1,0 +1,133 @@
+//! Files of mihomo: 530 recorded decisions, and the programs under its names.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::Dir;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash");
+
+/// The recorded configuration with its databases, in a fresh folder.
+fn folder() -> Dir {
+    let dir = Dir::new();
+    let from = Path::new(FOLDER);
+    fs::copy(from.join("config.yaml"), dir.path().join("config.yaml")).unwrap();
+    for file in fs::read_dir(from.join("geo")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+    }
+    dir
+}
+
+/// The decision that is wanted: the recorded one, unless adit is meant to differ. Where adit differs, the record has
+/// neither payload nor chain.
+fn wanted(case: &Value) -> Value {
+    case.get("adit").unwrap_or(&case["result"]).clone()
+}
+
+#[test]
+fn recorded_decisions() {
+    let dir = folder();
+    let text = fs::read_to_string(Path::new(FOLDER).join("decisions.json")).unwrap();
+    let recorded: Value = serde_json::from_str(&text).unwrap();
+    let cases = recorded["cases"].as_array().unwrap();
+    let mut lines = format!("{}\n", json!({ "client": recorded["client"] }));
+    for case in cases {
+        let mut case = case.clone();
+        let fields = case.as_object_mut().unwrap();
+        fields.remove("result");
+        fields.remove("adit");
+        fields.remove("logged_host");
+        // A name without addresses does not resolve.
+        fields.entry("dns").or_insert(json!([]));
+        lines.push_str(&format!("{case}\n"));
+    }
+    dir.file("cases.jsonl", &lines);
+    let (status, out, err) = dir.run(&["explain", "-c", "config.yaml", "--batch", "cases.jsonl"]);
+    assert_eq!(status, 0, "{err}");
+    let answers: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((answers.len(), cases.len()), (530, 530));
+    let mut wrong = Vec::new();
+    for (case, answer) in cases.iter().zip(&answers) {
+        let want = wanted(case);
+        let same = want.as_object().unwrap().iter().all(|(key, value)| key == "why" || answer[key] == *value);
+        if !same || answer["id"] != case["id"] {
+            wrong.push(format!("{case}\n  {answer}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// A small file that adit can run.
+const FILE: &str = "\
+mixed-port: PORT
+mode: rule
+proxies:
+- {name: far, type: snell, server: 127.0.0.1, port: 1, psk: hunter2, version: 3}
+- {name: other, type: vmess, server: 127.0.0.1, port: 1}
+proxy-groups:
+- {name: Proxy, type: select, proxies: [far, DIRECT]}
+- {name: Dead, type: select, proxies: [other, DIRECT]}
+rules:
+- DOMAIN-SUFFIX,far.test,Proxy
+- DOMAIN-SUFFIX,dead.test,Dead
+- MATCH,DIRECT
+";
+
+#[test]
+fn tests_of_files() {
+    let dir = Dir::new();
+    let test = |text: &str| {
+        dir.file("config.yaml", text);
+        dir.run(&["mihomo", "-d", ".", "-t"])
+    };
+    let (status, out, err) = test(&FILE.replace("PORT", "7890"));
+    assert_eq!((status, &*out), (0, "configuration file ./config.yaml test is successful\n"), "{err}");
+    assert!(err.contains("other is dead: adit does not speak vmess"), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+    for (line, wants) in [
+        ("- FINAL,DIRECT", "Parse config error: ./config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: "),
+        ("- DOMAIN,a.test,none", "proxy [none] not found"),
+        ("- RULE-SET,none,DIRECT", "rule set [none] not found"),
+        ("- SUB-RULE,(DOMAIN,a.test),none", "sub-rule [none] not found"),
+        ("- DST-PORT,70000,DIRECT", "no number from 0 to 65535"),
+        ("- GEOSITE,cn,DIRECT", "GEOSITE rules need GeoSite.dat"),
+        ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
+        ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
+        ("tun: {enable: true}", "Parse config error: ./config.yaml:13:1: tun: adit cannot obey it yet"),
+        ("dns: {enable: true, enhanced-mode: fake-ip}", "fake-ip is not served yet"),
+        ("dns: {enable: true, nameserver-policy: {a.test: 1.1.1.1}}", "dns.nameserver-policy"),
+    ] {
+        let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
+        assert_eq!((status, &*out), (1, "configuration file ./config.yaml test failed\n"), "{line}: {err}");
+        assert!(err.contains(wants), "{line}: {err}");
+    }
+}
+
+#[test]
+fn version_and_bad_flags() {
+    let dir = Dir::new();
+    for name in ["mihomo", "clash", "clash-meta"] {
+        let (status, out, _) = dir.run(&[name, "-v"]);
+        assert!(status == 0 && out.starts_with("Mihomo Meta ") && out.lines().count() == 2, "{out}");
+        let (status, _, err) = dir.run(&[name, "-x"]);
+        assert!(status == 2 && err.contains("flag provided but not defined: -x"), "{err}");
+    }
+}
+
+/// A dead proxy refuses, and neither its group nor a later rule lets the traffic through.
+#[test]
+fn dead_proxies_refuse() {
+    let dir = Dir::new();
+    dir.file("config.yaml", &FILE.replace("PORT", "7890"));
+    let way = |host: &str| {
+        let (status, out, err) = dir.run(&["explain", "-c", "config.yaml", "--to", host]);
+        assert_eq!(status, 0, "{err}");
+        out
+    };
+    assert!(way("a.far.test:1").ends_with("outbound: far\n"), "{}", way("a.far.test:1"));
+    assert!(way("a.dead.test:1").contains("outbound: other\n"), "{}", way("a.dead.test:1"));
+    assert!(way("a.test:1").ends_with("outbound: DIRECT\n"), "{}", way("a.test:1"));
+}
