@@ -116,7 +116,7 @@ impl Load {
     /// Ends it; the bytes that went each way, if no flow was lost.
     fn stop(self) -> thread::Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
-        let joined: thread::Result<()> = self.threads.into_iter().map(thread::JoinHandle::join).collect();
+        let joined = self.threads.into_iter().try_for_each(thread::JoinHandle::join);
         joined.map(|()| self.sent.load(Ordering::Relaxed))
     }
 }
