@@ -187,6 +187,7 @@ impl Places {
 
     /// Makes the holder that has proven least give way, on this core or on another one. False if nobody can.
     pub(crate) fn make_room(&self) -> bool {
+        self.budget.report_shortage(rt::now());
         let here = self.shown.get();
         match self.budget.lowest_but(self.core).filter(|(lowest, _)| *lowest < here) {
             Some((_, core)) => {
@@ -225,7 +226,6 @@ impl Places {
         if descriptors.excess() == 0 {
             return;
         }
-        self.budget.report_shortage(rt::now());
         let until = rt::now() + PATIENCE;
         while descriptors.excess() > 0 && rt::now() < until {
             if descriptors.excess() > self.budget.leaving() {
