@@ -469,7 +469,7 @@ fn a_flow_has_the_protocol_of_its_first_datagram() {
     let initial = adit_testkit::hex(INITIAL);
     assert_eq!(ask_with(&socket, one, &initial), 2);
     assert_eq!(ask_with(&socket, two, b"plain"), 1);
-    // Whatever comes later, also when the rules have changed and are asked once more.
+    // Later bytes change nothing, also when the rules have changed and are asked once more.
     assert_eq!(ask_with(&socket, one, b"short header"), 2);
     running.apply(&ways(&inbounds, "port = 1\noutbound = \"one\"\n[[rule]]\nprotocol = \"quic\"")).unwrap();
     assert_eq!(ask_with(&socket, one, b"short header"), 2);

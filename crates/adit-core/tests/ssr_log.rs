@@ -130,7 +130,7 @@ struct Case {
     clock_s: i64,
     /// Changes the header that the client sends.
     change: fn(&mut Vec<u8>),
-    /// What the one line about it says; `None` for a client that is served.
+    /// Text of the one line about it; `None` for a client that is served.
     says: Option<&'static str>,
 }
 
@@ -194,7 +194,7 @@ fn flight(case: &Case, seed: u64) -> Vec<u8> {
     flight
 }
 
-/// How many connections `running` has served, and how many it has refused.
+/// Counts of connections that `running` has served and refused.
 fn counts(running: &Running) -> (u64, u64) {
     let status = running.status().inbounds.remove(0);
     (status.requests, status.refused.values().sum())

@@ -153,7 +153,7 @@ fn seen(files: &[PathBuf]) -> Seen {
 
 struct Reloader {
     source: Source,
-    /// What runs.
+    /// The configuration that runs.
     config: Config,
     applier: Applier,
     observer: Observer,

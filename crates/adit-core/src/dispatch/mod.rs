@@ -4,6 +4,7 @@
 //!   inbound ─ Request ─→ Origin::route ─ Routed ─→ connect ─ Session ─→ run: relay, retry, record, release
 //! ```
 //!
+//! If a rule asks for the protocol that the client speaks to the target, `route_after` waits for the first bytes.
 //! Nothing here knows a protocol: an inbound makes the request, an [`Outbound`] makes the connection.
 
 mod error;

@@ -441,7 +441,7 @@ impl Running {
             loop {
                 match signals.next().await {
                     Signal::Stop => break,
-                    other => heard(other),
+                    other @ (Signal::Reload | Signal::User) => heard(other),
                 }
             }
             let limit = engine.state().config.limits.drain;

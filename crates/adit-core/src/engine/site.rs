@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use adit_config::model::{self, Config, OutboundProtocol, Tag};
+use adit_config::model::{self, Config, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
@@ -246,20 +246,13 @@ impl Site {
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
-    /// Access lists of clients send targets to an outbound named `direct`, which has the socket options of the first
-    /// outbound. Fallback servers are reached through it too. It is made unless the configuration has one of that name, and kept while its options are the same.
+    /// Makes the direct outbound that the configuration implies, and keeps it while its options are the same.
     fn put_direct(&self) {
         let config = self.config.borrow().clone();
-        let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
-        let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
-        if !(has_lists || has_fallback) || config.outbound(route::DIRECT).is_some() {
+        let Some(model) = route::implied_direct(&config) else {
             self.direct.take();
             return;
-        }
-        let is_leaf = |outbound: &&model::Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
-        let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
-        let dial = model::Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
-        let model = model::Outbound { name: route::DIRECT.into(), dial, protocol: OutboundProtocol::Direct };
+        };
         if self.direct.borrow().as_ref() == Some(&model) {
             return;
         }

@@ -30,8 +30,8 @@ mod words;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::Config;
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict, normal_name};
+use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -177,6 +177,20 @@ pub fn rules_of(config: &Config, sets: &mut Sets) -> Vec<Rule> {
     rules
 }
 
+/// The outbound named [`DIRECT`] that a configuration needs and does not have: access lists of clients send targets to
+/// it, and fallback servers are reached through it. It has the socket options of the first outbound that is no group.
+pub fn implied_direct(config: &Config) -> Option<Outbound> {
+    let has_lists = config.acl.is_some() || !config.acl_of.is_empty();
+    let has_fallback = config.inbounds.iter().any(|inbound| !inbound.fallback().is_empty());
+    if !(has_lists || has_fallback) || config.outbound(DIRECT).is_some() {
+        return None;
+    }
+    let is_leaf = |outbound: &&Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
+    let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
+    let dial = Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
+    Some(Outbound { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct })
+}
+
 /// No rules.
 impl Default for Router {
     fn default() -> Self {
@@ -202,11 +216,11 @@ impl Router {
         compile::compile(rules, sets)
     }
 
-    /// The same with the names that the configuration gives addresses: every rule sees these, and nobody looks the names
-    /// up.
+    /// The same with the names that the configuration gives addresses, if it has every rule see these: nobody looks the
+    /// names up then.
     #[must_use]
     pub fn with_hosts(mut self, config: &Config) -> Self {
-        let fixed = config.dns.hosts.iter();
+        let fixed = config.dns.hosts.iter().filter(|_| config.dns.hosts_are_known);
         self.hosts = fixed.map(|(name, ips)| (normal_name(name).into(), ips.as_slice().into())).collect();
         self
     }

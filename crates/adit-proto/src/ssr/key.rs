@@ -254,7 +254,7 @@ mod tests {
         pub(super) static TRIED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// A server takes the key of the id in the header, whoever comes: it tries no other.
+    /// A server takes the key of the id in the header for every client: it tries no other.
     #[test]
     fn a_user_among_ten_thousand_is_found_with_one_key() {
         #[expect(clippy::disallowed_methods, reason = "any instant will do")]

@@ -33,7 +33,7 @@ fn given(path: &Path) -> anyhow::Result<GivenFile> {
     Ok(GivenFile { name: name.to_string_lossy().into_owned(), text: text.clone() })
 }
 
-/// The control socket that the text of a file names, whatever else is wrong with it.
+/// The control socket that the text of a file names, even if the rest of it is wrong.
 fn socket_of_text(args: &FileArgs) -> Option<PathBuf> {
     let path = files::paths(args).ok()?.into_iter().next()?;
     let (_, text) = files::read(&path).ok()?;

@@ -34,10 +34,11 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         args.format.is_none() || args.files.config.len() < 2,
         "several files: a file of another program stands alone, name one with -c"
     );
-    let config = match &setup {
+    let mut config = match &setup {
         Some(setup) => setup.config.clone(),
         None => foreign::load(args.format, &args.files)?.config,
     };
+    config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
     let router = Router::new(&rules, &sets)?.with_hosts(&config);

@@ -359,7 +359,8 @@ fn users_come_and_go_while_it_runs() {
     assert!(pair.read().contains("connections = 9") && !pair.read().contains("1GB"), "{}", pair.read());
 
     // Another key ends what the one before has opened, removal the rest; ann is not touched.
-    let (status, out, err) = pair.dir.run(&["user", "rotate", "bob", "-c", "adit.toml", "--no-qr"]);
+    let (status, out, err) =
+        pair.dir.run(&["user", "rotate", "bob", "-c", "adit.toml", "--no-qr", "--host", "a.example"]);
     assert_eq!((status, &*err), (0, ""));
     let second = key_of(&pair.read());
     assert!(second != key && out.contains(&second) && !out.contains('\u{2588}'), "{out}");

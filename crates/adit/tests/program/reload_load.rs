@@ -1,5 +1,7 @@
 //! Flows that are held open and under load while users and files change.
 
+#![expect(clippy::print_stdout, reason = "a measurement prints its figures")]
+
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -43,7 +45,7 @@ impl Server {
                  [[outbound]]\nname = \"home\"\nprotocol = \"snell\"\nserver = \"{listen}\"\npsk = \"{KEY}\"\n"
             ),
         );
-        let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+        let running = Running::start(dir.adit(&["run", "-v", "-c", "adit.toml"]));
         running.line("inbound=plain");
         Self { dir, local, plain, running }
     }
@@ -95,7 +97,8 @@ impl Load {
                 while !stop.load(Ordering::Relaxed) {
                     for stream in &mut streams {
                         stream.write_all(&block).unwrap();
-                        stream.read_exact(&mut back).unwrap();
+                        let got = stream.read_exact(&mut back);
+                        got.unwrap_or_else(|error| panic!("{error} on {:?}", stream.local_addr()));
                         assert!(back == block, "other bytes came back");
                         sent.fetch_add(1000, Ordering::Relaxed);
                     }
@@ -110,13 +113,11 @@ impl Load {
         Self { stop, sent, threads }
     }
 
-    /// Ends it; the bytes that went each way.
-    fn stop(self) -> u64 {
+    /// Ends it; the bytes that went each way, if no flow was lost.
+    fn stop(self) -> thread::Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads {
-            thread.join().unwrap();
-        }
-        self.sent.load(Ordering::Relaxed)
+        let joined: thread::Result<()> = self.threads.into_iter().map(thread::JoinHandle::join).collect();
+        joined.map(|()| self.sent.load(Ordering::Relaxed))
     }
 }
 
@@ -195,7 +196,14 @@ fn run(size: &Size) -> (Duration, Duration) {
     adit_net::raise_fd_limit().unwrap();
     let server = Server::start();
     let (target, teller) = (echo(), port_teller());
-    let tcp = (0..size.tcp).map(|_| socks5(server.local, "127.0.0.1", target.port())).collect();
+    // One after the other: a server holds back many from one address that have not authenticated yet.
+    let held = |_| {
+        let mut stream = socks5(server.local, "127.0.0.1", target.port());
+        round_trip(&mut stream, 1000);
+        stream
+    };
+    let tcp: Vec<TcpStream> = (0..size.tcp).map(held).collect();
+    let first = 1000 * u64::try_from(size.tcp).unwrap();
     let udp = (0..size.udp).map(|_| Flow::new(server.plain, teller)).collect();
     let load = Load::start(tcp, udp);
     let (before, count) = p99(&server, target, size.requests, || true);
@@ -223,7 +231,9 @@ fn run(size: &Size) -> (Duration, Duration) {
         "during: p99 {during:?} of {count} requests, {} changes of users, {} reloads",
         size.changes, size.reloads
     );
-    let sent = load.stop();
+    let Ok(sent) = load.stop().map(|sent| sent + first) else {
+        panic!("a flow was lost:\n{}", server.running.log())
+    };
     let until = Instant::now() + PATIENCE;
     while server.bytes_of_ann() != (sent, sent) {
         assert!(Instant::now() < until, "{sent} sent, {:?} counted", server.bytes_of_ann());
