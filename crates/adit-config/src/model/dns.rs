@@ -17,6 +17,8 @@ pub struct Dns {
     pub policy: Vec<DnsPolicy>,
     /// Names with fixed addresses. They come before the system's hosts file and all name servers.
     pub hosts: Vec<(Box<str>, Vec<IpAddr>)>,
+    /// Whether every rule sees these addresses, those too that have no name looked up.
+    pub hosts_are_known: bool,
     /// Answers that are remembered, at least 1; an answer is about one name and record type.
     pub cache: usize,
     /// Shortest time for which an answer is cached, even if its own TTL is shorter.
@@ -35,6 +37,7 @@ impl Default for Dns {
             upstreams: Vec::new(),
             policy: Vec::new(),
             hosts: Vec::new(),
+            hosts_are_known: false,
             cache: 4096,
             min_ttl: Duration::ZERO,
             max_ttl: Duration::from_secs(24 * 3600),

@@ -216,11 +216,11 @@ impl Router {
         compile::compile(rules, sets)
     }
 
-    /// The same with the names that the configuration gives addresses: every rule sees these, and nobody looks the names
-    /// up.
+    /// The same with the names that the configuration gives addresses, if it has every rule see these: nobody looks the
+    /// names up then.
     #[must_use]
     pub fn with_hosts(mut self, config: &Config) -> Self {
-        let fixed = config.dns.hosts.iter();
+        let fixed = config.dns.hosts.iter().filter(|_| config.dns.hosts_are_known);
         self.hosts = fixed.map(|(name, ips)| (normal_name(name).into(), ips.as_slice().into())).collect();
         self
     }

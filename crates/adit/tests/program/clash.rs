@@ -21,8 +21,8 @@ fn folder() -> Dir {
     dir
 }
 
-/// The decision that is wanted: the recorded one, unless adit is meant to differ. Where adit differs, the record has
-/// neither payload nor chain.
+/// The decision that is wanted: the recorded one, unless adit is meant to differ. The record
+/// of a difference has neither payload nor chain.
 fn wanted(case: &Value) -> Value {
     case.get("adit").unwrap_or(&case["result"]).clone()
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Flags with a value that is not looked at: the control interface is not served yet.
 const LEFT_OUT: [&str; 5] = ["ext-ctl", "ext-ctl-unix", "ext-ctl-pipe", "secret", "ext-ui"];
 
-/// What the command line asks for.
+/// The task that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// The usage.

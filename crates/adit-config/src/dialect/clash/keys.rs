@@ -205,7 +205,12 @@ pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
         Some("debug") => Level::Debug,
         _ => Level::Info,
     };
-    let mut dns = Dns { family: Family::PreferV4, hosts: setup.config.dns.hosts.clone(), ..Dns::default() };
+    let mut dns = Dns {
+        hosts_are_known: true,
+        family: Family::PreferV4,
+        hosts: setup.config.dns.hosts.clone(),
+        ..Dns::default()
+    };
     if tree::text_of(root, "ipv6") == Some("false") {
         dns.family = Family::V4Only;
     }

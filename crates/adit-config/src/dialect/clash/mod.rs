@@ -4,8 +4,8 @@
 //! config.yaml + lists and databases beside it -> proxies, groups -> targets -> rule lines -> rules of the router
 //! ```
 //!
-//! Facts are those of mihomo (Alpha, February 2025), observed or read in its source. Where it sends traffic another way than
-//! the file says (an unknown plugin, an empty group), adit refuses that traffic. A key that adit cannot obey and that would
+//! Facts are those of mihomo (Alpha, February 2025), observed or read in its source. It sends traffic another way than
+//! the file says at an unknown plugin and at an empty group; adit refuses that traffic. A key that adit cannot obey and that would
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
 mod flags;

@@ -1,4 +1,4 @@
-//! Looking things up in a tree of YAML. Scalars are texts there, whatever their look.
+//! Looking things up in a tree of YAML. Scalars are texts there, of any look.
 
 use crate::dialect::json::{Member, Node, Value};
 

@@ -79,6 +79,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
             .collect(),
         policy: policies,
         hosts,
+        hosts_are_known: default.hosts_are_known,
         cache: fields.read(report, &rows::CACHE).unwrap_or(default.cache),
         min_ttl,
         max_ttl: max_ttl.max(min_ttl),
