@@ -202,7 +202,7 @@ impl Names {
 
 /// The address of a name that rules see: one of IPv4 if there is one, as mihomo takes it.
 fn preferred(all: &[IpAddr]) -> Vec<IpAddr> {
-    all.iter().find(|ip| ip.is_ipv4()).or(all.first()).copied().into_iter().collect()
+    all.iter().find(|ip| ip.is_ipv4()).or_else(|| all.first()).copied().into_iter().collect()
 }
 
 impl<'a> Batch<'a> {
@@ -269,7 +269,7 @@ impl<'a> Batch<'a> {
             Verdict::Reject(manner) => manner.name(),
             Verdict::Default | Verdict::Pass(_) => {
                 let all = &self.config.inbounds;
-                let named = all.iter().find(|known| *known.name == *inbound).or(all.first());
+                let named = all.iter().find(|known| *known.name == *inbound).or_else(|| all.first());
                 named.map_or("", |inbound| &inbound.outbound)
             }
         };

@@ -83,7 +83,7 @@ pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
 
 /// The folder of the lists that a file names.
 fn home(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new(""))
+    path.parent().unwrap_or_else(|| Path::new(""))
 }
 
 /// The file, line and column of the inbound or outbound of that name.

@@ -24,7 +24,7 @@ fn folder() -> Dir {
 /// The decision that is wanted: the recorded one, unless adit is meant to differ. The record
 /// of a difference has neither payload nor chain.
 fn wanted(case: &Value) -> Value {
-    case.get("adit").unwrap_or(&case["result"]).clone()
+    case.get("adit").unwrap_or_else(|| &case["result"]).clone()
 }
 
 #[test]
