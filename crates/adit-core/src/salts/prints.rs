@@ -22,10 +22,10 @@ struct Shard {
 }
 
 impl Prints {
-    /// Remembers the last `count` at least. Shards fill unevenly: 2 % more have room.
+    /// Remembers the last `count` at least. Shards fill unevenly: each has room for six standard deviations more.
     pub(super) fn new(count: usize) -> Self {
         let even = count.div_ceil(SHARDS);
-        Self { shards: Default::default(), per_shard: even + even / 50 + 16 }
+        Self { shards: Default::default(), per_shard: even + 6 * even.isqrt() + 16 }
     }
 
     /// Remembers `print`; false if it was known. Checking and remembering are one step.

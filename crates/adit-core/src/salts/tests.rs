@@ -41,7 +41,7 @@ fn the_last_salts_are_refused_and_older_ones_forgotten() {
     }
     assert!((18_600..20_000).all(|n| !filter.insert(&salt(n))));
     assert!((0..1600).filter(|n| filter.insert(&salt(*n))).count() > 1590);
-    assert!(filter.prints.len() <= 1600 + 1600 / 50 + 16 * 20);
+    assert!(filter.prints.len() <= 1600 + 20 * (6 * 8 + 16));
 }
 
 #[test]
