@@ -23,7 +23,7 @@
 //! # Between two adits
 //!
 //! No program looks at the stream of a NOP (smux 1.5.16 to 1.5.57). With [`Settings::signals`] a client begins with a NOP
-//! whose stream is [`HELLO`], and a server answers one with the same. From then on each end knows that the other keeps
+//! whose stream is `HELLO`, and a server answers one with the same. From then on each end knows that the other keeps
 //! reading after FIN, and a NOP with the number of a stream says that its sender has broken that stream off: FIN follows,
 //! and the reader gets [`Received::Reset`] instead of an end.
 //!

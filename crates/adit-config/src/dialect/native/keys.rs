@@ -1,6 +1,6 @@
 //! Every key of `adit.toml`, as documentation and messages quote it.
 //!
-//! The keys are those of the rows in [`rows`](super::rows) and [`bound`], each of which reads and writes its key as
+//! The keys are those of the rows in `rows` and `bound`, each of which reads and writes its key as
 //! well. There is no other way to name a key: the reader and the writer take rows.
 
 use std::fmt::Write as _;

@@ -20,7 +20,7 @@ use crate::dialect::value::{MAX_CREDENTIAL, Problem, secret, text_of};
 use crate::model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
 use crate::source::Source;
 
-/// Longest text of a database, in bytes: room for [`MAX_ROWS`] rows.
+/// Longest text of a database, in bytes: room for `MAX_ROWS` rows.
 pub const MAX_LEN: usize = 16 << 20;
 /// Most values in it.
 const MAX_VALUES: usize = 500_000;
