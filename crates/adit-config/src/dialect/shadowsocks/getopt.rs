@@ -35,6 +35,53 @@ pub(super) const fn switch<T>(id: T, short: Option<char>, long: &'static [&'stat
     Opt { id, short, long, takes_value: false }
 }
 
+/// An option of some programs, as their help shows it.
+pub(super) struct Known<T: 'static, P: 'static> {
+    pub(super) opt: Opt<T>,
+    pub(super) programs: &'static [P],
+    /// Name of the value, and description.
+    pub(super) usage: (&'static str, &'static str),
+}
+
+impl<T, P: PartialEq> Known<T, P> {
+    /// Whether `program` has it.
+    pub(super) fn is_of(&self, program: &P) -> bool {
+        self.programs.contains(program)
+    }
+
+    /// Whether a message calls it `name`, with its dashes.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        match name.strip_prefix("--") {
+            Some(long) => self.opt.long.first() == Some(&long),
+            None => {
+                let letter = name.strip_prefix('-');
+                self.opt.short.is_some_and(|short| letter.is_some_and(|n| n.chars().eq([short])))
+            }
+        }
+    }
+}
+
+/// The line of an option in a help text whose descriptions begin after `width` characters: its letter, the `long` names,
+/// the name of its value, the description.
+pub(super) fn usage_line<T>(
+    option: &Opt<T>,
+    long: &[&str],
+    (value, what): (&str, &str),
+    width: usize,
+) -> String {
+    let short = option.short.map(|short| format!("-{short}"));
+    let long = long.iter().map(|long| format!("--{long}"));
+    let names: Vec<String> = short.into_iter().chain(long).collect();
+    format!("  {:<width$} {what}\n", format!("{} {value}", names.join(", ")))
+}
+
+/// The help of `program`, which goes by `name`.
+pub(super) fn usage<T, P: PartialEq>(program: &P, name: &str, known: &[Known<T, P>]) -> String {
+    let lines = known.iter().filter(|known| known.is_of(program));
+    let lines = lines.map(|known| usage_line(&known.opt, known.opt.long, known.usage, 26));
+    format!("usage: {name} [flags]\n\n{}", lines.collect::<String>())
+}
+
 /// An option that was on the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item<T> {

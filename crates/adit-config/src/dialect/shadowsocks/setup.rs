@@ -12,10 +12,11 @@ use adit_proto::wire::Target;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::given::Given;
 use super::manager::Add;
 use super::{Family, MAX_TEXT, key, method, sip008, wrong_key};
 use crate::diagnostic::Diagnostics;
-use crate::dialect::value::{self, Problem, text_of};
+use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
 use crate::model::{
     Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
     Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
@@ -372,6 +373,44 @@ pub(super) fn listen_host(text: &str) -> Result<IpAddr, Problem> {
             Problem::new(format!("no address of this machine: {}", value::excerpt(text)))
                 .hint("write an address, for instance 127.0.0.1, 0.0.0.0 or ::")
         }),
+    }
+}
+
+/// A port.
+pub(super) fn port(text: &str) -> Result<u16, Problem> {
+    text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", value::excerpt(text))))
+}
+
+/// `host`, `host:port` or `[v6]:port`; several colons without a bracket are an IPv6 address.
+pub(super) fn host_and_port(text: &str) -> Result<(&str, Option<u16>), Problem> {
+    if text.parse::<IpAddr>().is_ok() || text.ends_with(']') || !text.contains(':') {
+        return Ok((text, None));
+    }
+    let (host, own) = text.rsplit_once(':').unwrap_or((text, ""));
+    Ok((host, Some(port(own)?)))
+}
+
+/// Name servers between commas.
+pub(super) fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
+    let servers: Vec<_> = text.split(',').map(value::name_server).collect::<Result<_, _>>()?;
+    if servers.len() > MAX_DNS {
+        return Err(Problem::new(format!("more than {MAX_DNS} entries")));
+    }
+    Ok(servers)
+}
+
+/// The address of a local port: loopback, unless `host` gives another one.
+pub(super) fn local_host(host: Option<&Given>, found: &mut Diagnostics) -> Option<IpAddr> {
+    match host {
+        Some(given) => given.parsed(found, listen_host),
+        None => Some(Ipv4Addr::LOCALHOST.into()),
+    }
+}
+
+/// Warns where the port `listen` of the address `host` is open to the network.
+pub(super) fn warn_of_host(host: Option<&Given>, listen: SocketAddr, found: &mut Diagnostics) {
+    if let (Some(given), Some(problem)) = (host, warn_of_open_port(listen)) {
+        given.warning(found, problem);
     }
 }
 

@@ -8,7 +8,7 @@ use super::Program;
 use super::file::Key;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
-use crate::dialect::shadowsocks::getopt::{self, Opt, switch, value};
+use crate::dialect::shadowsocks::getopt::{self, Known, Opt, switch, value};
 use crate::dialect::shadowsocks::given::Given;
 
 /// Action that a command line asks for.
@@ -56,19 +56,12 @@ pub(super) enum Flag {
     Key(Key),
 }
 
-struct Known {
-    opt: Opt<Flag>,
-    programs: &'static [Program],
-    /// Name of the value, and its description.
-    usage: (&'static str, &'static str),
-}
-
 const ALL: &[Program] = &Program::ALL;
 
 macro_rules! known {
     ($($kind:ident($flag:expr, $short:expr, $long:expr) of $programs:expr, $name:literal, $what:literal;)*) => {
         const FLAGS: &[Opt<Flag>] = &[$($kind($flag, $short, $long)),*];
-        const KNOWN: &[Known] =
+        const KNOWN: &[Known<Flag, Program>] =
             &[$(Known { opt: $kind($flag, $short, $long), programs: $programs, usage: ($name, $what) }),*];
     };
 }
@@ -111,15 +104,7 @@ known! {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    let mut out = format!("usage: {} [flags]\n\n", program.name());
-    for known in KNOWN.iter().filter(|known| known.programs.contains(&program)) {
-        let (value, what) = known.usage;
-        let short = known.opt.short.map(|short| format!("-{short}"));
-        let long = known.opt.long.iter().map(|long| format!("--{long}"));
-        let names: Vec<String> = short.into_iter().chain(long).collect();
-        out.push_str(&format!("  {:<26} {what}\n", format!("{} {value}", names.join(", "))));
-    }
-    out
+    getopt::usage(&program, program.name(), KNOWN)
 }
 
 /// Reads the arguments behind the program's name.
@@ -134,8 +119,8 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         Diagnostic::error(&file, format!("{} {name}", program.name()), problem).hint("-h lists the flags")
     };
     for item in items {
-        let known = KNOWN.iter().find(|known| same(&known.opt, &item.name));
-        if !known.is_some_and(|known| known.programs.contains(&program)) {
+        let known = KNOWN.iter().find(|known| known.is_named(&item.name));
+        if !known.is_some_and(|known| known.is_of(&program)) {
             return Err(error(&item.name, "no such flag").into());
         }
         let given = Given::flag(&file, format!("{} {}", program.name(), item.name), item.value);
@@ -170,11 +155,4 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         flags.diagnostics.push(Diagnostic::warning(&file, program.name(), problem));
     }
     Ok(Invocation::Run(Box::new(flags)))
-}
-
-fn same(opt: &Opt<Flag>, name: &str) -> bool {
-    match name.strip_prefix("--") {
-        Some(long) => opt.long.first() == Some(&long),
-        None => opt.short.is_some_and(|short| name.strip_prefix('-').is_some_and(|n| n.chars().eq([short]))),
-    }
 }

@@ -16,7 +16,7 @@ use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::manager::Add;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, ManagerAddress, Process, Setup};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
-use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
+use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
     Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log,
     Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey,
@@ -192,7 +192,7 @@ impl Merged<'_> {
         use crate::model::Family as Families;
 
         let dns = if self.program.is_client() { None } else { self.given(Key::NameServer) };
-        let dns = dns.and_then(|given| given.parsed(&mut self.found, name_servers));
+        let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));
         Dial {
             family: if self.switch(Key::Ipv6First) { Families::Any } else { Families::PreferV4 },
             egress: self.egress(),
@@ -257,7 +257,7 @@ impl Merged<'_> {
             self.missing(flag, name);
             return None;
         };
-        given.parsed(&mut self.found, port)
+        given.parsed(&mut self.found, setup::port)
     }
 
     /// The addresses of a server, each with its own port or the common one.
@@ -269,7 +269,7 @@ impl Merged<'_> {
         let mut listen = Vec::new();
         for given in servers {
             let addr = given.parsed(&mut self.found, |text| {
-                let (host, own) = host_and_port(text)?;
+                let (host, own) = setup::host_and_port(text)?;
                 Ok(SocketAddr::new(setup::listen_host(host)?, own.unwrap_or(port)))
             });
             match addr {
@@ -329,7 +329,8 @@ impl Merged<'_> {
     fn manager(&mut self, timeout: u64, setup: &mut Setup) {
         let mut hosts: Vec<IpAddr> = Vec::new();
         for given in self.servers() {
-            let host = given.parsed(&mut self.found, |text| setup::listen_host(host_and_port(text)?.0));
+            let host =
+                given.parsed(&mut self.found, |text| setup::listen_host(setup::host_and_port(text)?.0));
             hosts.extend(host.filter(|host| !hosts.contains(host)));
         }
         if hosts.is_empty() {
@@ -398,14 +399,9 @@ impl Merged<'_> {
 
     fn local(&mut self) -> Option<SocketAddr> {
         let host = self.given(Key::LocalAddress);
-        let ip = match &host {
-            Some(given) => given.parsed(&mut self.found, setup::listen_host),
-            None => Some(Ipv4Addr::LOCALHOST.into()),
-        };
+        let ip = setup::local_host(host.as_ref(), &mut self.found);
         let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        if let (Some(given), Some(problem)) = (host, setup::warn_of_open_port(listen)) {
-            given.warning(&mut self.found, problem);
-        }
+        setup::warn_of_host(host.as_ref(), listen, &mut self.found);
         Some(listen)
     }
 
@@ -430,7 +426,7 @@ impl Merged<'_> {
         let mut choices = Vec::new();
         for given in servers {
             let server = given.parsed(&mut self.found, |text| {
-                let (host, own) = host_and_port(text)?;
+                let (host, own) = setup::host_and_port(text)?;
                 let port = own.or(port).unwrap_or(1);
                 if port == 0 {
                     return Err(Problem::new("port 0 cannot be dialled"));
@@ -451,28 +447,6 @@ impl Merged<'_> {
         }
         choices
     }
-}
-
-fn port(text: &str) -> Result<u16, Problem> {
-    text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", value::excerpt(text))))
-}
-
-/// `host`, `host:port` or `[v6]:port`; what holds several colons and no bracket is an IPv6 address.
-fn host_and_port(text: &str) -> Result<(&str, Option<u16>), Problem> {
-    if text.parse::<IpAddr>().is_ok() || text.ends_with(']') || !text.contains(':') {
-        return Ok((text, None));
-    }
-    let (host, own) = text.rsplit_once(':').unwrap_or((text, ""));
-    Ok((host, Some(port(own)?)))
-}
-
-fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
-    let servers: Result<Vec<_>, _> = text.split(',').map(value::name_server).collect();
-    let servers = servers?;
-    if servers.len() > MAX_DNS {
-        return Err(Problem::new(format!("more than {MAX_DNS} entries")));
-    }
-    Ok(servers)
 }
 
 /// A text that may be empty.

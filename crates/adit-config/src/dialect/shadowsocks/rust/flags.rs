@@ -215,11 +215,9 @@ pub fn usage(program: Program) -> String {
     for (option, (_, usage)) in
         OPTIONS.iter().zip(KNOWN).filter(|(_, (programs, _))| programs.contains(&program))
     {
-        let short = option.short.map(|short| format!("-{short}"));
-        let long = option.long.first().map(|long| format!("--{long}"));
-        let names: Vec<String> = short.into_iter().chain(long).collect();
-        let (value, what) = usage.split_once("  ").unwrap_or(("", usage));
-        out.push_str(&format!("  {:<44} {what}\n", format!("{} {value}", names.join(", "))));
+        let long = &option.long[..option.long.len().min(1)];
+        let usage = usage.split_once("  ").unwrap_or(("", usage));
+        out.push_str(&getopt::usage_line(option, long, usage, 44));
     }
     out
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::file::{Key, Section};
 use super::mudb::Database;
 use super::names::{self, Layers, Served, over};
-use super::translate::{Merged, host_and_port, of_program, port};
+use super::translate::{Merged, of_program};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::setup::{self, Control, Setup};
@@ -164,7 +164,7 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut Setup) {
     if ports.is_empty() || has_password {
         let given = layers.all(Key::ServerPort);
         let mut ports: Vec<u16> =
-            given.iter().filter_map(|given| given.parsed(&mut merged.found, port)).collect();
+            given.iter().filter_map(|given| given.parsed(&mut merged.found, setup::port)).collect();
         if given.is_empty() {
             ports.push(PORT);
         }
@@ -214,7 +214,7 @@ fn hosts(merged: &mut Merged<'_>) -> Vec<IpAddr> {
     given.extend(layers.get(Key::ServerV6).filter(|given| !given.text().is_empty()));
     let mut hosts: Vec<IpAddr> = Vec::new();
     for given in given {
-        let host = given.parsed(&mut merged.found, |text| match host_and_port(text)? {
+        let host = given.parsed(&mut merged.found, |text| match setup::host_and_port(text)? {
             (_, Some(_)) => Err(Problem::new("a server's address has no port").hint("write server_port")),
             (host, None) => setup::listen_host(host),
         });

@@ -1,7 +1,7 @@
 //! From flags and file to the model: what all programs have in common, and the clients.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Process, Setup};
-use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, text_of};
+use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
     Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits, LocalProtocols, Log,
     OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
@@ -166,7 +166,7 @@ impl Merged<'_> {
 
     pub(super) fn dial(&mut self, timeout: u64) -> Dial {
         let dns = if self.program == Program::Server { None } else { self.get(Key::NameServer) };
-        let dns = dns.and_then(|given| given.parsed(&mut self.found, name_servers));
+        let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));
         let interface = self.flags.interface.clone();
         let interface = interface.and_then(|given| given.parsed(&mut self.found, value::interface));
         let is_v6_first = self.layers().is_on(Key::Ipv6First) || self.layers().is_on(Key::DnsIpv6);
@@ -189,7 +189,7 @@ impl Merged<'_> {
             self.missing(flag, name);
             return None;
         };
-        given.parsed(&mut self.found, port)
+        given.parsed(&mut self.found, setup::port)
     }
 
     fn client(&mut self, timeout: u64, setup: &mut Setup) {
@@ -217,14 +217,9 @@ impl Merged<'_> {
 
     fn local(&mut self) -> Option<SocketAddr> {
         let host = self.get(Key::LocalAddress);
-        let ip = match &host {
-            Some(given) => given.parsed(&mut self.found, setup::listen_host),
-            None => Some(Ipv4Addr::LOCALHOST.into()),
-        };
+        let ip = setup::local_host(host.as_ref(), &mut self.found);
         let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        if let (Some(given), Some(problem)) = (host, setup::warn_of_open_port(listen)) {
-            given.warning(&mut self.found, problem);
-        }
+        setup::warn_of_host(host.as_ref(), listen, &mut self.found);
         Some(listen)
     }
 
@@ -293,35 +288,14 @@ struct Entry {
 
 /// `host` or `host:port`, with the port of the settings.
 fn target(text: &str, layers: &Layers<'_>) -> Result<Target, Problem> {
-    let (host, own) = host_and_port(text)?;
-    let common = layers.get(Key::ServerPort).map(|given| port(given.text())).transpose()?;
+    let (host, own) = setup::host_and_port(text)?;
+    let common = layers.get(Key::ServerPort).map(|given| setup::port(given.text())).transpose()?;
     let missing = || Problem::new("no port").hint("give -p, or server_port in the file");
     let port = own.or(common).ok_or_else(missing)?;
     if port == 0 {
         return Err(Problem::new("port 0 cannot be dialled"));
     }
     Target::new(host.as_bytes(), port).map_err(|error| Problem::new(error.to_string()))
-}
-
-pub(super) fn port(text: &str) -> Result<u16, Problem> {
-    text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", excerpt(text))))
-}
-
-/// `host`, `host:port` or `[v6]:port`; an IPv6 address without brackets has no port.
-pub(super) fn host_and_port(text: &str) -> Result<(&str, Option<u16>), Problem> {
-    if text.parse::<IpAddr>().is_ok() || text.ends_with(']') || !text.contains(':') {
-        return Ok((text, None));
-    }
-    let (host, own) = text.rsplit_once(':').unwrap_or((text, ""));
-    Ok((host, Some(port(own)?)))
-}
-
-fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
-    let servers: Vec<_> = text.split(',').map(value::name_server).collect::<Result<_, _>>()?;
-    if servers.len() > MAX_DNS {
-        return Err(Problem::new(format!("more than {MAX_DNS} entries")));
-    }
-    Ok(servers)
 }
 
 /// A problem without a place.
