@@ -14,6 +14,8 @@ pub mod fetch;
 pub mod https;
 pub mod listen;
 pub mod messages;
+#[cfg(target_os = "linux")]
+pub mod netlink;
 pub mod options;
 pub mod pace;
 pub mod plugin;
