@@ -16,7 +16,7 @@ use tracing::debug;
 
 use crate::holder::find_holder;
 use crate::options::{
-    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, tune,
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent, tune,
 };
 
 pub use crate::holder::PortHolder;
@@ -36,6 +36,10 @@ pub struct ListenOptions {
     pub v6_only: bool,
     /// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
     pub backlog: u16,
+    /// Listeners take connections that the firewall brings, to whatever address (`TPROXY`).
+    pub transparent_streams: bool,
+    /// The same for datagrams, each of which comes with the address that it was sent to.
+    pub transparent_datagrams: bool,
 }
 
 /// Connections that wait to be accepted unless told otherwise.
@@ -54,6 +58,8 @@ impl Default for ListenOptions {
             interface: None,
             v6_only: false,
             backlog: BACKLOG,
+            transparent_streams: false,
+            transparent_datagrams: false,
         }
     }
 }
@@ -95,7 +101,11 @@ impl ListenError {
     /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         let kind = self.source.kind();
-        if kind == io::ErrorKind::PermissionDenied {
+        if kind == io::ErrorKind::PermissionDenied && self.addr.port() == 0 {
+            Some(
+                "capture needs CAP_NET_ADMIN: `sudo setcap cap_net_admin+ep $(command -v adit)`, or AmbientCapabilities=CAP_NET_ADMIN in the systemd unit",
+            )
+        } else if kind == io::ErrorKind::PermissionDenied {
             Some("ports below 1024 and interfaces need privileges (CAP_NET_BIND_SERVICE, CAP_NET_RAW)")
         } else if kind == io::ErrorKind::AddrNotAvailable {
             Some("no interface of this machine has that address")
@@ -410,6 +420,13 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
     }
     if let Some(interface) = &options.interface {
         bind_interface(&socket, interface)?;
+    }
+    if if is_stream { options.transparent_streams } else { options.transparent_datagrams } {
+        set_transparent(&socket, addr.is_ipv6())?;
+        #[cfg(target_os = "linux")]
+        if !is_stream {
+            adit_sys::udp::report_original(&socket, addr.is_ipv6())?;
+        }
     }
     socket.bind(&addr.into())?;
     Ok(socket)

@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// Users of an inbound: of the file, and of the adit that runs with it
     #[command(subcommand)]
     User(UserCommand),
+    /// The capture of this machine's traffic: what there is, and what a killed adit has left
+    #[command(subcommand)]
+    Capture(CaptureCommand),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
     Demo(DemoArgs),
     /// Print an example of, or the reference for, adit.toml
@@ -149,6 +152,17 @@ pub(crate) struct FileArgs {
     /// Inbounds and outbounds of several files add up.
     #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CaptureCommand {
+    /// Show tables, rules of routing and routes that captures have made, and whose they are
+    Status,
+    /// Remove what a capture that does not run any more has left
+    Clean,
+    /// Remove the rules when the process that started this one is gone; for adit itself
+    #[command(hide = true)]
+    Watch,
 }
 
 #[derive(Debug, Args)]

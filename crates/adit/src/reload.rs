@@ -274,6 +274,7 @@ impl Reloader {
             | StartError::Build { name, .. } => Some(name.clone()),
             StartError::Admin { .. }
             | StartError::State { .. }
+            | StartError::Capture(_)
             | StartError::Core(_)
             | StartError::Ending => None,
         };

@@ -3,10 +3,11 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
+    Captured, CapturedBy, Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
     SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
+use adit_core::capture::CaptureReport;
 use adit_net::rt::Signals;
 
 use crate::machine::Root;
@@ -36,6 +37,9 @@ pub(crate) fn run_holding<T>(
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(config));
+    if std::env::var_os(WITHOUT_OWNER).is_some() {
+        adit_core::capture::force_without_owner();
+    }
     let running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
@@ -62,6 +66,9 @@ pub(crate) fn run_holding<T>(
     tracing::info!("stopped");
     Ok(())
 }
+
+/// Makes a capture work as on kernels before 5.12; for tests.
+const WITHOUT_OWNER: &str = "ADIT_TEST_WITHOUT_TABLE_OWNER";
 
 /// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
 pub(crate) fn has_state(inbound: &Inbound) -> bool {
@@ -99,6 +106,7 @@ struct Start {
     dns: Vec<(String, String)>,
     egress: Vec<(String, String)>,
     warnings: Vec<String>,
+    capture: Option<CaptureReport>,
     /// Servers whose clients may be led to private addresses.
     lead_anywhere: Vec<String>,
 }
@@ -107,7 +115,7 @@ impl Start {
     fn new(config: &Config, running: &Running) -> Self {
         let protocol = |name: &str| {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
-            inbound.map_or("", |inbound| spoken(&inbound.protocol))
+            inbound.map_or("captured traffic", |inbound| spoken(&inbound.protocol))
         };
         let raw = |name: &str| {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
@@ -135,6 +143,7 @@ impl Start {
                 })
                 .collect(),
             warnings: running.warnings().to_vec(),
+            capture: running.capture(),
             lead_anywhere: config
                 .inbounds
                 .iter()
@@ -160,6 +169,9 @@ impl Start {
         }
         for (outbound, interface) in &self.egress {
             tracing::info!(outbound, interface, "egress interface");
+        }
+        if let Some(CaptureReport { mode, tcp, udp, dns, lan, why, after_kill }) = &self.capture {
+            tracing::info!(mode, tcp, udp, dns, lan, why, "capturing, {after_kill}");
         }
         for (inbound, protocol, address) in &self.listening {
             tracing::info!(inbound, protocol, address, "listening");
@@ -193,6 +205,11 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, transports: Transports::Tcp }) => {
+            "redirected TCP"
+        }
+        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, .. }) => "redirected TCP, TPROXY UDP",
+        InboundProtocol::Captured(_) => "TPROXY",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

@@ -1,7 +1,9 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
+use adit_proto::wire::Target;
+
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
     SsrServer, SsrUsers, Tag, Transports,
 };
 
@@ -15,6 +17,7 @@ impl Inbound {
             }
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
+            InboundProtocol::Captured(captured) => captured.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
         }
     }
@@ -27,6 +30,7 @@ impl Inbound {
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
     }
@@ -47,6 +51,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Tunnel { .. } => {
                 return None;
             }
@@ -63,6 +68,7 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Tunnel { .. } => &self.name,
         }
     }
@@ -75,6 +81,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Tunnel { .. } => &[],
         }
     }
@@ -84,7 +91,10 @@ impl Inbound {
         let is_fixed = match &self.protocol {
             InboundProtocol::Tunnel { .. } | InboundProtocol::Obfs(_) => true,
             InboundProtocol::Shadowsocks(server) => !server.key.hops().is_empty(),
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Ssr(_) => false,
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Captured(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -130,12 +140,27 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => false,
         }
     }
 }
 
 impl Outbound {
+    /// The server that a plugin of it connects to, if it has one.
+    pub fn plugin_server(&self) -> Option<&Target> {
+        match &self.protocol {
+            OutboundProtocol::Shadowsocks(client) => {
+                matches!(client.cover, ClientCover::Plugin(_)).then_some(&client.server)
+            }
+            OutboundProtocol::Ssr(client) => client.plugin.as_ref().map(|_| &client.server),
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Group(_) => None,
+        }
+    }
+
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {
         match &self.protocol {

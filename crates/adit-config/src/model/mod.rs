@@ -2,6 +2,7 @@
 //! not know which program's file or flags it came from.
 
 pub mod acl;
+mod capture;
 mod carries;
 mod date;
 mod dns;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
+pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
@@ -75,6 +77,8 @@ pub struct Config {
     /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
     /// are open, and could not end another one's children then.
     pub plugin_user: Option<Box<str>>,
+    /// The capture of traffic, if there is one.
+    pub capture: Option<Capture>,
     /// The inbounds; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// The outbounds; never two with one name. Every name that an inbound or a group refers to is among them.
@@ -304,6 +308,8 @@ pub enum InboundProtocol {
     Ssr(SsrServer),
     /// An obfs alone, in front of one fixed target.
     Obfs(ObfsInbound),
+    /// Traffic that rules of the system's firewall bring, with the targets that it had.
+    Captured(Captured),
     /// Everything goes to one fixed target.
     Tunnel {
         /// The target.
@@ -321,7 +327,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Tunnel { .. } => &[],
+            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => &[],
         }
     }
 
@@ -329,9 +335,27 @@ impl InboundProtocol {
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => false,
         }
     }
+}
+
+/// A port that the system's firewall brings traffic to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured {
+    /// The way in which connections come; datagrams come by [`CapturedBy::Tproxy`] always.
+    pub by: CapturedBy,
+    /// The traffic that it takes.
+    pub transports: Transports,
+}
+
+/// The way in which the firewall brings connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapturedBy {
+    /// It gives them another target, and remembers the first one (`REDIRECT`, `DNAT`).
+    Redirect,
+    /// It hands them over as they are (`TPROXY`).
+    Tproxy,
 }
 
 /// A proxy port for applications.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
+use adit_config::model::{CapturedBy, InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{Budget, BudgetStatus};
@@ -324,6 +324,10 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
         InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Obfs(_) => "obfs",
+        InboundProtocol::Captured(captured) => match captured.by {
+            CapturedBy::Redirect => "redirect",
+            CapturedBy::Tproxy => "tproxy",
+        },
         InboundProtocol::Tunnel { .. } => "tunnel",
     }
 }

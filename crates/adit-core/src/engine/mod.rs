@@ -32,6 +32,7 @@ use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{Directory, Status};
 use crate::budget::Budget;
+use crate::capture::{Active, CaptureError, CaptureReport};
 use crate::carrier;
 use crate::dns;
 use crate::route::CompileError;
@@ -101,6 +102,9 @@ pub enum StartError {
     /// The process ends already.
     #[error("the process is ending")]
     Ending,
+    /// Traffic cannot be captured.
+    #[error("capture")]
+    Capture(#[source] CaptureError),
     /// An event loop cannot be made.
     #[error("event loop")]
     Core(#[source] io::Error),
@@ -153,6 +157,8 @@ struct State {
     salts: Option<Arc<Salts>>,
     /// The plugins of outbounds that are gone: connections may use them until they end.
     retired: Vec<Plugins>,
+    /// The capture that runs.
+    capture: Option<Active>,
 }
 
 impl State {
@@ -276,6 +282,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         ledger: None,
         salts: None,
         retired: Vec::new(),
+        capture: None,
     };
     let directory = Arc::new(Directory::new(count, budget, rt::now()));
     let engine = Engine {
@@ -386,6 +393,11 @@ impl Running {
         Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
     }
 
+    /// The capture, if there is one.
+    pub fn capture(&self) -> Option<CaptureReport> {
+        self.engine.state().capture.as_ref().map(|active| active.report().clone())
+    }
+
     /// Options that the system does not give, and methods that should not be used; to be shown once.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -424,6 +436,7 @@ impl Running {
 
     /// Ends everything at once.
     pub fn end(self) {
+        drop(self.engine.state().capture.take());
         self.stopper.end();
         finish(self.cores, &self.engine);
     }
@@ -471,7 +484,9 @@ impl Running {
 
 /// Accepts nothing more; plugins that end are not started again.
 fn drain(engine: &Engine, stopper: &Stopper) {
-    let state = engine.state();
+    let mut state = engine.state();
+    // First of all: a connection that comes now would find nobody.
+    drop(state.capture.take());
     state.inbounds.values().for_each(Held::drain);
     state.outbounds.values().for_each(|held| held.plugins.drain());
     state.retired.iter().for_each(Plugins::drain);
@@ -482,6 +497,7 @@ fn drain(engine: &Engine, stopper: &Stopper) {
 fn finish(cores: Cores, engine: &Engine) {
     cores.join();
     let mut state = engine.state();
+    drop(state.capture.take());
     state.ledger().flush();
     state.inbounds.clear();
     state.outbounds.clear();

@@ -56,7 +56,7 @@ pub(super) fn listen(
 ) -> Result<Listening, StartError> {
     let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
     let (mut addresses, mut warnings) = (Vec::new(), Vec::new());
-    for addr in &inbound.listen {
+    for addr in &addresses_of(inbound) {
         if !inbound.transports().tcp() && !inbound.takes_datagrams() {
             continue;
         }
@@ -68,6 +68,21 @@ pub(super) fn listen(
     Ok(Listening { sockets, addresses, warnings })
 }
 
+/// The addresses that it listens on. The target of an IPv4 connection that was redirected is known to sockets of IPv4
+/// alone, so every address is two there.
+fn addresses_of(inbound: &model::Inbound) -> Vec<SocketAddr> {
+    let mut all = inbound.listen.clone();
+    if matches!(inbound.protocol, model::InboundProtocol::Captured(_)) {
+        for addr in &inbound.listen {
+            let v4 = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, addr.port()));
+            if addr.is_ipv6() && addr.ip().is_unspecified() && !all.contains(&v4) {
+                all.push(v4);
+            }
+        }
+    }
+    all
+}
+
 /// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
 fn open(
     inbound: &model::Inbound,
@@ -76,8 +91,14 @@ fn open(
     cores: &mut [Sockets],
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
+    let captured = match &inbound.protocol {
+        model::InboundProtocol::Captured(captured) => Some(captured),
+        _ => None,
+    };
     let options = ListenOptions {
-        v6_only: listen::needs_v6_only(addr, &inbound.listen),
+        v6_only: captured.is_some() || listen::needs_v6_only(addr, &inbound.listen),
+        transparent_streams: captured.is_some_and(|captured| captured.by == model::CapturedBy::Tproxy),
+        transparent_datagrams: captured.is_some(),
         ..ListenOptions::from(&inbound.socket)
     };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };

@@ -1,5 +1,6 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod captured;
 mod fallback;
 mod local;
 mod obfs;
@@ -122,6 +123,7 @@ impl Shared {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
+            model::InboundProtocol::Captured(captured) => Arc::new(captured::CapturedFactory(*captured)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
                 Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)

@@ -33,6 +33,8 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// The address of ours that it was sent to, where that is asked for.
     pub to: Option<IpAddr>,
+    /// The address and port that it was sent to before the system's firewall brought it here, where that is asked for.
+    pub original: Option<SocketAddr>,
     /// Traffic class, where that is asked for.
     pub class: u8,
     /// Its start in the block.
@@ -146,7 +148,7 @@ impl Batch {
     /// Notes a datagram that is a part of a message.
     pub(super) fn push_range(&mut self, from: SocketAddr, to: Option<IpAddr>, range: Range<usize>) {
         let Range { start, end } = range;
-        self.datagrams.push(Datagram { from, to, class: 0, start, end, head: 0, tail: 0 });
+        self.datagrams.push(Datagram { from, to, original: None, class: 0, start, end, head: 0, tail: 0 });
     }
 
     /// Notes message `at`, split where the kernel has merged.
@@ -157,6 +159,7 @@ impl Batch {
         let whole = Datagram {
             from,
             to: meta.to,
+            original: meta.original,
             class: meta.class,
             start,
             end,

@@ -8,7 +8,9 @@ use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
 use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp};
 use crate::dialect::value::{Problem, text_of};
-use crate::model::{Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
+use crate::model::{
+    Captured, CapturedBy, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, Transports,
+};
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {
@@ -30,6 +32,7 @@ pub(super) enum Kind {
     Shadowsocks,
     Ssr,
     Obfs,
+    Captured(CapturedBy),
     Tunnel,
 }
 
@@ -42,6 +45,8 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("ssr", Kind::Ssr),
     ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
+    ("redirect", Kind::Captured(CapturedBy::Redirect)),
+    ("tproxy", Kind::Captured(CapturedBy::Tproxy)),
 ];
 
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInbound {
@@ -71,6 +76,13 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
         Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
+        Kind::Captured(by) => {
+            let transports = match by {
+                CapturedBy::Redirect => fields.read(report, &rows::SERVED).unwrap_or_default(),
+                CapturedBy::Tproxy => fields.read(report, &rows::TAKEN).unwrap_or(Transports::Both),
+            };
+            Some(InboundProtocol::Captured(Captured { by, transports }))
+        }
         Kind::Tunnel => {
             let target = fields.require(report, &rows::TARGET)?;
             let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
@@ -158,6 +170,13 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
             ssr::write_server(&mut out, server);
             true
         }
+        InboundProtocol::Captured(captured) => {
+            match captured.by {
+                CapturedBy::Redirect => out.put(&rows::SERVED, &captured.transports),
+                CapturedBy::Tproxy => out.put(&rows::TAKEN, &captured.transports),
+            }
+            false
+        }
         InboundProtocol::Tunnel { target, transports } => {
             out.put(&rows::TARGET, target);
             out.put(&rows::SERVED, transports);
@@ -190,6 +209,7 @@ pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
         InboundProtocol::Ssr(_) => Kind::Ssr,
         InboundProtocol::Obfs(_) => Kind::Obfs,
+        InboundProtocol::Captured(captured) => Kind::Captured(captured.by),
         InboundProtocol::Tunnel { .. } => Kind::Tunnel,
     };
     name_of(KINDS, &kind)

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
+    Captured, CapturedBy,
     ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
     Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply,
     SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
@@ -685,6 +686,10 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
         shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
         (target(), transports)
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
+        (any::<bool>(), proptest::sample::select(rows::TRANSPORTS)).prop_map(|(redirects, (_, transports))| {
+            let by = if redirects { CapturedBy::Redirect } else { CapturedBy::Tproxy };
+            InboundProtocol::Captured(Captured { by, transports })
+        }),
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{dns, inbound, outbound, rule, set};
+use super::{capture, dns, inbound, outbound, rule, set};
 use crate::model::{Config, StateFile, Udp};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
@@ -37,6 +37,9 @@ pub fn to_toml(config: &Config) -> String {
         out.table(Table::Udp, &Entries::of(bound::UDP, &config.udp));
     }
     dns::write(&mut out, &config.dns);
+    if let Some(capture) = &config.capture {
+        capture::write(&mut out, capture);
+    }
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }

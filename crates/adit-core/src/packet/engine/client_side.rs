@@ -67,7 +67,7 @@ impl Engine {
             return Err(DropReason::Rule);
         }
         let peer = Self::peer_of(datagram);
-        let arrival = self.arrival(peer, datagram.class);
+        let arrival = self.arrival(peer, datagram.original, datagram.class);
         let bytes = &mut scratch.batch.block[datagram.range()];
         let Some(opened) = self.inbound.open(&arrival, bytes)? else { return Ok(()) };
         let payload = Payload::of(datagram, opened.payload.clone());
@@ -383,7 +383,7 @@ impl Engine {
 
     fn take_one_moved(&mut self, moved: &Moved, scratch: &mut Scratch) -> Result<(), DropReason> {
         let whole = Payload::copy(scratch, &moved.bytes, moved.class).ok_or(DropReason::TooBig)?;
-        let arrival = self.arrival(moved.peer, moved.class);
+        let arrival = self.arrival(moved.peer, None, moved.class);
         let bytes = &mut scratch.batch.block[whole.range.clone()];
         let opened = self.inbound.open_moved(moved, &arrival, bytes)?;
         let payload = whole.part(opened.payload.clone());

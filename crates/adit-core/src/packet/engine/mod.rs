@@ -430,8 +430,8 @@ impl Engine {
     }
 
     /// The circumstances of a datagram from `peer`.
-    fn arrival(&self, peer: Peer, class: u8) -> Arrival {
-        Arrival { peer, class, now: self.now, unix_s: self.unix_s }
+    fn arrival(&self, peer: Peer, original: Option<SocketAddr>, class: u8) -> Arrival {
+        Arrival { peer, original, class, now: self.now, unix_s: self.unix_s }
     }
 
     fn count(&self, reason: &DropReason) {

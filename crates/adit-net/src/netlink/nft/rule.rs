@@ -36,6 +36,7 @@ const UNEQUAL: u32 = 1;
 /// `NF_NAT_RANGE_PROTO_SPECIFIED`.
 const PORT_IS_GIVEN: u32 = 2;
 const REJECT_RESET: (u32, u8) = (1, 0);
+const REJECT_UNREACHABLE: (u32, u8) = (2, 1);
 const REJECT_PROHIBITED: (u32, u8) = (2, 3);
 const VERDICT_ACCEPT: u32 = 1;
 const VERDICT_RETURN: u32 = (-5_i32).cast_unsigned();
@@ -127,6 +128,8 @@ pub enum Action {
     Reset,
     /// Answers that it is prohibited.
     Prohibit,
+    /// Answers that nobody listens there.
+    Unreachable,
 }
 
 impl fmt::Display for Rule {
@@ -205,6 +208,7 @@ impl fmt::Display for Action {
             Self::Tproxy(IpAddr::V6(ip), port) => write!(f, "tproxy ip6 to [{ip}]:{port}"),
             Self::Reset => f.write_str("reject with tcp reset"),
             Self::Prohibit => f.write_str("reject with icmpx admin-prohibited"),
+            Self::Unreachable => f.write_str("reject with icmpx port-unreachable"),
         }
     }
 }
@@ -295,6 +299,7 @@ impl Action {
             Self::Tproxy(ip, port) => out.tproxy(*ip, *port),
             Self::Reset => out.reject(REJECT_RESET),
             Self::Prohibit => out.reject(REJECT_PROHIBITED),
+            Self::Unreachable => out.reject(REJECT_UNREACHABLE),
         }
     }
 }

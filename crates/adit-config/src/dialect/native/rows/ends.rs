@@ -38,7 +38,8 @@ pub(in crate::dialect::native) const SERVERS: &[&str] = &["snell", "shadowsocks"
 const ALONE: &[&str] = &["obfs"];
 const FIXED: &[&str] = &["tunnel", "obfs"];
 const FALLING_BACK: &[&str] = &["ssr", "obfs"];
-const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel"];
+const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel", "redirect"];
+const TPROXY: &[&str] = &["tproxy"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
 
@@ -74,7 +75,7 @@ rows! { ENDS;
         .at(Table::Inbound, ALL, "the protocol", "name in logs and status")
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
-    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs or tunnel", "\"mixed\"")
+    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel, redirect or tproxy", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
     OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs or group", "\"direct\"")
@@ -164,6 +165,9 @@ rows! { ENDS;
     SERVED: Row<Transports> = row(key("network", "tcp, udp or tcp-and-udp", "\"tcp-and-udp\"").formerly("mode")
         .at(Table::Inbound, CARRYING, "tcp", "traffic that is served: streams, datagrams or both")
         .at(Table::Outbound, CIPHERED, "tcp", "traffic for the server: streams, datagrams or both"),
+        |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
+    TAKEN: Row<Transports> = row(key("network", "tcp, udp or tcp-and-udp", "\"udp\"")
+        .at(Table::Inbound, TPROXY, "tcp-and-udp", "traffic that the firewall brings: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
     REPLAYED: Row<ReplayPolicy> = row(key("replay", "refuse, report or ignore", "\"report\"")
         .at(Table::Inbound, SHADOWSOCKS, "refuse", "policy for recorded connections; 2022 methods always refuse them"),

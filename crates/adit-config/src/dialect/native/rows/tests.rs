@@ -11,7 +11,8 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 8] = ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel"];
+const PROTOCOLS: [&str; 10] =
+    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "redirect", "tproxy"];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =

@@ -101,6 +101,7 @@ fn the_extended_example() {
     let kinds = setup.config.inbounds.iter().map(|inbound| match &inbound.protocol {
         InboundProtocol::Local(local) => format!("{:?}", local.accepts),
         InboundProtocol::Tunnel { target, .. } => target.to_string(),
+        InboundProtocol::Captured(captured) => format!("{captured:?}"),
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)

@@ -1,0 +1,307 @@
+//! A capture that runs: what was made, and taking it away again.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Capture, Config};
+use adit_net::guard::Guard;
+use adit_net::netlink::nft::{Batch, Table};
+use adit_net::netlink::route::links;
+use adit_net::netlink::{Family, Netlink, NetlinkError};
+use adit_net::rt;
+
+use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
+use super::ruleset::{DIRECT, TABLE, Ways};
+use super::{CaptureError, CaptureReport, Ruleset, host, report, ruleset};
+
+/// Of the connections that the kernel tracks at most, so many in a hundred are worth a warning.
+const NEARLY_FULL: u64 = 90;
+/// Addresses with a direct way that are known at most.
+const MAX_DIRECT: usize = 1 << 16;
+/// Added to the life of such an address, for clocks and applications that are slow.
+const MARGIN: Duration = Duration::from_secs(10);
+/// `EINVAL` and `EOPNOTSUPP`: the answers of kernels that know no owners.
+const NO_OWNERS: [i32; 2] = [22, 95];
+
+const ENOENT: i32 = 2;
+
+static WITHOUT_OWNER: AtomicBool = AtomicBool::new(false);
+
+/// As [`super::force_without_owner`].
+pub(crate) fn set_without_owner() {
+    WITHOUT_OWNER.store(true, Ordering::Relaxed);
+}
+
+/// A capture that runs. Dropping it takes everything away.
+#[derive(Debug)]
+pub(crate) struct Active {
+    shared: Arc<Mutex<Shared>>,
+    routing: Netlink,
+    ruleset: Ruleset,
+    report: CaptureReport,
+    has_owner: bool,
+    /// Settings below /proc/sys as they were.
+    saved: Vec<(PathBuf, String)>,
+    /// The process that removes tables without an owner.
+    guard: Option<Guard>,
+}
+
+/// The socket that owns the table, with the addresses that were added since.
+#[derive(Debug)]
+struct Shared {
+    netlink: Netlink,
+    tables: Vec<&'static str>,
+    direct: HashMap<IpAddr, Instant>,
+}
+
+/// The capture of this process, for the names that are looked up.
+static CURRENT: Mutex<Option<Arc<Mutex<Shared>>>> = Mutex::new(None);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Active {
+    /// Makes the capture of `config`.
+    ///
+    /// # Errors
+    /// Why there is none; nothing is left behind then.
+    pub(crate) fn start(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
+        let mut netlink = open(Family::Netfilter)?;
+        let mut routing = open(Family::Route)?;
+        let mut present = own_tables(&mut netlink)?;
+        if let Some(port) = present.iter().find_map(|table| table.owner) {
+            return Err(CaptureError::Taken(holder(port)));
+        }
+        // Of a process that was killed.
+        remove_tagged(&mut routing)?;
+        let host = host::look(capture, config, !WITHOUT_OWNER.load(Ordering::Relaxed), &mut routing)?;
+        let ruleset = ruleset(capture, *ways, &host);
+        let shared = Shared { netlink, tables: Vec::new(), direct: HashMap::new() };
+        let mut active = Self {
+            shared: Arc::new(Mutex::new(shared)),
+            routing,
+            report: report(capture, ways, host.has_owners),
+            has_owner: host.has_owners,
+            ruleset,
+            saved: Vec::new(),
+            guard: None,
+        };
+        active.add_routing()?;
+        active.set_sysctls()?;
+        present.retain(|table| table.owner.is_none());
+        let old: Vec<&str> = present.iter().map(|table| &*table.name).collect();
+        if let Err(error) = active.commit(&old) {
+            if !active.has_owner || !error.errno().is_some_and(|number| NO_OWNERS.contains(&number)) {
+                return Err(error.into());
+            }
+            tracing::info!(%error, "the kernel ends no table with its process (before 5.12): a second process does");
+            active.give_up_owner(capture, ways);
+            active.commit(&old)?;
+        }
+        active.start_guard()?;
+        *lock(&CURRENT) = Some(active.shared.clone());
+        warn_of_tracking();
+        Ok(active)
+    }
+
+    /// Changes the capture to that of `config`, over the socket that owns the table. Connections that were captured go on.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the tables are as they were then.
+    pub(crate) fn follow(
+        &mut self,
+        capture: &Capture,
+        config: &Config,
+        ways: &Ways,
+    ) -> Result<(), CaptureError> {
+        let host = host::look(capture, config, self.has_owner, &mut self.routing)?;
+        let next = ruleset(capture, *ways, &host);
+        if next == self.ruleset {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.ruleset, next);
+        let has_other_routing = before.rules != self.ruleset.rules || before.routes != self.ruleset.routes;
+        if has_other_routing {
+            remove_tagged(&mut self.routing)?;
+            self.add_routing()?;
+        }
+        self.set_sysctls()?;
+        let old = lock(&self.shared).tables.clone();
+        if let Err(error) = self.commit(&old) {
+            self.ruleset = before;
+            if has_other_routing {
+                remove_tagged(&mut self.routing)?;
+                self.add_routing()?;
+            }
+            return Err(error.into());
+        }
+        self.report = report(capture, ways, self.has_owner);
+        Ok(())
+    }
+
+    /// The capture, for a person.
+    pub(crate) fn report(&self) -> &CaptureReport {
+        &self.report
+    }
+
+    fn add_routing(&mut self) -> Result<(), CaptureError> {
+        let links = links(&mut self.routing)?;
+        for route in &self.ruleset.routes {
+            route.add(&mut self.routing, &links)?;
+        }
+        for rule in &self.ruleset.rules {
+            rule.add(&mut self.routing)?;
+        }
+        Ok(())
+    }
+
+    fn set_sysctls(&mut self) -> Result<(), CaptureError> {
+        for (name, value) in &self.ruleset.sysctls {
+            let path = PathBuf::from("/proc/sys").join(name);
+            if self.saved.iter().any(|(saved, _)| *saved == path) {
+                continue;
+            }
+            let failed = |source| CaptureError::System { what: format!("{name} = {value}"), source };
+            let before = fs::read_to_string(&path).map_err(failed)?;
+            fs::write(&path, value).map_err(failed)?;
+            self.saved.push((path, before));
+        }
+        Ok(())
+    }
+
+    /// Puts the tables in the place of those that are there, all at once.
+    fn commit(&self, old: &[&str]) -> Result<(), NetlinkError> {
+        let shared = &mut *lock(&self.shared);
+        let mut batch = Batch::new();
+        old.iter().for_each(|name| batch.remove_table(name));
+        self.ruleset.tables.iter().for_each(|table| batch.add_table(table));
+        let now = rt::now();
+        shared.direct.retain(|_, until| *until > now);
+        for (ip, until) in &shared.direct {
+            let lives = until.saturating_duration_since(now);
+            add_direct(&mut batch, self.ruleset.tables.iter().map(|table| table.name), *ip, lives);
+        }
+        batch.commit(&mut shared.netlink)?;
+        shared.tables = self.ruleset.tables.iter().map(|table| table.name).collect();
+        Ok(())
+    }
+
+    fn give_up_owner(&mut self, capture: &Capture, ways: &Ways) {
+        self.has_owner = false;
+        self.report = report(capture, ways, false);
+        self.ruleset.tables.iter_mut().for_each(|table: &mut Table| table.has_owner = false);
+    }
+
+    fn start_guard(&mut self) -> Result<(), CaptureError> {
+        if self.has_owner || self.ruleset.tables.is_empty() {
+            return Ok(());
+        }
+        let guard = Guard::start(&["capture", "watch"]);
+        let failed = |source| CaptureError::System { what: "the process that removes the rules".to_owned(), source };
+        self.guard = Some(guard.map_err(failed)?);
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        *lock(&CURRENT) = None;
+        let removed = remove_tables(&mut lock(&self.shared).netlink);
+        let routing = remove_tagged(&mut self.routing);
+        for error in [removed, routing].into_iter().filter_map(Result::err) {
+            tracing::warn!(error = %error, "a part of the capture stays: `adit capture clean` removes it");
+        }
+        for (path, before) in self.saved.drain(..) {
+            // An interface that is gone has taken its settings along.
+            drop(fs::write(path, before));
+        }
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
+    let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
+    tables.for_each(|table| batch.add_address(table, set, ip, lives));
+}
+
+/// Lets traffic to these addresses pass by the capture, each for so long and a little longer. It holds when this returns: a
+/// name server calls it before it answers with them. Nothing is done without a capture.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn bypass(addresses: &[(IpAddr, Duration)], now: Instant) -> Result<(), CaptureError> {
+    let Some(shared) = lock(&CURRENT).clone() else { return Ok(()) };
+    let shared = &mut *lock(&shared);
+    shared.direct.retain(|_, until| *until > now);
+    let mut fresh = Vec::new();
+    for (ip, lives) in addresses {
+        let (ip, lives) = (ip.to_canonical(), *lives + MARGIN);
+        let known = shared.direct.get(&ip).copied();
+        let is_long_enough = known.is_some_and(|known| known + MARGIN >= now + lives);
+        if !is_long_enough && (known.is_some() || shared.direct.len() < MAX_DIRECT) {
+            fresh.push((ip, lives, known.is_some()));
+        }
+    }
+    if fresh.is_empty() || shared.tables.is_empty() {
+        return Ok(());
+    }
+    let batch = |removes: bool| {
+        let mut batch = Batch::new();
+        for (ip, lives, is_known) in &fresh {
+            if *is_known && removes {
+                // The kernel keeps the end of an element that is added again.
+                let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
+                shared.tables.iter().for_each(|table| batch.remove_address(table, set, *ip));
+            }
+            add_direct(&mut batch, shared.tables.iter().copied(), *ip, *lives);
+        }
+        batch
+    };
+    match batch(true).commit(&mut shared.netlink) {
+        // One of them has ended in this moment.
+        Err(error) if error.errno() == Some(ENOENT) => batch(false).commit(&mut shared.netlink)?,
+        done => done?,
+    }
+    shared.direct.extend(fresh.into_iter().map(|(ip, lives, _)| (ip, now + lives)));
+    Ok(())
+}
+
+/// Waits for the end of the process that has started this one, and removes the tables that it leaves without an owner. The
+/// table that refuses traffic stays.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn watch() -> Result<(), CaptureError> {
+    if Guard::wait_for_end() {
+        return Ok(());
+    }
+    let mut netlink = open(Family::Netfilter)?;
+    let left = own_tables(&mut netlink)?;
+    if left.iter().any(|table| table.name == TABLE && table.owner.is_none()) {
+        let mut batch = Batch::new();
+        batch.remove_table(TABLE);
+        batch.commit(&mut netlink)?;
+    }
+    remove_tagged(&mut open(Family::Route)?)
+}
+
+/// A full table of tracked connections drops new ones.
+fn warn_of_tracking() {
+    let Some((count, max)) = tracked() else { return };
+    if count * 100 >= max * NEARLY_FULL {
+        let hint = "raise the sysctl net.netfilter.nf_conntrack_max";
+        tracing::warn!(count, max, hint, "the kernel's table of tracked connections is nearly full: new ones are dropped");
+    }
+}
