@@ -42,6 +42,8 @@ const NAMES: &[(&str, Main)] = &[
     ("ss-local", |args| shadowsocks::libev::main(libev::Program::Local, args)),
     ("ss-server", |args| shadowsocks::libev::main(libev::Program::Server, args)),
     ("ss-tunnel", |args| shadowsocks::libev::main(libev::Program::Tunnel, args)),
+    ("ss-redir", |args| shadowsocks::libev::main(libev::Program::Redir, args)),
+    ("ss-nat", shadowsocks::nat::main),
     ("ss-manager", |args| shadowsocks::libev::main(libev::Program::Manager, args)),
     ("sslocal", |args| shadowsocks::rust::main(rust::Program::Local, args)),
     ("ssserver", |args| shadowsocks::rust::main(rust::Program::Server, args)),

@@ -3,8 +3,8 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Captured, CapturedBy, Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
-    SnellVersion, SnellVersions, Transports,
+    Captured, CapturedBy, Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
+    OutboundProtocol, SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 use adit_core::capture::CaptureReport;

@@ -3,8 +3,8 @@
 use adit_proto::wire::Target;
 
 use super::{
-    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
-    SsrServer, SsrUsers, Tag, Transports,
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover,
+    SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {

@@ -8,6 +8,7 @@ mod date;
 mod dns;
 mod group;
 mod kcp;
+mod nat;
 mod obfs;
 mod pace;
 mod redirect;
@@ -35,6 +36,7 @@ pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
+pub use self::nat::{Clients, Nat};
 pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };

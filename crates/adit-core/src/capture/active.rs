@@ -203,7 +203,8 @@ impl Active {
             return Ok(());
         }
         let guard = Guard::start(&["capture", "watch"]);
-        let failed = |source| CaptureError::System { what: "the process that removes the rules".to_owned(), source };
+        let failed =
+            |source| CaptureError::System { what: "the process that removes the rules".to_owned(), source };
         self.guard = Some(guard.map_err(failed)?);
         Ok(())
     }
@@ -302,6 +303,11 @@ fn warn_of_tracking() {
     let Some((count, max)) = tracked() else { return };
     if count * 100 >= max * NEARLY_FULL {
         let hint = "raise the sysctl net.netfilter.nf_conntrack_max";
-        tracing::warn!(count, max, hint, "the kernel's table of tracked connections is nearly full: new ones are dropped");
+        tracing::warn!(
+            count,
+            max,
+            hint,
+            "the kernel's table of tracked connections is nearly full: new ones are dropped"
+        );
     }
 }

@@ -39,10 +39,13 @@ pub fn explain(config: &Config, target: &Target, network: Network, address: Opti
         CaptureMode::Auto | CaptureMode::Redirect | CaptureMode::Tun => "redirect",
     };
     Some(match network {
-        Network::Tcp => Fate::Captured(format!("by {by}, for outbound {} unless a rule says otherwise", capture.outbound)),
-        Network::Udp if kinds.takes_udp => {
-            Fate::Captured(format!("by tproxy, for outbound {} unless a rule says otherwise", capture.outbound))
+        Network::Tcp => {
+            Fate::Captured(format!("by {by}, for outbound {} unless a rule says otherwise", capture.outbound))
         }
+        Network::Udp if kinds.takes_udp => Fate::Captured(format!(
+            "by tproxy, for outbound {} unless a rule says otherwise",
+            capture.outbound
+        )),
         Network::Udp if kinds.refuses_udp => {
             Fate::Refused(format!("outbound {} carries no datagrams", capture.outbound))
         }
@@ -70,7 +73,8 @@ fn exempt(capture: &Capture, ip: IpAddr) -> Option<String> {
         return Some(format!("capture.exclude-address has {cidr}"));
     }
     let include = &capture.include.addresses;
-    (!include.is_empty() && within(include).is_none()).then(|| "capture.include-address does not have it".to_owned())
+    (!include.is_empty() && within(include).is_none())
+        .then(|| "capture.include-address does not have it".to_owned())
 }
 
 fn holds(cidr: Cidr, ip: IpAddr) -> bool {
@@ -97,8 +101,14 @@ mod tests {
     fn targets_have_their_fates() {
         let capture = "[capture]\nexclude-address = \"192.0.2.0/24\"";
         for (target, want) in [
-            ("198.51.100.1:443", Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into())),
-            ("example.com:443", Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into())),
+            (
+                "198.51.100.1:443",
+                Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into()),
+            ),
+            (
+                "example.com:443",
+                Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into()),
+            ),
             ("192.0.2.9:443", Fate::Passed("capture.exclude-address has 192.0.2.0/24".into())),
             ("127.0.0.1:443", Fate::Passed("it is an address of this machine".into())),
             ("169.254.1.1:443", Fate::Passed("it is a link-local address".into())),
@@ -109,7 +119,10 @@ mod tests {
         let only = "[capture]\ninclude-address = \"192.0.2.0/24\"\nmode = \"redirect\"\nipv6 = false";
         assert!(matches!(fate(only, "192.0.2.9:443", Network::Tcp), Fate::Captured(_)));
         let passed = |why: &str| Fate::Passed(why.to_owned());
-        assert_eq!(fate(only, "198.51.100.1:1", Network::Tcp), passed("capture.include-address does not have it"));
+        assert_eq!(
+            fate(only, "198.51.100.1:1", Network::Tcp),
+            passed("capture.include-address does not have it")
+        );
         assert_eq!(fate(only, "192.0.2.9:443", Network::Udp), passed("mode redirect leaves UDP alone"));
         assert_eq!(fate(only, "[2001:db8::1]:443", Network::Tcp), passed("capture.ipv6 is off"));
     }

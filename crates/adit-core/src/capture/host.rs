@@ -45,10 +45,7 @@ pub(super) fn look(
     })
 }
 
-fn numbers(
-    owners: &[Owner],
-    find: fn(&str) -> std::io::Result<u32>,
-) -> Result<Vec<u32>, CaptureError> {
+fn numbers(owners: &[Owner], find: fn(&str) -> std::io::Result<u32>) -> Result<Vec<u32>, CaptureError> {
     let mut all = Vec::new();
     for owner in owners {
         match owner {

@@ -64,11 +64,7 @@ pub(super) fn holder(port: u32) -> String {
 /// When the kernel gives no answer.
 pub fn status() -> Result<Found, CaptureError> {
     let (mut tables, mut routing) = (open(Family::Netfilter)?, open(Family::Route)?);
-    Ok(Found {
-        tables: own_tables(&mut tables)?,
-        tagged: route::tagged(&mut routing)?,
-        tracked: tracked(),
-    })
+    Ok(Found { tables: own_tables(&mut tables)?, tagged: route::tagged(&mut routing)?, tracked: tracked() })
 }
 
 /// Removes what captures have left that do not run any more.
@@ -86,8 +82,10 @@ pub fn clean() -> Result<Found, CaptureError> {
 }
 
 pub(super) fn open(family: Family) -> Result<Netlink, CaptureError> {
-    Netlink::open(family)
-        .map_err(|source| CaptureError::System { what: "no socket to the kernel (netlink)".to_owned(), source })
+    Netlink::open(family).map_err(|source| CaptureError::System {
+        what: "no socket to the kernel (netlink)".to_owned(),
+        source,
+    })
 }
 
 /// The tables of captures.

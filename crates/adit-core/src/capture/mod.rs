@@ -12,6 +12,7 @@ mod active;
 mod explain;
 mod host;
 mod leftovers;
+pub mod nat;
 mod ruleset;
 
 use std::fmt;
@@ -25,8 +26,8 @@ use adit_config::model::{
 use adit_net::netlink::NetlinkError;
 use thiserror::Error;
 
-pub use self::active::{bypass, watch};
 pub(crate) use self::active::{Active, set_without_owner};
+pub use self::active::{bypass, watch};
 pub use self::explain::{Fate, explain};
 pub use self::leftovers::{Found, clean, status};
 pub(crate) use self::ruleset::{Host, Ports, Ruleset, TcpWay, UdpWay, Ways, ruleset};
@@ -249,13 +250,16 @@ pub(crate) fn report(capture: &Capture, ways: &Ways, has_owner: bool) -> Capture
             "redirect is the fastest way for TCP; the outbound carries no datagrams".to_owned()
         }
         (CaptureMode::Auto, _) => {
-            "redirect is the fastest way for TCP; no inbound of protocol tun is there for UDP and ICMP".to_owned()
+            "redirect is the fastest way for TCP; no inbound of protocol tun is there for UDP and ICMP"
+                .to_owned()
         }
         (_, Some(UdpWay::Refuse)) => "the outbound carries no datagrams".to_owned(),
         (mode, _) => format!("mode {} is set", mode.name()),
     };
     let after_kill = match (capture.strict, has_owner) {
-        (true, _) => "fail-closed: after a kill such traffic is refused until `adit capture clean` or a new start",
+        (true, _) => {
+            "fail-closed: after a kill such traffic is refused until `adit capture clean` or a new start"
+        }
         (false, true) => "fail-open: the kernel ends the rules with this process",
         (false, false) => "fail-open: a second process ends the rules when this one is gone",
     };

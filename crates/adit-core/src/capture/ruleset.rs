@@ -156,7 +156,8 @@ impl Maker<'_> {
 
     /// Whether every packet is looked at: connections are told from each other elsewhere.
     fn marks(&self) -> bool {
-        matches!(self.ways.udp, Some(UdpWay::Tproxy(_) | UdpWay::Tun)) || matches!(self.ways.tcp, TcpWay::Tproxy(_))
+        matches!(self.ways.udp, Some(UdpWay::Tproxy(_) | UdpWay::Tun))
+            || matches!(self.ways.tcp, TcpWay::Tproxy(_))
     }
 
     /// Everything goes by the TUN interface, and routing alone decides.
@@ -239,7 +240,15 @@ impl Maker<'_> {
 
     /// Addresses that never are captured, those of the settings, and the servers of other programs of ours.
     fn excluded(&self, exclude: &Selection) -> [Vec<Element>; 2] {
-        let fixed = ["127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255", "::1", "fe80::/10", "ff00::/8"];
+        let fixed = [
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "224.0.0.0/4",
+            "255.255.255.255",
+            "::1",
+            "fe80::/10",
+            "ff00::/8",
+        ];
         let fixed = fixed.into_iter().filter_map(Cidr::parse).map(Cidr::range);
         let own = exclude.addresses.iter().map(|cidr| cidr.range());
         let whole = |ip: &IpAddr| Cidr::new(*ip, if ip.is_ipv4() { 32 } else { 128 });
@@ -277,7 +286,8 @@ impl Maker<'_> {
         .into();
         let include = &self.capture.include.addresses;
         if !include.is_empty() {
-            let has = |is_v4| include.iter().any(|cidr| matches!(cidr.range(), AddressRange::V4(..)) == is_v4);
+            let has =
+                |is_v4| include.iter().any(|cidr| matches!(cidr.range(), AddressRange::V4(..)) == is_v4);
             rules.push(leave(if has(true) { Match::NotToV4("include4") } else { Match::V4 }));
             rules.push(leave(if has(false) { Match::NotToV6("include6") } else { Match::V6 }));
         }
@@ -461,7 +471,9 @@ impl Maker<'_> {
             match self.ways.udp {
                 _ if self.routes_all() => rules.push(rule([], [Action::Prohibit])),
                 Some(UdpWay::Tun) => rules.push(rule([], [Action::Prohibit])),
-                Some(UdpWay::Tproxy(_) | UdpWay::Refuse) => rules.push(rule([Match::Udp], [Action::Prohibit])),
+                Some(UdpWay::Tproxy(_) | UdpWay::Refuse) => {
+                    rules.push(rule([Match::Udp], [Action::Prohibit]))
+                }
                 None => {}
             }
         };
@@ -480,11 +492,13 @@ impl Maker<'_> {
     fn add_routes(&self, set: &mut Ruleset) {
         let families: &[bool] = if self.has_v6() { &[false, true] } else { &[false] };
         for is_v6 in families.iter().copied() {
-            let any: IpAddr =
-                if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
             if !self.transparent().is_empty() {
                 let table = self.capture.tproxy_table();
-                set.routes.push(Route { to: (any, 0), is_local: true, link: "lo".into(), table });
+                // A socket that is bound to an interface finds routes over that interface alone.
+                let links = self.host.links.iter().cloned();
+                let links = std::iter::once("lo".into()).chain(links);
+                set.routes.extend(links.map(|link| Route { to: (any, 0), is_local: true, link, table }));
                 set.rules.push(self.marked_rule(is_v6, self.capture.priority - 1, table));
             }
             if matches!(self.ways.tcp, TcpWay::Redirect(_)) || self.ways.dns.is_some() {

@@ -55,9 +55,10 @@ impl Serve for CapturedServer {
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
-        self.0.transports.udp().then(|| {
-            Box::new(CapturedPackets::new(inbound.name.clone())) as Box<dyn PacketInbound>
-        })
+        self.0
+            .transports
+            .udp()
+            .then(|| Box::new(CapturedPackets::new(inbound.name.clone())) as Box<dyn PacketInbound>)
     }
 }
 

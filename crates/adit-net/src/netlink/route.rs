@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Attributes, Messages, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink, NetlinkError, u16_at,
-    u32_at,
+    Attributes, Messages, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink,
+    NetlinkError, u16_at, u32_at,
 };
 
 /// The tag of routes and rules that are adit's.
@@ -163,7 +163,8 @@ impl Route {
             source: io::ErrorKind::NotFound.into(),
         })?;
         let mut request = Messages::default();
-        self.emit((NEW_ROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL), link.index, &mut request);
+        // One prefix may have a route over each interface.
+        self.emit((NEW_ROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND), link.index, &mut request);
         unless(netlink.transact(&request), &[EEXIST])
     }
 

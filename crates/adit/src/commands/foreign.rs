@@ -25,19 +25,21 @@ pub(crate) enum Format {
     Servers,
 }
 
-/// All of them but `ss-redir` and `ssr-redir`, which this build cannot be.
-const ALL: [Format; 13] = [
+/// All of them.
+const ALL: [Format; 15] = [
     Format::Snell(opensnell::Program::Server),
     Format::Snell(opensnell::Program::Client),
     Format::Libev(libev::Program::Local),
     Format::Libev(libev::Program::Server),
     Format::Libev(libev::Program::Tunnel),
     Format::Libev(libev::Program::Manager),
+    Format::Libev(libev::Program::Redir),
     Format::Rust(rust::Program::Local),
     Format::Rust(rust::Program::Server),
     Format::Rust(rust::Program::Manager),
     Format::Ssr(ssr::Program::Local),
     Format::Ssr(ssr::Program::Tunnel),
+    Format::Ssr(ssr::Program::Redir),
     Format::Ssr(ssr::Program::Server),
     Format::Servers,
 ];

@@ -7,6 +7,7 @@
 mod access;
 mod background;
 mod balancer;
+mod capture;
 mod clash;
 mod commands;
 mod convert;

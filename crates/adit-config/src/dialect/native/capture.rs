@@ -145,7 +145,7 @@ mod tests {
     fn mistakes_are_named() {
         for (text, want) in [
             ("mode = \"tunnel\"", "capture.mode"),
-            ("outbound = \"hom\"", "capture.outbound: no such outbound: \"hom\""),
+            ("outbound = \"hom\"", "capture.outbound: no such outbound: hom"),
             ("lan = \"a name that is far too long\"", "capture.lan"),
             ("exclude-address = \"192.0.2.0/33\"", "capture.exclude-address"),
             ("exclude-uid = \"9-1\"", "capture.exclude-uid"),

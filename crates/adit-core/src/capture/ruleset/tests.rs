@@ -78,6 +78,7 @@ fn tproxy_marks_what_leaves_and_hands_over_what_comes_back() {
     let text = text(&capture, ways, &host());
     let routing = "\
 ip route add local default dev lo table 2023 protocol 173
+ip route add local default dev eth0 table 2023 protocol 173
 ip rule add pref 8999 fwmark 0x2023 lookup 2023 protocol 173
 table inet adit {
 ";

@@ -109,7 +109,8 @@ impl CapturedPackets {
             Err(error) => {
                 report.failed += self.group.len();
                 if !std::mem::replace(&mut self.replies.is_logged, true) {
-                    let hint = "a program of this machine that has the same port must share it (SO_REUSEADDR)";
+                    let hint =
+                        "a program of this machine that has the same port must share it (SO_REUSEADDR)";
                     tracing::warn!(inbound = &*self.name, %error, hint, "answers cannot be sent from their source");
                 }
             }
@@ -147,8 +148,11 @@ impl Replies {
         let now = self.now;
         self.sockets.retain(|_, (_, used)| now.wrapping_sub(*used) < IDLE);
         if self.sockets.len() >= MAX_SOURCES
-            && let Some(oldest) =
-                self.sockets.iter().max_by_key(|(_, (_, used))| now.wrapping_sub(*used)).map(|(from, _)| *from)
+            && let Some(oldest) = self
+                .sockets
+                .iter()
+                .max_by_key(|(_, (_, used))| now.wrapping_sub(*used))
+                .map(|(from, _)| *from)
         {
             self.sockets.remove(&oldest);
         }

@@ -93,6 +93,10 @@ pub enum Match {
     GidOf(&'static str),
     /// Its socket belongs to another group.
     NotGidOf(&'static str),
+    /// It is IPv4, from an address of the set.
+    FromV4(&'static str),
+    /// It is IPv4, from another address.
+    NotFromV4(&'static str),
     /// It is IPv4, for an address of the set.
     ToV4(&'static str),
     /// It is IPv4, for another address.
@@ -185,6 +189,8 @@ impl fmt::Display for Match {
             Self::NotUidOf(set) => write!(f, "meta skuid != @{set}"),
             Self::GidOf(set) => write!(f, "meta skgid @{set}"),
             Self::NotGidOf(set) => write!(f, "meta skgid != @{set}"),
+            Self::FromV4(set) => write!(f, "ip saddr @{set}"),
+            Self::NotFromV4(set) => write!(f, "ip saddr != @{set}"),
             Self::ToV4(set) => write!(f, "ip daddr @{set}"),
             Self::NotToV4(set) => write!(f, "ip daddr != @{set}"),
             Self::ToV6(set) => write!(f, "ip6 daddr @{set}"),
@@ -258,10 +264,12 @@ impl Match {
             Self::NotUidOf(set) => out.meta_in(META_SKUID, set, false),
             Self::GidOf(set) => out.meta_in(META_SKGID, set, true),
             Self::NotGidOf(set) => out.meta_in(META_SKGID, set, false),
-            Self::ToV4(set) => out.target_in(V4, set, true),
-            Self::NotToV4(set) => out.target_in(V4, set, false),
-            Self::ToV6(set) => out.target_in(V6, set, true),
-            Self::NotToV6(set) => out.target_in(V6, set, false),
+            Self::FromV4(set) => out.address_in((V4, 12, 4), set, true),
+            Self::NotFromV4(set) => out.address_in((V4, 12, 4), set, false),
+            Self::ToV4(set) => out.address_in((V4, 16, 4), set, true),
+            Self::NotToV4(set) => out.address_in((V4, 16, 4), set, false),
+            Self::ToV6(set) => out.address_in((V6, 24, 16), set, true),
+            Self::NotToV6(set) => out.address_in((V6, 24, 16), set, false),
             Self::ToLocal => out.target_is(2),
             Self::ToBroadcast => out.target_is(3),
             Self::ToMulticast => out.target_is(5),
@@ -366,9 +374,9 @@ impl Expressions<'_> {
         });
     }
 
-    fn target_in(&mut self, family: u8, set: &str, is_in: bool) {
+    /// Looks up an address of a family, which lies at an offset of the header.
+    fn address_in(&mut self, (family, offset, len): (u8, u32, u32), set: &str, is_in: bool) {
         self.meta_is(META_NFPROTO, &[family]);
-        let (offset, len) = if family == V4 { (16, 4) } else { (24, 16) };
         self.payload(NETWORK, offset, len);
         self.look_up(set, is_in);
     }

@@ -266,6 +266,16 @@ fn routes_and_rules_come_and_go() {
         route.add(&mut netlink, &all).unwrap();
         route.add(&mut netlink, &all).unwrap();
     }
+    ip("link add name dummy7 type dummy");
+    ip("link set dummy7 up");
+    let all = links(&mut netlink).unwrap();
+    for link in ["lo", "dummy7"] {
+        let to = "127.0.0.1".parse().unwrap();
+        let route = Route { to: (to, 32), is_local: true, link: link.into(), table: 2024 };
+        route.add(&mut netlink, &all).unwrap();
+    }
+    let bound = ip("route show table 2024");
+    assert_eq!(bound.lines().count(), 2, "one over each interface: {bound}");
     let beyond = PolicyRule::new(false, 9001, RuleAction::TableBeyond(254, 0));
     beyond.add(&mut netlink).unwrap();
     assert!(
@@ -276,11 +286,12 @@ fn routes_and_rules_come_and_go() {
     assert!(ip("rule").contains("8999:\tfrom all fwmark 0x2023 lookup 2023 proto 173"));
     assert!(ip("route show table 2023").contains("local default dev lo proto 173 scope host"));
     let found = tagged(&mut netlink).unwrap();
-    assert_eq!(found.len(), 5, "{found:?}");
+    assert_eq!(found.len(), 7, "{found:?}");
     for found in found {
         found.remove(&mut netlink).unwrap();
         found.remove(&mut netlink).unwrap();
     }
+    ip("link del dummy7");
     let after = (ip("rule"), ip("-6 rule"), ip("route show table all"), ip("-6 route show table all"));
     assert_eq!(before, after);
 }

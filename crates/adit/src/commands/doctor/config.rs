@@ -27,7 +27,10 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 }
 
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
-    !matches!(inbound.protocol, InboundProtocol::Local(_) | InboundProtocol::Captured(_) | InboundProtocol::Tunnel { .. })
+    !matches!(
+        inbound.protocol,
+        InboundProtocol::Local(_) | InboundProtocol::Captured(_) | InboundProtocol::Tunnel { .. }
+    )
 }
 
 /// Whether others can read the keys in a file.

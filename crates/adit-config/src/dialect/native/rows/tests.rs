@@ -65,7 +65,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
         "obfs-host" => lines(&[("obfs", "\"tls\"")]),
-        "mode" => lines(&[("version", "6")]),
+        "mode" if key.table != Table::Capture => lines(&[("version", "6")]),
         "reset-day" => lines(&[("quota", "\"1GB\"")]),
         "user-id" => lines(&[("user-key", "\"k\""), ("ssr-protocol", "\"auth_chain_a\"")]),
         "user-key" if protocol == "ssr" => lines(&[("user-id", "7"), ("ssr-protocol", "\"auth_chain_a\"")]),

@@ -16,7 +16,8 @@ use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, 
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
 use crate::model::{
-    Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports, Udp,
+    CapturedBy, Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports,
+    Udp,
 };
 use crate::source::Source;
 
@@ -127,6 +128,8 @@ pub(super) enum Protocol {
     Socks,
     Http,
     Tunnel,
+    /// Connections that the firewall brings in this way, and datagrams by TPROXY.
+    Redir(CapturedBy),
     /// Not in this build.
     Later(&'static str),
 }
@@ -136,13 +139,13 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "socks" => Protocol::Socks,
         "http" => Protocol::Http,
         "tunnel" => Protocol::Tunnel,
-        "redir" => Protocol::Later("redir"),
+        "redir" => Protocol::Redir(CapturedBy::Redirect),
         "dns" => Protocol::Later("dns"),
         "tun" => Protocol::Later("tun"),
         "fake-dns" => Protocol::Later("fake-dns"),
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http or tunnel"));
+            return Err(problem.hint("write socks, http, tunnel or redir"));
         }
     })
 }
@@ -461,6 +464,16 @@ impl Reader<'_, '_, '_> {
                 field.warning(self.report, Problem::new(NOT_YET));
             }
         }
+        let redir = fields.take("tcp_redir");
+        let redir = redir.and_then(|field| field.parsed(self.report, redir_type));
+        // Datagrams come by TPROXY whatever it says, as Linux has no other way.
+        if let Some(field) = fields.take("udp_redir") {
+            field.parsed(self.report, redir_type);
+        }
+        let protocol = match (protocol, redir) {
+            (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
+            (protocol, _) => protocol,
+        };
         // Keys of protocols that are left out as a whole.
         for key in LATER_KEYS {
             fields.take(key);
@@ -645,9 +658,17 @@ impl Reader<'_, '_, '_> {
     }
 }
 
+/// The types of redirection that Linux has.
+pub(super) fn redir_type(text: &str) -> Result<CapturedBy, Problem> {
+    match text {
+        "redirect" => Ok(CapturedBy::Redirect),
+        "tproxy" => Ok(CapturedBy::Tproxy),
+        _ => Err(Problem::new(format!("no type of redirection that Linux has: {}", excerpt(text)))
+            .hint("write redirect or tproxy")),
+    }
+}
+
 const LATER_KEYS: &[&str] = &[
-    "tcp_redir",
-    "udp_redir",
     "local_dns_address",
     "local_dns_port",
     "remote_dns_address",

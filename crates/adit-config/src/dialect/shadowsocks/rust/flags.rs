@@ -101,6 +101,8 @@ pub(super) enum Flag {
     OutboundSend,
     OutboundReceive,
     /// Belongs to protocols that are not in this build, or has no effect yet.
+    TcpRedir,
+    UdpRedir,
     Later,
     Help,
     Version,
@@ -165,8 +167,8 @@ known! {
     ALL value(Mark, None, &["outbound-fwmark"]) "MARK  marks what is sent (SO_MARK)";
     LOCAL value(Later, None, &["udp-bind-addr"]) "ADDRESS:PORT  no effect yet";
     LOCAL value(Later, None, &["udp-associate-addr"]) "ADDRESS:PORT  no effect yet";
-    LOCAL value(Later, None, &["tcp-redir"]) "TYPE  protocol redir, not in this build";
-    LOCAL value(Later, None, &["udp-redir"]) "TYPE  protocol redir, not in this build";
+    LOCAL value(TcpRedir, None, &["tcp-redir"]) "TYPE  redirect (default) or tproxy, for protocol redir";
+    LOCAL value(UdpRedir, None, &["udp-redir"]) "TYPE  tproxy, for protocol redir";
     LOCAL switch(Later, None, &["vpn"]) "no effect";
     LOCAL value(Later, None, &["stat-path"]) "FILE  no effect";
     LOCAL value(Later, None, &["stat-addr"]) "ADDRESS:PORT  no effect";

@@ -19,9 +19,9 @@ use crate::dialect::shadowsocks::setup::{
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
-    Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
-    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Tag,
-    TcpOptions, Transports, Udp, User,
+    Captured, Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound,
+    OutboundProtocol, Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey,
+    SocketOptions, Tag, TcpOptions, Transports, Udp, User,
 };
 use crate::source::Source;
 
@@ -297,6 +297,12 @@ impl Builder<'_> {
     fn flag_local(&mut self) -> Option<Local> {
         let (host, port) = self.flag(Flag::LocalAddr, split)?;
         let protocol = self.flag(Flag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
+        let redir = self.flag(Flag::TcpRedir, file::redir_type);
+        self.flag(Flag::UdpRedir, file::redir_type);
+        let protocol = match (protocol, redir) {
+            (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
+            (protocol, _) => protocol,
+        };
         Some(Local {
             origin: Origin::Flag("--local-addr"),
             protocol,
@@ -583,6 +589,11 @@ impl Builder<'_> {
             // Other protocols of the port do not disturb a SOCKS client.
             Protocol::Socks => LocalProtocols::Mixed,
             Protocol::Http => LocalProtocols::Http,
+            Protocol::Redir(by) => {
+                let transports = mode.unwrap_or(self.wanted.mode);
+                let protocol = InboundProtocol::Captured(Captured { by, transports });
+                return Some(inbound(taken.len(), "redir", listen, protocol));
+            }
             Protocol::Tunnel | Protocol::Later(_) => {
                 let Some((host, port)) = forward else {
                     origin.error(
