@@ -24,6 +24,8 @@ use adit_config::model::{
     Transports,
 };
 use adit_net::netlink::NetlinkError;
+#[doc(hidden)]
+pub use adit_net::netlink::fuzz_netlink;
 use thiserror::Error;
 
 pub(crate) use self::active::{Active, set_without_owner};
@@ -58,7 +60,7 @@ pub enum CaptureError {
     },
     /// The kernel refuses something.
     #[error(transparent)]
-    Kernel(#[from] NetlinkError),
+    Kernel(NetlinkError),
     /// A socket to the kernel, or a setting below /proc/sys.
     #[error("{what}")]
     System {
@@ -69,6 +71,16 @@ pub enum CaptureError {
     },
 }
 
+impl From<NetlinkError> for CaptureError {
+    fn from(error: NetlinkError) -> Self {
+        match error.source.kind() {
+            // A table of another owner has been looked for before.
+            io::ErrorKind::PermissionDenied => Self::Right(error.source),
+            _ => Self::Kernel(error),
+        }
+    }
+}
+
 impl CaptureError {
     /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
@@ -76,7 +88,6 @@ impl CaptureError {
         const MISSING: [i32; 4] = [2, 93, 97, 95];
         match self {
             Self::Right(_) => Some(RIGHT),
-            Self::Kernel(error) if error.source.kind() == io::ErrorKind::PermissionDenied => Some(RIGHT),
             Self::Kernel(error) if error.errno().is_some_and(|number| MISSING.contains(&number)) => Some(
                 "the kernel lacks a part of nftables: load nf_tables, nft_ct, nft_redir, nft_fib_inet, nft_tproxy and nft_socket, or choose another mode",
             ),

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
     Attributes, Messages, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink,
-    NetlinkError, u16_at, u32_at,
+    NetlinkError, u32_at,
 };
 
 /// The tag of routes and rules that are adit's.
@@ -423,9 +423,12 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-pub(super) fn fuzz_route(data: &[u8]) {
-    let kind = u16_at(data, 0);
-    let _read = (read_link(kind, data), read_tagged(kind, data));
+pub(super) fn fuzz_route(kind: u16, body: &[u8]) {
+    let _link = read_link(kind, body);
+    if let Some(tagged) = read_tagged(kind, body) {
+        // Its message is sent back as it came.
+        assert_eq!(tagged.body, body);
+    }
 }
 
 #[cfg(test)]
