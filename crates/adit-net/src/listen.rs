@@ -36,7 +36,7 @@ pub struct ListenOptions {
     pub v6_only: bool,
     /// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
     pub backlog: u16,
-    /// Listeners take connections that the firewall brings, to whatever address (`TPROXY`).
+    /// Listeners take connections to any address, which the firewall brings (`TPROXY`).
     pub transparent_streams: bool,
     /// The same for datagrams, each of which comes with the address that it was sent to.
     pub transparent_datagrams: bool,

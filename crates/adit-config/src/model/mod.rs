@@ -333,6 +333,11 @@ impl InboundProtocol {
         }
     }
 
+    /// The way in which traffic comes, if the firewall brings it.
+    pub fn captured(&self) -> Option<&Captured> {
+        if let Self::Captured(captured) = self { Some(captured) } else { None }
+    }
+
     /// Whether it remembers the salts of its clients, so that no connection is served twice.
     pub fn remembers_salts(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! A capture that runs: what was made, and taking it away again.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Capture, Config};
+use adit_config::model::{Capture, CaptureMode, Config};
 use adit_net::guard::Guard;
 use adit_net::netlink::nft::{Batch, Table};
 use adit_net::netlink::route::links;
@@ -16,7 +16,7 @@ use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
 
 use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
-use super::ruleset::{DIRECT, TABLE, Ways};
+use super::ruleset::{DIRECT, TABLE, UdpWay, Ways};
 use super::{CaptureError, CaptureReport, Ruleset, host, report, ruleset};
 
 /// Of the connections that the kernel tracks at most, so many in a hundred are worth a warning.
@@ -49,6 +49,8 @@ pub(crate) struct Active {
     saved: Vec<(PathBuf, String)>,
     /// The process that removes tables without an owner.
     guard: Option<Guard>,
+    /// The kernel has no way for datagrams.
+    refuses_datagrams: bool,
 }
 
 /// The socket that owns the table, with the addresses that were added since.
@@ -56,7 +58,7 @@ pub(crate) struct Active {
 struct Shared {
     netlink: Netlink,
     tables: Vec<&'static str>,
-    direct: HashMap<IpAddr, Instant>,
+    direct: BTreeMap<IpAddr, Instant>,
 }
 
 /// The capture of this process, for the names that are looked up.
@@ -67,11 +69,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Active {
-    /// Makes the capture of `config`.
+    /// Makes the capture of `config`; in mode auto without datagrams, where the kernel has no way for them.
     ///
     /// # Errors
     /// Why there is none; nothing is left behind then.
     pub(crate) fn start(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
+        match Self::make(capture, config, ways) {
+            Err(error) if may_refuse_datagrams(capture, ways, &error) => {
+                let hint = "load the kernel modules nft_tproxy and nft_socket";
+                tracing::warn!(%error, hint, "datagrams cannot be captured: they are refused");
+                let mut active = Self::make(capture, config, &without_datagrams(ways))?;
+                active.refuses_datagrams = true;
+                Ok(active)
+            }
+            made => made,
+        }
+    }
+
+    fn make(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
         let mut netlink = open(Family::Netfilter)?;
         let mut routing = open(Family::Route)?;
         let mut present = own_tables(&mut netlink)?;
@@ -82,7 +97,7 @@ impl Active {
         remove_tagged(&mut routing)?;
         let host = host::look(capture, config, !WITHOUT_OWNER.load(Ordering::Relaxed), &mut routing)?;
         let ruleset = ruleset(capture, *ways, &host);
-        let shared = Shared { netlink, tables: Vec::new(), direct: HashMap::new() };
+        let shared = Shared { netlink, tables: Vec::new(), direct: BTreeMap::new() };
         let mut active = Self {
             shared: Arc::new(Mutex::new(shared)),
             routing,
@@ -91,6 +106,7 @@ impl Active {
             ruleset,
             saved: Vec::new(),
             guard: None,
+            refuses_datagrams: false,
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -120,6 +136,8 @@ impl Active {
         config: &Config,
         ways: &Ways,
     ) -> Result<(), CaptureError> {
+        let is_auto = capture.mode == CaptureMode::Auto;
+        let ways = &if self.refuses_datagrams && is_auto { without_datagrams(ways) } else { *ways };
         let host = host::look(capture, config, self.has_owner, &mut self.routing)?;
         let next = ruleset(capture, *ways, &host);
         if next == self.ruleset {
@@ -232,6 +250,16 @@ impl Drop for Active {
     }
 }
 
+/// Whether datagrams are given up after this error: the mode leaves the choice, and the kernel lacks a part.
+fn may_refuse_datagrams(capture: &Capture, ways: &Ways, error: &CaptureError) -> bool {
+    let by_tproxy = matches!(ways.udp, Some(UdpWay::Tproxy(_)));
+    capture.mode == CaptureMode::Auto && by_tproxy && error.is_missing_part()
+}
+
+fn without_datagrams(ways: &Ways) -> Ways {
+    Ways { udp: ways.udp.map(|_| UdpWay::Refuse), ..*ways }
+}
+
 fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
     let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
     tables.for_each(|table| batch.add_address(table, set, ip, lives));
@@ -309,5 +337,108 @@ fn warn_of_tracking() {
             hint,
             "the kernel's table of tracked connections is nearly full: new ones are dropped"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use adit_config::dialect::native::parse;
+
+    use super::*;
+    use crate::capture::{Ports, TcpWay};
+
+    /// Tells a test that it runs in a network of its own.
+    const INSIDE: &str = "ADIT_TEST_IN_NAMESPACE";
+
+    /// Runs the test `name` again in a network of its own, unless it does already; true if it does.
+    fn is_inside(name: &str) -> bool {
+        if std::env::var_os(INSIDE).is_some() {
+            return true;
+        }
+        let program = std::env::current_exe().unwrap();
+        let args = ["--exact", &format!("capture::active::tests::{name}"), "--nocapture"];
+        match Command::new("unshare").arg("-n").arg(program).args(args).env(INSIDE, "1").output() {
+            Ok(output) if String::from_utf8_lossy(&output.stderr).contains("unshare failed") => {
+                eprintln!("SKIPPED: no right to make a network namespace");
+            }
+            Ok(output) => {
+                let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+            }
+            Err(error) => eprintln!("SKIPPED: unshare: {error}"),
+        }
+        false
+    }
+
+    fn config(more: &str) -> Config {
+        let text = format!("[capture]\n{more}\n[[outbound]]\nprotocol = \"direct\"\n");
+        parse("t.toml", &text).unwrap().config
+    }
+
+    fn listed(set: &str) -> Option<String> {
+        let output = Command::new("nft").args(["list", "set", "inet", TABLE, set]).output().ok()?;
+        Some(String::from_utf8(output.stdout).unwrap())
+    }
+
+    #[test]
+    fn mode_auto_goes_without_datagrams_where_the_kernel_lacks_a_part() {
+        let ports = Ports { v4: Some(4001), v6: None };
+        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: Some(UdpWay::Tproxy(ports)), dns: Some(ports) };
+        let refused = |number| {
+            let source = std::io::Error::from_raw_os_error(number);
+            CaptureError::from(NetlinkError { part: "a rule".to_owned(), text: None, source })
+        };
+        let (auto, tproxy) = (config("").capture.unwrap(), config("mode = \"tproxy\"").capture.unwrap());
+        assert!(
+            may_refuse_datagrams(&auto, &ways, &refused(2))
+                && may_refuse_datagrams(&auto, &ways, &refused(95))
+        );
+        assert!(!may_refuse_datagrams(&auto, &ways, &refused(1)), "no right");
+        assert!(!may_refuse_datagrams(&auto, &ways, &refused(22)));
+        assert!(!may_refuse_datagrams(&tproxy, &ways, &refused(2)), "that mode is what was asked for");
+        let less = without_datagrams(&ways);
+        assert_eq!((less.udp, less.tcp, less.dns), (Some(UdpWay::Refuse), ways.tcp, ways.dns));
+        assert!(!may_refuse_datagrams(&auto, &less, &refused(2)), "and not a second time");
+    }
+
+    #[test]
+    fn addresses_of_names_pass_by_the_capture_for_a_while() {
+        if !is_inside("addresses_of_names_pass_by_the_capture_for_a_while") {
+            return;
+        }
+        let ports = Ports { v4: Some(4001), v6: None };
+        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: None, dns: None };
+        let (now, hour) = (rt::now(), Duration::from_secs(3600));
+        let (one, two) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+        bypass(&[(one, hour)], now).unwrap();
+        let first = config("");
+        let mut active = Active::start(first.capture.as_ref().unwrap(), &first, &ways).unwrap();
+        let Some(before) = listed("direct4") else { return eprintln!("SKIPPED: no nft") };
+        assert!(!before.contains("192.0.2.1"), "it was not there yet: {before}");
+        bypass(&[(one, hour), (two, Duration::from_secs(60))], now).unwrap();
+        assert!(listed("direct4").unwrap().contains("192.0.2.1 timeout 1h10s"), "{:?}", listed("direct4"));
+        assert!(listed("direct6").unwrap().contains("2001:db8::1 timeout 1m10s"));
+        // A shorter life changes nothing, a longer one does.
+        bypass(&[(one, Duration::from_secs(5)), (two, hour)], now).unwrap();
+        assert!(listed("direct4").unwrap().contains("timeout 1h10s"));
+        assert!(listed("direct6").unwrap().contains("timeout 1h10s"), "{:?}", listed("direct6"));
+        // An element that the kernel has dropped by itself, and that is known here still.
+        let mut batch = Batch::new();
+        batch.remove_address(TABLE, "direct6", two);
+        batch.commit(&mut lock(&active.shared).netlink).unwrap();
+        bypass(&[(two, hour * 2)], now).unwrap();
+        assert!(listed("direct6").unwrap().contains("timeout 2h10s"), "{:?}", listed("direct6"));
+        // They stay when the rules change, and there is one owner.
+        let other = config("exclude-address = \"198.51.100.0/24\"");
+        active.follow(other.capture.as_ref().unwrap(), &other, &ways).unwrap();
+        assert!(listed("exclude4").unwrap().contains("198.51.100.0/24"));
+        assert!(listed("direct4").unwrap().contains("192.0.2.1 timeout"));
+        let second = Active::start(first.capture.as_ref().unwrap(), &first, &ways);
+        assert!(matches!(second, Err(CaptureError::Taken(_))), "{second:?}");
+        drop(active);
+        assert_eq!(listed("direct4").unwrap(), "");
+        bypass(&[(one, hour)], now).unwrap();
     }
 }

@@ -73,22 +73,30 @@ pub enum CaptureError {
 
 impl From<NetlinkError> for CaptureError {
     fn from(error: NetlinkError) -> Self {
-        match error.source.kind() {
-            // A table of another owner has been looked for before.
-            io::ErrorKind::PermissionDenied => Self::Right(error.source),
-            _ => Self::Kernel(error),
-        }
+        // A table of another owner has been looked for before.
+        let is_right = error.source.kind() == io::ErrorKind::PermissionDenied;
+        if is_right { Self::Right(error.source) } else { Self::Kernel(error) }
     }
 }
 
 impl CaptureError {
-    /// Advice for the user.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// Whether the kernel lacks a part.
+    pub(crate) fn is_missing_part(&self) -> bool {
         /// `ENOENT`, `EPROTONOSUPPORT`, `EAFNOSUPPORT`, `EOPNOTSUPP`.
         const MISSING: [i32; 4] = [2, 93, 97, 95];
         match self {
+            Self::Kernel(error) => error.errno().is_some_and(|number| MISSING.contains(&number)),
+            Self::Right(_) | Self::Taken(_) | Self::Mode(_) | Self::Owner { .. } | Self::System { .. } => {
+                false
+            }
+        }
+    }
+
+    /// Advice for the user.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
             Self::Right(_) => Some(RIGHT),
-            Self::Kernel(error) if error.errno().is_some_and(|number| MISSING.contains(&number)) => Some(
+            Self::Kernel(_) if self.is_missing_part() => Some(
                 "the kernel lacks a part of nftables: load nf_tables, nft_ct, nft_redir, nft_fib_inet, nft_tproxy and nft_socket, or choose another mode",
             ),
             Self::Taken(_) => Some("stop that process; `adit capture status` shows what there is"),
@@ -212,10 +220,10 @@ pub(crate) fn ways(
     let kinds = kinds(capture, config)?;
     let ports = |wanted: fn(&Captured) -> bool| {
         // The last ones are those that were added.
-        let own = config.inbounds.iter().rev().find(|inbound| match &inbound.protocol {
-            InboundProtocol::Captured(captured) => wanted(captured) && inbound.listen[0].port() == 0,
-            _ => false,
-        });
+        let own =
+            config.inbounds.iter().rev().find(|inbound| {
+                inbound.protocol.captured().is_some_and(wanted) && inbound.listen[0].port() == 0
+            });
         own.map(|inbound| ports_of(&listening(inbound))).unwrap_or_default()
     };
     let tcp = match kinds.tcp {
@@ -258,7 +266,8 @@ pub(crate) fn report(capture: &Capture, ways: &Ways, has_owner: bool) -> Capture
     let dns = if ways.dns.is_some() { "hijacked" } else { "as other traffic" };
     let why = match (capture.mode, ways.udp) {
         (CaptureMode::Auto, Some(UdpWay::Refuse)) => {
-            "redirect is the fastest way for TCP; the outbound carries no datagrams".to_owned()
+            "redirect is the fastest way for TCP; the outbound carries no datagrams, or the kernel has no TPROXY"
+                .to_owned()
         }
         (CaptureMode::Auto, _) => {
             "redirect is the fastest way for TCP; no inbound of protocol tun is there for UDP and ICMP"

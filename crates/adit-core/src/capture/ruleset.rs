@@ -349,7 +349,7 @@ impl Maker<'_> {
             rules.push(leave(Match::NotInOf("lan")));
             rules.extend(self.dns_exemptions());
             if matches!(self.ways.tcp, TcpWay::Tproxy(_)) {
-                // A connection that is open stays, whatever the sets below have learned since. Not for datagrams: they would
+                // A connection that is open stays, even if the sets below have its target by now. Not for datagrams: they would
                 // reach the socket that answers come from.
                 let matches = [Match::Tcp, Match::HasTransparentSocket];
                 rules.push(rule(matches, [Action::SetMark(mark), Action::Accept]));

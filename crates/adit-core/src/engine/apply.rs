@@ -103,7 +103,7 @@ impl Engine {
     fn prepare_capture(&self, state: &State, config: &Config) -> Result<(), StartError> {
         if let Some(capture) = &config.capture {
             capture::check(capture).map_err(StartError::Capture)?;
-            // Whatever is dialled from now on is exempt.
+            // All that is dialled from now on is exempt.
             adit_net::set_common_mark(Some(capture.own_mark));
         } else if state.capture.is_none() {
             adit_net::set_common_mark(None);

@@ -72,7 +72,7 @@ pub(super) fn listen(
 /// alone, so every address is two there.
 fn addresses_of(inbound: &model::Inbound) -> Vec<SocketAddr> {
     let mut all = inbound.listen.clone();
-    if matches!(inbound.protocol, model::InboundProtocol::Captured(_)) {
+    if inbound.protocol.captured().is_some() {
         for addr in &inbound.listen {
             let v4 = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, addr.port()));
             if addr.is_ipv6() && addr.ip().is_unspecified() && !all.contains(&v4) {
@@ -91,10 +91,7 @@ fn open(
     cores: &mut [Sockets],
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
-    let captured = match &inbound.protocol {
-        model::InboundProtocol::Captured(captured) => Some(captured),
-        _ => None,
-    };
+    let captured = inbound.protocol.captured();
     let options = ListenOptions {
         v6_only: captured.is_some() || listen::needs_v6_only(addr, &inbound.listen),
         transparent_streams: captured.is_some_and(|captured| captured.by == model::CapturedBy::Tproxy),

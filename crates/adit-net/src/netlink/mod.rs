@@ -352,7 +352,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// Decoder of answers for the fuzzer: attributes lie inside their message, whatever it is read as.
+/// Decoder of answers for the fuzzer: attributes lie inside their message.
 #[doc(hidden)]
 pub fn fuzz_netlink(data: &[u8]) {
     for answer in Answers::new(data) {

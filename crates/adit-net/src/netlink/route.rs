@@ -129,7 +129,7 @@ pub fn add_address(netlink: &mut Netlink, index: u32, ip: IpAddr, len: u8) -> Re
 pub struct Route {
     /// First address and length of the prefix.
     pub to: (IpAddr, u8),
-    /// Packets stay on this machine, and its sockets take them, whatever their target is.
+    /// Packets stay on this machine, and its sockets take them, with any target.
     pub is_local: bool,
     /// The name of the interface.
     pub link: Box<str>,

@@ -78,7 +78,7 @@ impl Nets {
             format!("-n {r} addr add fd09::9/128 dev lo nodad"),
         ]);
         if !steps.iter().all(|step| ip(step)) {
-            eprintln!("SKIPPED: no right to make network namespaces, or no `ip`");
+            writeln!(std::io::stderr(), "SKIPPED: no right to make network namespaces, or no `ip`").ok();
             return None;
         }
         nets.sh(H, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
@@ -379,7 +379,7 @@ fn ss_redir_serves_rules_of_ss_nat() {
     }
     assert_eq!(nets.ask(C, &format!("udp 10.9.9.9 {PORT}")), "10.9.9.9");
     assert_eq!(nets.ask(H, &format!("udp 10.9.9.9 {PORT}")), "10.2.0.1", "datagrams of clients alone");
-    // Whoever asks the port itself gets nothing, and starts no loop.
+    // A client that asks the port itself gets nothing, and starts no loop.
     for (at, host) in [(R, "10.2.0.1"), (C, "10.1.0.1"), (H, "127.0.0.1")] {
         let answer = nets.ask(at, &format!("tcp {host} 1080"));
         assert!(answer.starts_with("error: "), "{answer}");
@@ -439,7 +439,7 @@ fn serve(port: u16) {
             });
         }
     });
-    println!("\nserving");
+    writeln!(std::io::stdout(), "\nserving").unwrap();
     thread::sleep(Duration::from_secs(600));
 }
 

@@ -109,8 +109,11 @@ impl CapturedPackets {
             Err(error) => {
                 report.failed += self.group.len();
                 if !std::mem::replace(&mut self.replies.is_logged, true) {
-                    let hint =
-                        "a program of this machine that has the same port must share it (SO_REUSEADDR)";
+                    let hint = if error.kind() == io::ErrorKind::PermissionDenied {
+                        "the process needs CAP_NET_ADMIN as long as it runs"
+                    } else {
+                        "a program of this machine that has the same port must share it (SO_REUSEADDR)"
+                    };
                     tracing::warn!(inbound = &*self.name, %error, hint, "answers cannot be sent from their source");
                 }
             }

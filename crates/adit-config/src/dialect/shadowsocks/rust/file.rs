@@ -466,7 +466,7 @@ impl Reader<'_, '_, '_> {
         }
         let redir = fields.take("tcp_redir");
         let redir = redir.and_then(|field| field.parsed(self.report, redir_type));
-        // Datagrams come by TPROXY whatever it says, as Linux has no other way.
+        // Datagrams come by TPROXY: Linux has no other way for them.
         if let Some(field) = fields.take("udp_redir") {
             field.parsed(self.report, redir_type);
         }
