@@ -24,8 +24,13 @@ usage: ssurl -e FILE [-c]
   -h, --help          prints this text
 ";
 
+/// The flags, for a person.
+pub(crate) fn usage((): ()) -> String {
+    USAGE.to_owned()
+}
+
 /// Runs it.
-pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
     let result = match rust::url(args) {
         Ok(Url::Help) => return super::say(USAGE),
         Ok(Url::Encode { file, qr }) => encode(&file, qr),

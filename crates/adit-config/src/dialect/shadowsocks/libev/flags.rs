@@ -104,7 +104,7 @@ known! {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    getopt::usage(&program, program.name(), KNOWN)
+    getopt::usage(&program, program.name(), "shadowsocks-libev 3.3.5", KNOWN)
 }
 
 /// Reads the arguments behind the program's name.
