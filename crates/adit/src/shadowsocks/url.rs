@@ -18,7 +18,8 @@ const USAGE: &str = "\
 usage: ssurl -e FILE [-c]
        ssurl -d LINK [-c]
 
-  -e, --encode FILE   prints the servers of a file of shadowsocks-rust as ss:// links
+  -e, --encode FILE   prints the servers of a file of shadowsocks-rust as ss://
+                      links
   -d, --decode LINK   prints an ss:// link as such a file
   -c, --qrcode        and a QR code of each
   -h, --help          prints this text
