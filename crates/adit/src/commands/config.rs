@@ -38,7 +38,11 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
 
 /// The number of servers that a local port may choose from, if there are several and no rule chooses.
 fn choice(config: &Config) -> Option<usize> {
-    let is_local = config.inbounds.first().is_some_and(|i| matches!(i.protocol, InboundProtocol::Local(_)));
+    let first = config.inbounds.first()?;
+    let used = config.outbounds.iter().find(|outbound| outbound.name == first.outbound)?;
+    // A group chooses by itself.
+    let is_local = matches!(first.protocol, InboundProtocol::Local(_))
+        && !matches!(used.protocol, OutboundProtocol::Group(_));
     let is_server = |protocol: &OutboundProtocol| {
         !matches!(protocol, OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_))
     };

@@ -52,26 +52,32 @@ pub(super) fn load_to_run(args: &FileArgs) -> Result<Loaded, Diagnostics> {
 
 fn load_for(r#use: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
     let paths = paths(args)?;
+    // Merging knows the settings of adit.toml alone.
+    let stands_alone = |format| !matches!(format, Format::Native | Format::Clash);
+    if paths.len() > 1 && args.format.is_some_and(stands_alone) {
+        return Err(several().into());
+    }
     let mut files = Vec::new();
-    let mut stands_alone = false;
     for path in &paths {
-        let opened = open(r#use, args.format, path);
-        stands_alone |=
-            opened.as_ref().is_ok_and(|opened| !matches!(opened.format, Format::Native | Format::Clash));
-        files.push(opened.map(|opened| (opened.name, opened.loaded)));
-    }
-    match &mut *files {
-        // Merging knows the settings of adit.toml alone.
-        [Ok(_)] if stands_alone => files.pop().expect("there is one").map(|(_, loaded)| loaded),
-        [_, _, ..] if stands_alone => {
-            let error =
-                Diagnostic::error(&"command line".into(), "", "several files, and not all are adit.toml");
-            Err(error
-                .hint("a file of another program stands alone; `adit import` turns it into adit.toml")
-                .into())
+        let Opened { name, format, loaded } = match open(r#use, args.format, path) {
+            Ok(opened) => opened,
+            Err(errors) => {
+                files.push(Err(errors));
+                continue;
+            }
+        };
+        match (stands_alone(format), paths.len()) {
+            (true, 1) => return Ok(loaded),
+            (true, _) => return Err(several().into()),
+            (false, _) => files.push(Ok((name, loaded))),
         }
-        _ => load_all(files.into_iter()),
     }
+    load_all(files.into_iter())
+}
+
+fn several() -> Diagnostic {
+    let error = Diagnostic::error(&"command line".into(), "", "several files, and not all are adit.toml");
+    error.hint("a file of another program stands alone, name one with -c; `adit import` makes it adit.toml")
 }
 
 /// A file that was read.
