@@ -28,6 +28,11 @@ pub enum Severity {
     Warning,
 }
 
+/// A line of a text, in which nothing secret is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Excerpt(String);
+
 /// One finding. No text in it ever holds a key or password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
@@ -46,7 +51,7 @@ pub struct Diagnostic {
     pub problem: String,
     /// The line in the text, made safe to be shown; a caret stands below [`Self::column`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub excerpt: Option<String>,
+    pub excerpt: Option<Box<Excerpt>>,
     /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -80,7 +85,7 @@ impl Diagnostic {
     /// The same with the line in the text, in which nothing secret may be left.
     #[must_use]
     pub fn excerpt(mut self, line: impl Into<String>) -> Self {
-        self.excerpt = Some(line.into());
+        self.excerpt = Some(Box::new(Excerpt(line.into())));
         self
     }
 
@@ -90,7 +95,7 @@ impl Diagnostic {
     }
 
     /// The line with a caret below the column; a long line is cut on both sides.
-    fn write_excerpt(&self, f: &mut dyn fmt::Write, line: &str, paint: &Paint) -> fmt::Result {
+    fn write_excerpt(&self, f: &mut dyn fmt::Write, Excerpt(line): &Excerpt, paint: &Paint) -> fmt::Result {
         /// Characters in front of the column that are shown, and in all.
         const BEFORE: usize = 50;
         const ALL: usize = 70;

@@ -331,10 +331,10 @@ fn side(members: &[Member], is_local: bool) -> (End, Option<End>) {
     };
     let is_any = |host: &&str| matches!(*host, "0.0.0.0" | "::" | "::0" | "[::]" | "[::0]");
     let is_loopback = |host: &&str| matches!(*host, "127.0.0.1" | "::1" | "[::1]" | "localhost");
-    if hosts.iter().any(|host| is_any(host)) {
+    if hosts.iter().any(is_any) {
         return (End::Server, None);
     }
-    if hosts.is_empty() || !hosts.iter().all(|host| is_loopback(host)) {
+    if hosts.is_empty() || !hosts.iter().all(is_loopback) {
         return (End::Client, None);
     }
     if hosts.len() > 1 { (End::Server, Some(End::Client)) } else { (End::Client, Some(End::Server)) }

@@ -87,15 +87,16 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
             for (value, path) in entries(&root, key) {
                 servers.add(&mut report, |report| read::server(report, dialect, value, path));
             }
-            match dialect {
-                _ if is_part => {
-                    let problem = Problem::new("left out: all but the servers, for its YAML is not read");
-                    report.warning(0, "", problem);
-                    Whole::default()
-                }
-                Dialect::SingBox if is_whole(&root, key) => whole::sing_box(&mut report, &root),
-                Dialect::Mihomo if is_whole(&root, key) => whole::mihomo(&mut report, &root),
-                _ => Whole::default(),
+            if is_part {
+                let problem = Problem::new("left out: all but the servers, for its YAML is not read");
+                report.warning(0, "", problem);
+            }
+            if is_part || !is_whole(&root, key) {
+                Whole::default()
+            } else if dialect == Dialect::SingBox {
+                whole::sing_box(&mut report, &root)
+            } else {
+                whole::mihomo(&mut report, &root)
             }
         }
         Dialect::Link => {
@@ -338,11 +339,14 @@ fn distinct(mut outbounds: Vec<Outbound>) -> Vec<Outbound> {
     outbounds
 }
 
-/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as adit's
-/// own file and read again.
+/// The fuzzer's entry: for any bytes, findings lie inside the text, those about its kind too, and an accepted text can
+/// be written as adit's own file and read again.
 #[doc(hidden)]
 pub fn fuzz_import(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
+    if let Err(error) = super::shape::recognise("fuzz", &text) {
+        super::assert_inside(&text, &error.into());
+    }
     for form in [None, Some(Form::Surge), Some(Form::Mihomo), Some(Form::SingBox), Some(Form::Shadowrocket)] {
         match parse(form, "fuzz", &text) {
             Ok(loaded) => {

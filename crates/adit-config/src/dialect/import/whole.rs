@@ -241,7 +241,7 @@ fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut 
     if is_own {
         report.warning(item.at, format!("{path}.users"), Problem::new("left out").hint(USERS));
     }
-    let ip = ip.filter(IpAddr::is_loopback).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let ip = ip.filter(IpAddr::is_loopback).unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
     whole.ports.push((accepts, SocketAddr::new(ip, number)));
 }
 

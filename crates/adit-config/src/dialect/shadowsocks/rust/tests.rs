@@ -81,7 +81,7 @@ fn listen(setup: &Setup) -> Vec<String> {
 fn a_list_of_hosts_is_named() {
     let text = "{\"server\":[\"::1\"],\"server_port\":1,\"password\":\"p\",\"method\":\"aes-128-gcm\"}";
     let outside = Outside { variable: &|_| None, file: &crate::source::read };
-    let found = super::load(Program::Server, &Flags::default(), Some(("t.json", text)), outside);
+    let found = load(Program::Server, &Flags::default(), Some(("t.json", text)), outside);
     let found = found.unwrap_err().1.to_string();
     assert!(found.contains("hint: a list is shadowsocks-libev's: adit ss-server -c t.json"), "{found}");
 }
