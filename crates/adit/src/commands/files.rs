@@ -50,7 +50,7 @@ pub(super) fn load_to_run(args: &FileArgs) -> Result<Loaded, Diagnostics> {
     load_for(Use::Run, args)
 }
 
-fn load_for(r#use: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
+fn load_for(purpose: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
     let paths = paths(args)?;
     // Merging knows the settings of adit.toml alone.
     let stands_alone = |format| !matches!(format, Format::Native | Format::Clash);
@@ -59,7 +59,7 @@ fn load_for(r#use: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
     }
     let mut files = Vec::new();
     for path in &paths {
-        let Opened { name, format, loaded } = match open(r#use, args.format, path) {
+        let Opened { name, format, loaded } = match open(purpose, args.format, path) {
             Ok(opened) => opened,
             Err(errors) => {
                 files.push(Err(errors));
@@ -94,13 +94,13 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub(super) fn open(r#use: Use, format: Option<Format>, path: &Path) -> Result<Opened, Diagnostics> {
+pub(super) fn open(purpose: Use, format: Option<Format>, path: &Path) -> Result<Opened, Diagnostics> {
     let (name, text) = read(path)?;
     let (format, doubt) = match format {
         Some(format) => (format, None),
         None => Format::of(path, &name, &text)?,
     };
-    let mut loaded = format.load(r#use, path, &name, &text)?;
+    let mut loaded = format.load(purpose, path, &name, &text)?;
     if let Some(doubt) = doubt {
         loaded.diagnostics.push(doubt);
     }

@@ -157,10 +157,16 @@ impl Format {
     ///
     /// # Errors
     /// Everything that is wrong with it, and every setting that cannot be obeyed in that use.
-    pub(super) fn load(self, r#use: Use, path: &Path, name: &str, text: &str) -> Result<Loaded, Diagnostics> {
-        match self.read(r#use, path, name, text)? {
+    pub(super) fn load(
+        self,
+        purpose: Use,
+        path: &Path,
+        name: &str,
+        text: &str,
+    ) -> Result<Loaded, Diagnostics> {
+        match self.read(purpose, path, name, text)? {
             Read::Config(loaded) => Ok(*loaded),
-            Read::Setup(family, setup) => match r#use {
+            Read::Setup(family, setup) => match purpose {
                 Use::Convert => expressible(name, *setup),
                 Use::Look => {
                     let setup = shadowsocks::fit(self.name(), family, *setup)?;
@@ -175,7 +181,7 @@ impl Format {
         }
     }
 
-    fn read(self, r#use: Use, path: &Path, name: &str, text: &str) -> Result<Read, Diagnostics> {
+    fn read(self, purpose: Use, path: &Path, name: &str, text: &str) -> Result<Read, Diagnostics> {
         let file = Some((name, text));
         let loaded = match self {
             Self::Native => native::parse(name, text)?,
@@ -200,7 +206,7 @@ impl Format {
                 Loaded { config: sip008::config(&list), diagnostics }
             }
             Self::Kcptun(side) => of_kcptun(side, name, text)?,
-            Self::Clash if r#use != Use::Convert && clash::is_clash(text) => {
+            Self::Clash if purpose != Use::Convert && clash::is_clash(text) => {
                 clash::load(name, text, files::home(path))?.run()?
             }
             Self::Clash => import::parse(Some(Form::Mihomo), name, text)?,
