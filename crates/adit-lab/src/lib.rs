@@ -316,16 +316,11 @@ fn list() -> Result<()> {
     }
     writeln!(out, "scenarios:")?;
     for scenario in Scenario::all() {
-        writeln!(
-            out,
-            "  {:<28} {} rounds of {} over {}",
-            scenario.name,
-            scenario.rounds,
-            scenario.measures.join(","),
-            scenario.subjects.join(",")
-        )?;
+        let (measures, subjects) = (scenario.measures.join(", "), scenario.subjects.join(", "));
+        let about = format!("{} rounds of {measures} over {subjects}", scenario.rounds);
+        entry(&mut out, &scenario.name, &about)?;
         for link in &scenario.links {
-            writeln!(out, "  {:<28} over {link}", "")?;
+            entry(&mut out, "", &format!("over {link}"))?;
         }
     }
     Ok(())
