@@ -1,6 +1,7 @@
 //! The registry of ways in, and the loop that accepts.
 
 mod captured;
+mod connected;
 mod fallback;
 mod local;
 mod obfs;

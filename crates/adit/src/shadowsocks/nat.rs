@@ -10,7 +10,7 @@ use adit_core::capture;
 use crate::print;
 
 /// Runs the program.
-pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
     match nat::flags(args) {
         Ok(Invocation::Help) => super::say(&nat::usage()),
         Ok(Invocation::Flush) => done(capture::nat::flush().map_err(Into::into)),
@@ -28,6 +28,11 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
     }
+}
+
+/// Its flags, for a person.
+pub(crate) fn usage((): ()) -> String {
+    nat::usage()
 }
 
 fn done(result: anyhow::Result<()>) -> ExitCode {

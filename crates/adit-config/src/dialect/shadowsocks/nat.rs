@@ -112,7 +112,7 @@ known! {
 
 /// The flags, for a person.
 pub fn usage() -> String {
-    getopt::usage(&(), "ss-nat", KNOWN)
+    getopt::usage(&(), "ss-nat", "shadowsocks-libev 3.3.5", KNOWN)
 }
 
 /// Reads the arguments behind the program's name.
