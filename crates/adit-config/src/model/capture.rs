@@ -94,7 +94,7 @@ impl Owner {
             let is_fine = first <= last && last - first < MAX_OWNERS;
             return is_fine.then_some(Self::Numbers(first, last));
         }
-        let is_name = !text.is_empty()
+        let is_name = !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
             && text.len() <= 255
             && !text.contains([':', '/', ','])
             && !text.contains(char::is_whitespace);
@@ -162,7 +162,8 @@ mod tests {
             ("1000-1999", Some(Owner::Numbers(1000, 1999))),
             ("ann", Some(Owner::Name("ann".into()))),
             ("systemd-resolve", Some(Owner::Name("systemd-resolve".into()))),
-            ("1000-", Some(Owner::Name("1000-".into()))),
+            ("1000-", None),
+            ("-1", None),
             ("2000-1000", None),
             ("0-131071", Some(Owner::Numbers(0, 131_071))),
             ("0-131072", None),

@@ -240,7 +240,8 @@ fn each_example_is_read_and_written_and_read_again() {
             let config = load(&text, key);
             let written = to_toml(&config);
             assert_eq!(load(&written, key), config, "{protocol} {}\n{text}\n{written}", key.name);
-            let name = SAME_AS.iter().find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
+            let mut others = SAME_AS.iter().filter(|_| key.table != Table::Capture);
+            let name = others.find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
             if !key.example.is_empty() {
                 let found = written.lines().any(|line| line.contains(&format!("{name} = ")));
                 assert!(found, "{protocol} {name}\n{text}\n{written}");
