@@ -439,7 +439,7 @@ fn serve(port: u16) {
             });
         }
     });
-    writeln!(std::io::stdout(), "\nserving").unwrap();
+    std::io::stdout().write_all(b"\nserving\n").unwrap();
     thread::sleep(Duration::from_secs(600));
 }
 

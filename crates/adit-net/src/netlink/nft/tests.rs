@@ -266,10 +266,11 @@ fn routes_and_rules_come_and_go() {
         route.add(&mut netlink, &all).unwrap();
         route.add(&mut netlink, &all).unwrap();
     }
-    ip("link add name dummy7 type dummy");
-    ip("link set dummy7 up");
+    ip("link add name near7 type veth peer name far7");
+    ip("link set far7 up");
+    ip("link set near7 up");
     let all = links(&mut netlink).unwrap();
-    for link in ["lo", "dummy7"] {
+    for link in ["lo", "near7"] {
         let to = "127.0.0.1".parse().unwrap();
         let route = Route { to: (to, 32), is_local: true, link: link.into(), table: 2024 };
         route.add(&mut netlink, &all).unwrap();
@@ -291,7 +292,7 @@ fn routes_and_rules_come_and_go() {
         found.remove(&mut netlink).unwrap();
         found.remove(&mut netlink).unwrap();
     }
-    ip("link del dummy7");
+    ip("link del near7");
     let after = (ip("rule"), ip("-6 rule"), ip("route show table all"), ip("-6 route show table all"));
     assert_eq!(before, after);
 }
