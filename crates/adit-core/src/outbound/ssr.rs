@@ -15,7 +15,7 @@ use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
-use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
+use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
 use adit_proto::wire::{Host, Layer, Target, WallClock, WireError, address_len};
 
 use self::packets::SsrPackets;
@@ -23,8 +23,6 @@ use self::watched::Watched;
 use super::connector::end_of_cut;
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::Notice;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
@@ -49,7 +47,6 @@ pub(crate) struct SsrShared {
     plugin: Option<(PluginPort, Transports)>,
     /// To a plugin on this machine, without the settings of the way out from it.
     loopback: Dial,
-    rejected: Notice,
 }
 
 /// State of the obfs that all connections share.
@@ -151,7 +148,6 @@ impl SsrShared {
             timeout: dial.timeout,
             plugin: start_plugin(name, config, plugins)?,
             loopback: Dial { timeout: dial.timeout, ..Dial::default() },
-            rejected: Notice::default(),
         })
     }
 
@@ -177,70 +173,18 @@ impl SsrShared {
         Ok(Opened::new(far, Policy::default()))
     }
 
-    /// Whether a server says at once that it accepts a client.
-    fn is_greeted(&self) -> bool {
-        match self.protocol.protocol() {
-            Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128
-            | Protocol::AuthAes128Md5
-            | Protocol::AuthAes128Sha1
-            | Protocol::AuthAes128Fast
-            | Protocol::AuthChain(_) => true,
-            Protocol::Origin
-            | Protocol::VerifyDeflate
-            | Protocol::VerifySimple
-            | Protocol::VerifySha1
-            | Protocol::AuthSha1 => false,
-        }
-    }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, opened: &mut Opened, outcome: &Outcome, metrics: &OutboundMetrics) {
+    /// Whether the server has said anything that may be right.
+    fn has_replied(opened: &mut Opened, outcome: &Outcome) -> bool {
         if outcome.down > 0 {
-            return;
+            return true;
         }
+        let is_wrong = matches!(
+            outcome.reason,
+            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. })
+        );
         let stack = opened.far.stack.as_mut();
         let watched = stack.and_then(|stack| stack.protocol::<Watched>());
-        let is_answered = watched.is_some_and(|watched| watched.is_answered());
-        let text = match &outcome.reason {
-            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
-                "the server's first bytes are wrong: password, method, protocol or obfs differ"
-            }
-            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered && self.is_greeted() => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Socket(Side::Far, _) if !is_answered => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method or obfs differ, or the target reset the connection"
-            }
-            EndReason::Socket(Side::Near, _) | EndReason::Idle if !is_answered && self.is_greeted() => {
-                "the server does not reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => return,
-        };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(outbound, times, "{text}");
-        }
-    }
-
-    fn note_failure(&self, outbound: &str, error: &OpenError) {
-        let OpenError::Handshake(error) = error else { return };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(
-                outbound,
-                times,
-                %error,
-                "the handshake of the obfs failed: password, method, obfs or clock differ, or the server is another one"
-            );
-        }
+        !is_wrong && watched.is_some_and(|watched| watched.is_answered())
     }
 }
 
@@ -308,8 +252,7 @@ impl SsrOutbound {
             None => self.connector.dial(&self.shared.server).await?,
         };
         let opened = Box::pin(self.shared.start_stream(stream, target)).await;
-        let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
-        Ok(self.connector.settle(opened))
+        Ok(self.connector.settle(opened?))
     }
 }
 
@@ -326,9 +269,16 @@ impl Outbound for SsrOutbound {
         Box::pin(self.open(to.target))
     }
 
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        SsrShared::has_replied(opened, outcome)
+    }
+
     fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.shared.note_end(&self.connector.name, &mut opened, outcome, &self.connector.metrics);
+        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
+        if by_server && !SsrShared::has_replied(&mut opened, outcome) {
+            self.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

@@ -13,15 +13,13 @@ use adit_net::dial::Dialer;
 use adit_net::plugin::{PluginPort, Plugins, Role};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
-use adit_proto::wire::{Host, Target, WireError};
+use adit_proto::wire::{Host, Target};
 
 use self::answers::FreshAnswer;
 use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
@@ -46,8 +44,6 @@ pub(crate) struct ShadowsocksShared {
     loopback: Dial,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
-    skewed: Notice,
-    rejected: Notice,
 }
 
 impl ShadowsocksShared {
@@ -78,8 +74,6 @@ impl ShadowsocksShared {
             carries_datagrams: config.transports.udp(),
             loopback: Dial { timeout: dial.timeout, ..Dial::default() },
             salts: Arc::new(SaltFilter::new(SALTS)),
-            skewed: Notice::default(),
-            rejected: Notice::default(),
         })
     }
 
@@ -102,44 +96,6 @@ impl ShadowsocksShared {
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, Policy::default())
-    }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
-        match &outcome.reason {
-            EndReason::Wire(WireError::Clock { offset_s, window_s }) => {
-                if let Some(times) = self.skewed.due(rt::now()) {
-                    let text = notice::skew("the server's", *offset_s, *window_s);
-                    tracing::warn!(outbound, times, "{text}");
-                }
-            }
-            EndReason::Wire(WireError::Authentication { .. }) if outcome.down == 0 => {
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server's first bytes do not open: key or method differ, or it is no Shadowsocks server"
-                    );
-                }
-            }
-            EndReason::Socket(Side::Far, _) if outcome.down == 0 => {
-                metrics.early_closes.add(1);
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server closed before any reply: key, method, obfs or clock differ, or the target reset the connection"
-                    );
-                }
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => {}
-        }
     }
 }
 
@@ -192,7 +148,9 @@ impl Outbound for ShadowsocksOutbound {
 
     fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.shared.note_end(&self.connector.name, outcome, &self.connector.metrics);
+        if outcome.down == 0 && matches!(outcome.reason, EndReason::Socket(Side::Far, _)) {
+            self.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

@@ -255,6 +255,7 @@ impl Engine {
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            watch: self.routes.watch(key.via, target),
             _slot: slot,
         })
     }

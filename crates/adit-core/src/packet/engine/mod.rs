@@ -33,6 +33,7 @@ use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
+use crate::fault::Watch;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
 
@@ -169,6 +170,8 @@ struct Flow {
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
     /// Its descriptor.
+    /// Is told of the first answer.
+    watch: Option<Rc<Watch>>,
     _slot: FlowSlot,
 }
 

@@ -75,6 +75,9 @@ impl Engine {
     /// Something has come for a flow.
     pub(super) fn answered(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
+        if let Some(watch) = flow.watch.take() {
+            watch.flow_answered();
+        }
         if let Some(witness) = &flow.side.witness {
             witness.answered();
         }
