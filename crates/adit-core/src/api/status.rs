@@ -227,6 +227,11 @@ impl Directory {
         all.flat_map(|inbound| inbound.listen.iter().map(|addr| (inbound.name.clone(), *addr))).collect()
     }
 
+    /// Connections of clients that are open.
+    pub(crate) fn open(&self) -> i64 {
+        self.view().inbounds.iter().flat_map(|inbound| inbound.metrics.iter()).map(|core| core.open.value()).sum()
+    }
+
     /// Port and payload bytes, both ways together, of every inbound.
     pub(crate) fn bytes(&self) -> Vec<(u16, u64)> {
         let bytes = |inbound: &InboundView| {

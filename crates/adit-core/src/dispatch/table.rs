@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_config::codes;
 use adit_config::model::Tag;
 use adit_config::model::rule::{Network, Verdict};
 use adit_net::reach::{Private, Reach};
@@ -14,7 +15,7 @@ use adit_net::rt;
 use adit_proto::wire::Target;
 
 use super::{OpenError, Outbound};
-use crate::fault::{Faults, Part, Watch, Watches};
+use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
@@ -280,6 +281,14 @@ impl Routes for Live {
         let watch = watches.of(tunnel);
         watch.begin_flow(watches.hash(target), rt::now());
         Some(watch)
+    }
+
+    fn note_too_big(&self, len: usize, fits: Option<usize>) {
+        let fits = fits.map_or_else(|| "less".to_owned(), |fits| format!("no more than {fits}"));
+        let text =
+            format!("datagrams of {len} bytes are dropped: the path (its MTU) takes {fits}; use a lower MTU above adit");
+        let fault = Fault::new(codes::UDP_TOO_BIG, text);
+        self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
     }
 
     fn note_private(&self, kind: Private) {

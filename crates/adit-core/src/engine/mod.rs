@@ -455,7 +455,7 @@ impl Running {
                 }
             }
             let limit = engine.state().config.limits.drain;
-            tracing::info!(?limit, "stopping: no new connections, open ones may finish");
+            tracing::info!("{}", stopping(engine.directory.open(), limit));
             drain(&engine, &stopper);
             let first = rt::now();
             let second = async {
@@ -476,6 +476,16 @@ impl Running {
         stopper.end();
         finish(cores, &engine);
         result
+    }
+}
+
+/// The line about the end that begins.
+fn stopping(open: i64, limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    match open {
+        ..=0 => "stopping: no connection is open".to_owned(),
+        1 => format!("stopping: 1 connection is open and has {seconds} s to finish, Ctrl-C again ends at once"),
+        _ => format!("stopping: {open} connections are open and have {seconds} s to finish, Ctrl-C again ends at once"),
     }
 }
 

@@ -225,7 +225,7 @@ async fn handshake(
             Some(admitted)
         }
         Err(refusal) => {
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             leave_alone(inbound, stream, &ticket, &refusal, shared.obfs, until).await;
             None
         }

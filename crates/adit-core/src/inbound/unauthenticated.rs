@@ -4,6 +4,7 @@
 //! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.
 //! HTTP obfuscation answers like the web server it claims to be.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -54,6 +55,19 @@ pub(super) enum Refusal {
     Late,
     /// It had to make room for another one.
     Evicted,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wire(error) => error.fmt(f),
+            Self::Obfs(error) => write!(f, "obfs: {error}"),
+            Self::Throttled => f.write_str("too many failed keys from this source"),
+            Self::Gone | Self::GoneAtTick => f.write_str("it closed before a request"),
+            Self::Late => f.write_str("no request in time"),
+            Self::Evicted => f.write_str("it made room for others"),
+        }
+    }
 }
 
 /// Draws the time after which unauthenticated connections are closed, 60 to 180 s; to be called once per start.

@@ -90,6 +90,11 @@ pub(crate) trait Routes {
         None
     }
 
+    /// A datagram of `len` bytes was dropped: the path takes no more than `fits`, where that is known.
+    fn note_too_big(&self, len: usize, fits: Option<usize>) {
+        let _ = (len, fits);
+    }
+
     /// A datagram was dropped since its target is private.
     fn note_private(&self, kind: Private);
 }

@@ -205,11 +205,11 @@ struct Waiting {
 }
 
 impl Flow {
-    /// Logs once per flow the size that would fit.
-    fn log_too_big(&mut self, inbound: &str, to: SocketAddr, len: usize, marks: &Marks) {
+    /// Notes once per flow the size that would fit.
+    fn note_too_big(&mut self, routes: &dyn Routes, to: SocketAddr, len: usize, marks: &Marks) {
         if !std::mem::replace(&mut self.is_too_big_logged, true) {
             let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
-            tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+            routes.note_too_big(len, fits);
         }
     }
 

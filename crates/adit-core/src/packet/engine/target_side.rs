@@ -134,7 +134,7 @@ impl Engine {
         let (key, flow) = self.flows.entry(id).ok_or(DropReason::Gone)?;
         let peer = self.inbound.peer(&key.client).unwrap_or(flow.peer);
         if self.is_sealed && self.marks.is_too_long(sealed.len(), peer.at) {
-            flow.log_too_big(&self.name, peer.at, sealed.len(), &self.marks);
+            flow.note_too_big(&*self.routes, peer.at, sealed.len(), &self.marks);
             return Err(DropReason::TooBig);
         }
         flow.pass(Way::Down, len, self.at)?;
@@ -161,7 +161,7 @@ impl Engine {
                 && let Some(id) = self.flows.at(first.key)
                 && let Some(flow) = self.flows.get_mut(id)
             {
-                flow.log_too_big(&self.name, to, len, &self.marks);
+                flow.note_too_big(&*self.routes, to, len, &self.marks);
             }
         }
         outgoing.clear();
