@@ -247,7 +247,7 @@ mod tests {
     fn users_that_have_expired() {
         let file = |day: &str| {
             format!(
-                "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[inbound.user]]\nname = \"ann\"\n\
+                "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[inbound.users]]\nname = \"ann\"\n\
                  password = \"long enough a word\"\nexpires = \"{day}\"\n"
             )
         };

@@ -56,7 +56,8 @@ impl From<LogFormat> for Shape {
 pub(crate) fn init(log: &Log, shape: Shape) {
     let (own, others) = filters(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
-    let is_journal = FILE.get().is_none() && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
+    let is_journal =
+        FILE.get().is_none() && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
     let is_terminal = shape == Shape::Text && FILE.get().is_none() && io::stderr().is_terminal();
     let stamp = match (log.time, is_journal, is_terminal) {
         (false, ..) | (_, true, _) => Stamp::Nothing,

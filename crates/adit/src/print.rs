@@ -54,7 +54,9 @@ pub(crate) fn code(error: &anyhow::Error) -> Option<&'static str> {
         StartError::Listen { source, .. } if source.is_taken() => codes::SYS_PORT,
         StartError::Listen { .. } => codes::SYS_LISTEN,
         StartError::State { .. } => codes::SYS_STATE_READ,
-        StartError::Build { source, .. } if source.to_string().starts_with("plugin ") => codes::PLUGIN_MISSING,
+        StartError::Build { source, .. } if source.to_string().starts_with("plugin ") => {
+            codes::PLUGIN_MISSING
+        }
         _ => return None,
     };
     Some(code.id)

@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn settings_that_must_agree_are_one_text_at_both_ends() {
-        let server = settings(Side::Server, &["-crypt", "xtea", "-mode", "fast3", "-mtu", "900", "-key", "geheim"]);
+        let server =
+            settings(Side::Server, &["-crypt", "xtea", "-mode", "fast3", "-mtu", "900", "-key", "geheim"]);
         let client = settings(Side::Client, &["-crypt", "xtea", "-conn", "3", "-key", "geheim"]);
         assert_eq!(server[0].1, client[0].1);
         assert!(!server[0].1.contains("geheim"), "{server:?}");

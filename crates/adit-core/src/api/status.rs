@@ -229,7 +229,12 @@ impl Directory {
 
     /// Connections of clients that are open.
     pub(crate) fn open(&self) -> i64 {
-        self.view().inbounds.iter().flat_map(|inbound| inbound.metrics.iter()).map(|core| core.open.value()).sum()
+        self.view()
+            .inbounds
+            .iter()
+            .flat_map(|inbound| inbound.metrics.iter())
+            .map(|core| core.open.value())
+            .sum()
     }
 
     /// Port and payload bytes, both ways together, of every inbound.

@@ -136,7 +136,9 @@ impl OpenError {
     pub(crate) fn fault(&self, is_tunnel: bool) -> Option<Fault> {
         let of_server = |code, text: String| is_tunnel.then(|| Fault::new(code, text));
         match self {
-            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. } | DialError::Port) => None,
+            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. } | DialError::Port) => {
+                None
+            }
             Self::Dial(DialError::Resolve(error)) => name_fault(error, is_tunnel),
             Self::Dial(DialError::Socket { source, .. }) => Some(socket_fault(source)),
             Self::Dial(DialError::Refused { addr, .. }) => {
@@ -154,7 +156,9 @@ impl OpenError {
             }
             Self::Handshake(error) => of_server(
                 codes::AUTH_SERVER,
-                format!("handshake with {SERVER} failed: {error}: key, method, obfs or clock differ, or it is another server"),
+                format!(
+                    "handshake with {SERVER} failed: {error}: key, method, obfs or clock differ, or it is another server"
+                ),
             ),
             Self::Dial(DialError::Connect { .. } | DialError::Unix { .. }) | Self::Through { .. } => {
                 of_server(codes::NET_OTHER, format!("cannot reach {SERVER}: {}", chain(self)))
@@ -183,14 +187,20 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// The trouble with a name: of the outbound's server, or of the name servers.
 fn name_fault(error: &ResolveError, is_tunnel: bool) -> Option<Fault> {
     let text = chain(error);
-    let whole = if is_tunnel { format!("cannot reach {SERVER}: {text}") } else { format!("names do not resolve: {text}") };
+    let whole = if is_tunnel {
+        format!("cannot reach {SERVER}: {text}")
+    } else {
+        format!("names do not resolve: {text}")
+    };
     if text.contains("certificate") {
         return Some(Fault::new(codes::TLS_CERTIFICATE, whole));
     }
     match error {
         ResolveError::Timeout | ResolveError::Io(_) => Some(Fault::new(codes::DNS_DEAD, whole)),
         ResolveError::Other(_) => Some(Fault::new(codes::DNS_FAILED, whole)),
-        ResolveError::Server(_) | ResolveError::Busy => is_tunnel.then(|| Fault::new(codes::DNS_FAILED, whole)),
+        ResolveError::Server(_) | ResolveError::Busy => {
+            is_tunnel.then(|| Fault::new(codes::DNS_FAILED, whole))
+        }
         ResolveError::NotFound | ResolveError::NoAddress | ResolveError::BadName => {
             let text = format!("cannot reach {SERVER}: name does not resolve: {error}");
             is_tunnel.then(|| Fault::new(codes::NET_NAME, text))

@@ -285,8 +285,9 @@ impl Routes for Live {
 
     fn note_too_big(&self, len: usize, fits: Option<usize>) {
         let fits = fits.map_or_else(|| "less".to_owned(), |fits| format!("no more than {fits}"));
-        let text =
-            format!("datagrams of {len} bytes are dropped: the path (its MTU) takes {fits}; use a lower MTU above adit");
+        let text = format!(
+            "datagrams of {len} bytes are dropped: the path (its MTU) takes {fits}; use a lower MTU above adit"
+        );
         let fault = Fault::new(codes::UDP_TOO_BIG, text);
         self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
     }

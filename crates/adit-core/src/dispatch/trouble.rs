@@ -71,10 +71,14 @@ impl Routed {
                 let text = skew("the server's", *offset_s, *window_s);
                 Some(Fault::new(codes::CLOCK_SERVER, format!("replies of {SERVER} are refused: {text}")))
             }
-            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => Some(Fault::new(
-                codes::AUTH_SERVER,
-                format!("the first bytes of {SERVER} do not open: key, method, protocol or obfs differ, or it is another server"),
-            )),
+            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
+                Some(Fault::new(
+                    codes::AUTH_SERVER,
+                    format!(
+                        "the first bytes of {SERVER} do not open: key, method, protocol or obfs differ, or it is another server"
+                    ),
+                ))
+            }
             EndReason::Finished
             | EndReason::Idle
             | EndReason::Crowded

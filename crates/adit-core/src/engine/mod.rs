@@ -484,8 +484,12 @@ fn stopping(open: i64, limit: Duration) -> String {
     let seconds = limit.as_secs();
     match open {
         ..=0 => "stopping: no connection is open".to_owned(),
-        1 => format!("stopping: 1 connection is open and has {seconds} s to finish, Ctrl-C again ends at once"),
-        _ => format!("stopping: {open} connections are open and have {seconds} s to finish, Ctrl-C again ends at once"),
+        1 => {
+            format!("stopping: 1 connection is open and has {seconds} s to finish, Ctrl-C again ends at once")
+        }
+        _ => format!(
+            "stopping: {open} connections are open and have {seconds} s to finish, Ctrl-C again ends at once"
+        ),
     }
 }
 

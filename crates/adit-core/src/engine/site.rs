@@ -21,7 +21,7 @@ use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
-use crate::fault::Faults;
+use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::metrics::InboundMetrics;
@@ -82,6 +82,8 @@ struct OpenInbound {
     pacer: Option<Arc<Pacer>>,
     /// Of each of its sockets for datagrams, with what the cores of its address share.
     renewals: Vec<(Rc<Renewal>, Arc<Exchange>)>,
+    /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
+    refused: Cell<[u64; 2]>,
     /// Ends its listeners.
     stopper: Stopper,
 }
@@ -249,7 +251,8 @@ impl Site {
         }
         let renewals = self.serve(&slot, sockets, &stop, &alive);
         live.leaf().outbound.begin_use();
-        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, stopper };
+        let refused = Cell::new(refused_datagrams(&metrics));
+        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, refused, stopper };
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
@@ -409,6 +412,33 @@ async fn finished(active: &Cell<usize>) {
     }
 }
 
+/// Datagrams of clients with a wrong key, and of those with a clock that is off.
+fn refused_datagrams(metrics: &InboundMetrics) -> [u64; 2] {
+    let dropped = &metrics.datagrams.dropped;
+    [dropped.authentication.value(), dropped.clock.value()]
+}
+
+impl OpenInbound {
+    /// Notes datagrams of clients that were refused in the past second.
+    fn note_datagrams(&self, faults: &Faults) {
+        let refused = refused_datagrams(&self.metrics);
+        let before = self.refused.replace(refused);
+        if refused == before || !self.model.protocol.is_server() {
+            return;
+        }
+        let [keys, clocks] = [0, 1].map(|at| refused[at].saturating_sub(before[at]));
+        let part = Part::Inbound(self.model.name.clone());
+        if keys > 0 {
+            let text = format!("{keys} datagrams open with no key: wrong key or method, or a probe");
+            faults.note_as(&part, Fault::new(codes::AUTH_CLIENT, text), rt::now(), Tell::Info);
+        }
+        if clocks > 0 {
+            let text = format!("{clocks} datagrams of clients bear a time too far from ours: a clock is off");
+            faults.note_as(&part, Fault::new(codes::CLOCK_CLIENT, text), rt::now(), Tell::Warn);
+        }
+    }
+}
+
 /// Names sources whose keys failed. A scan tries once or twice; a client with a wrong key tries again and again.
 fn report(failed: Vec<(IpAddr, u32)>) {
     let code = codes::AUTH_CLIENT.id;
@@ -439,8 +469,10 @@ async fn keep_house(site: Rc<Site>) {
         site.places.tick();
         site.pool.trim();
         report(site.guard.take_report(rt::now()));
+        let faults = site.outbounds.watches().faults();
+        site.inbounds.borrow().values().for_each(|inbound| inbound.note_datagrams(faults));
         if site.index == 0 {
-            site.outbounds.watches().faults().tick(rt::now());
+            faults.tick(rt::now());
         }
         if is_worth_trimming {
             adit_net::trim_heap();

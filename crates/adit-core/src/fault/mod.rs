@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::codes::Code;
+use adit_config::codes::{self, Code};
 use adit_config::model::Tag;
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ pub(crate) use self::watch::{Watch, Watches};
 
 /// Pause between two lines of one part and cause.
 const EVERY: Duration = Duration::from_secs(60);
+/// Trouble that comes and goes by itself begins anew after this long without it.
+const APART: Duration = Duration::from_secs(600);
 /// Causes that are kept of one part; the oldest makes room.
 const CAUSES: usize = 8;
 /// Lines about what was counted and not told when the process ends.
@@ -45,6 +47,12 @@ pub(crate) enum Part {
 }
 
 impl Part {
+    /// Whether trouble of this kind comes and goes by itself: clients that are refused, datagrams that are dropped. It is
+    /// counted, and never goes on.
+    fn passes_by(&self, code: Code) -> bool {
+        matches!(self, Self::Inbound(_)) && code != codes::PLUGIN_ENDED
+    }
+
     fn name(&self) -> &str {
         match self {
             Self::Inbound(name) | Self::Outbound(name) => name,
@@ -117,7 +125,10 @@ struct Cause {
     since_unix: u64,
     last_unix: u64,
     last_at: Instant,
+    /// When the last line was written.
     told_at: Option<Instant>,
+    /// Whether there was a line about it since it began.
+    is_told: bool,
     tell: Tell,
     is_active: bool,
 }
@@ -158,7 +169,10 @@ impl Faults {
         for (part, state) in &*self.parts() {
             let found = state.answers.due(at).into_iter();
             // A server that cannot be reached cannot answer.
-            let is_down = state.causes.iter().any(|cause| cause.is_active && cause.fault.code.id.starts_with("ADIT-NET"));
+            let is_down = state
+                .causes
+                .iter()
+                .any(|cause| cause.is_active && cause.fault.code.id.starts_with("ADIT-NET"));
             due.extend(found.filter(|_| !is_down).map(|fault| (part.clone(), fault)));
         }
         due.into_iter().for_each(|(part, fault)| self.note(&part, fault, now));
@@ -194,19 +208,25 @@ impl Faults {
             let Some(state) = parts.get_mut(part) else { return };
             let fault = state.named(fault);
             let cause = state.cause(fault, now);
-            if !std::mem::replace(&mut cause.is_active, true) {
+            let is_new = if part.passes_by(cause.fault.code) {
+                cause.count > 0 && now.saturating_duration_since(cause.last_at) >= APART
+            } else {
+                !std::mem::replace(&mut cause.is_active, true)
+            };
+            if is_new {
+                (cause.since_unix, cause.count, cause.is_told) = (rt::unix_time(), 0, false);
+            }
+            if is_new && cause.is_active {
                 self.active.fetch_add(1, Ordering::Relaxed);
-                (cause.since_unix, cause.count) = (rt::unix_time(), 0);
             }
             cause.tell = tell;
             (cause.count, cause.silent) = (cause.count + 1, cause.silent + u64::from(tell != Tell::Nothing));
             (cause.last_unix, cause.last_at) = (rt::unix_time(), now);
             let is_due = cause.told_at.is_none_or(|at| now.saturating_duration_since(at) >= EVERY);
-            let due = (tell != Tell::Nothing && is_due && self.gate.passes(now)).then(|| {
-                cause.told_at = Some(now);
+            (tell != Tell::Nothing && is_due && self.gate.passes(now)).then(|| {
+                (cause.told_at, cause.is_told) = (Some(now), true);
                 (cause.fault.clone(), std::mem::take(&mut cause.silent))
-            });
-            due
+            })
         };
         if let Some((fault, times)) = due {
             write(part, &fault, tell, times);
@@ -225,10 +245,14 @@ impl Faults {
             for cause in &mut state.causes {
                 if codes.contains(&cause.fault.code) && std::mem::replace(&mut cause.is_active, false) {
                     self.active.fetch_sub(1, Ordering::Relaxed);
-                    if cause.told_at.is_some() && self.gate.passes(now) {
-                        lines.push((cause.fault.code, cause.count, rt::unix_time().saturating_sub(cause.since_unix)));
+                    if cause.is_told && self.gate.passes(now) {
+                        lines.push((
+                            cause.fault.code,
+                            cause.count,
+                            rt::unix_time().saturating_sub(cause.since_unix),
+                        ));
                     }
-                    (cause.silent, cause.told_at) = (0, None);
+                    (cause.silent, cause.is_told) = (0, false);
                 }
             }
         }
@@ -236,10 +260,24 @@ impl Faults {
             let (name, kind) = (part.name(), code.id);
             match part {
                 Part::Inbound(_) => {
-                    tracing::info!(inbound = name, code = kind, count, seconds, "works again: {} no longer", code.title);
+                    tracing::info!(
+                        inbound = name,
+                        code = kind,
+                        count,
+                        seconds,
+                        "works again: {} no longer",
+                        code.title
+                    );
                 }
                 Part::Outbound(_) => {
-                    tracing::info!(outbound = name, code = kind, count, seconds, "works again: {} no longer", code.title);
+                    tracing::info!(
+                        outbound = name,
+                        code = kind,
+                        count,
+                        seconds,
+                        "works again: {} no longer",
+                        code.title
+                    );
                 }
             }
         }
@@ -268,7 +306,10 @@ impl Faults {
     /// Writes what has no line yet: the sums of the past minute, and with `is_end` of everything.
     pub(crate) fn flush(&self, now: Instant, is_end: bool) {
         if let Some(lines) = self.gate.take_sum(now, is_end) {
-            tracing::warn!(lines, "further errors in the past minute; `adit status` shows the last one of each part");
+            tracing::warn!(
+                lines,
+                "further errors in the past minute; `adit status` shows the last one of each part"
+            );
         }
         let mut rest = Vec::new();
         for (part, state) in &mut *self.parts() {
@@ -302,7 +343,8 @@ impl State {
         let known = self.causes.iter().position(|cause| cause.fault.code == fault.code);
         let at = known.unwrap_or_else(|| {
             if self.causes.len() >= CAUSES {
-                let oldest = self.causes.iter().enumerate().min_by_key(|(_, cause)| (cause.is_active, cause.last_at));
+                let oldest =
+                    self.causes.iter().enumerate().min_by_key(|(_, cause)| (cause.is_active, cause.last_at));
                 if let Some((oldest, _)) = oldest {
                     self.causes.swap_remove(oldest);
                 }
@@ -316,6 +358,7 @@ impl State {
                 last_unix: unix,
                 last_at: now,
                 told_at: None,
+                is_told: false,
                 tell: Tell::Nothing,
                 is_active: false,
             });
@@ -340,8 +383,6 @@ fn write(part: &Part, fault: &Fault, tell: Tell, times: u64) {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::codes;
-
     use super::*;
 
     fn faults() -> (Faults, Part) {
@@ -368,6 +409,34 @@ mod tests {
         assert!(!faults.any() && !faults.last(&part).unwrap().active);
         faults.note(&part, refused(), now);
         assert_eq!(faults.last(&part).unwrap().count, 1, "it has begun anew");
+    }
+
+    #[test]
+    fn a_server_that_comes_and_goes_has_a_line_a_minute() {
+        let ((faults, part), now) = (faults(), rt::now());
+        let told = |faults: &Faults| faults.parts()[&part].causes[0].is_told;
+        faults.note(&part, refused(), now);
+        assert!(told(&faults));
+        faults.clear(&part, &[codes::NET_REFUSED], now);
+        faults.note(&part, refused(), now + EVERY / 2);
+        assert!(!told(&faults));
+        faults.clear(&part, &[codes::NET_REFUSED], now + EVERY / 2);
+        faults.note(&part, refused(), now + EVERY);
+        assert!(told(&faults));
+    }
+
+    #[test]
+    fn refused_clients_are_counted_and_do_not_go_on() {
+        let (faults, now) = (Faults::default(), rt::now());
+        let part = Part::Inbound("in".into());
+        faults.set_parts(vec![(part.clone(), None)]);
+        let scan = || Fault::new(codes::AUTH_CLIENT, "scan");
+        faults.note_as(&part, scan(), now, Tell::Nothing);
+        faults.note_as(&part, scan(), now + EVERY, Tell::Nothing);
+        let last = faults.last(&part).unwrap();
+        assert_eq!((last.count, last.active, faults.any()), (2, false, false));
+        faults.note_as(&part, scan(), now + EVERY + APART, Tell::Nothing);
+        assert_eq!(faults.last(&part).unwrap().count, 1);
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Answers {
         let mut found = Vec::new();
         if let Some(count) = self.streams.take_due(now_ms) {
             let text = format!(
-                "{count} connections got no byte back: key, method or protocol differ, or a firewall drops replies"
+                "{count} connections got no byte back: key, method, protocol or clock differ, or a firewall drops replies"
             );
             found.push(Fault::new(codes::AUTH_SERVER, text));
         }

@@ -180,10 +180,13 @@ pub(super) fn note(inbound: &Inbound, ticket: &Ticket, refusal: &Refusal, has_li
             (codes::AUTH_CLIENT, Tell::Nothing, why)
         }
         Refusal::Wire(WireError::Clock { offset_s, window_s }) => {
-            let why = format!("{}, or an old connection was replayed", skew("the client's", *offset_s, *window_s));
+            let why =
+                format!("{}, or an old connection was replayed", skew("the client's", *offset_s, *window_s));
             (codes::CLOCK_CLIENT, Tell::Warn, why)
         }
-        Refusal::Wire(error @ WireError::Replayed { .. }) => (codes::AUTH_REPLAY, Tell::Info, error.to_string()),
+        Refusal::Wire(error @ WireError::Replayed { .. }) => {
+            (codes::AUTH_REPLAY, Tell::Info, error.to_string())
+        }
         Refusal::Wire(error) => (codes::AUTH_REQUEST, Tell::Info, error.to_string()),
     };
     let fault = Fault::new(code, format!("client {source} refused: {why}"));

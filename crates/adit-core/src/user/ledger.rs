@@ -98,7 +98,7 @@ impl Ledger {
                         "state file {path} is used by another process with this configuration; user counters of this \
                          process will be lost when it ends; stop the other process, or name another file with `state`"
                     ),
-                    StateError::System(why) => {
+                    why @ (StateError::System(_) | StateError::NotAFile) => {
                         format!("cannot open state file {path}: {why}; user counters will be lost on restart")
                     }
                 };
@@ -187,7 +187,10 @@ impl Ledger {
         }
         drop(book);
         if let Some(users) = self.gate.take_sum(rt::now(), false) {
-            tracing::info!(users, "further users reached a limit in the past minute; `adit status` shows them");
+            tracing::info!(
+                users,
+                "further users reached a limit in the past minute; `adit status` shows them"
+            );
         }
         self.flush();
     }

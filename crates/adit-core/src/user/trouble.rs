@@ -160,7 +160,10 @@ mod tests {
         let limits = UserLimits { quota: Some(500 * 1024), reset_day: Some(5), ..UserLimits::default() };
         let account = account(limits, 500 * 1024);
         let line = account.take_line(NOW).unwrap();
-        assert_eq!((line.code, &*line.text), (codes::USER_QUOTA, "quota used up (500 KiB); next reset 2026-12-05"));
+        assert_eq!(
+            (line.code, &*line.text),
+            (codes::USER_QUOTA, "quota used up (500 KiB); next reset 2026-12-05")
+        );
         assert_eq!(account.take_line(NOW + 1), None);
         account.set_limits(UserLimits { quota: Some(1 << 30), ..limits }, NOW);
         assert_eq!(account.take_line(NOW + 2).unwrap().text, "may connect again");
@@ -180,9 +183,9 @@ mod tests {
         let account = account(UserLimits { connections: Some(1), ..UserLimits::default() }, 0);
         let source = "192.0.2.1".parse().unwrap();
         account.enter(source, 1).unwrap();
-        (0..3).for_each(|_| drop(account.enter(source, 1)));
+        assert!((0..3).all(|_| account.enter(source, 1) == Err(Limit::Connections)));
         assert_eq!(account.take_line(NOW).unwrap().text, "too many connections: 3 connections refused");
-        drop(account.enter(source, 1));
+        assert!(account.enter(source, 1).is_err());
         assert_eq!(account.take_line(NOW + 59), None);
         assert!(account.take_line(NOW + 60).is_some());
         let last = account.last_error().unwrap();
@@ -191,7 +194,9 @@ mod tests {
 
     #[test]
     fn sizes_as_people_write_them() {
-        for (bytes, text) in [(500 * 1024, "500 KiB"), (10_000_000, "10 MB"), (1 << 31, "2 GiB"), (1, "1 bytes")] {
+        for (bytes, text) in
+            [(500 * 1024, "500 KiB"), (10_000_000, "10 MB"), (1 << 31, "2 GiB"), (1, "1 bytes")]
+        {
             assert_eq!(size(bytes), text);
         }
     }

@@ -266,20 +266,23 @@ fn users(status: &Status) -> String {
 /// The last error of each part, those that go on first; empty if there are none.
 fn errors(status: &Status) -> String {
     let inbounds = status.inbounds.iter().map(|inbound| ("inbound", &inbound.name, &inbound.last_error));
-    let outbounds = status.outbounds.iter().map(|outbound| ("outbound", &outbound.name, &outbound.last_error));
+    let outbounds =
+        status.outbounds.iter().map(|outbound| ("outbound", &outbound.name, &outbound.last_error));
     let users = status.inbounds.iter().flat_map(|inbound| &inbound.users);
     let users = users.map(|user| ("user", &user.name, &user.last_error));
     let found = inbounds.chain(outbounds).chain(users);
-    let mut found: Vec<_> = found.filter_map(|(kind, name, error)| Some((kind, name, error.as_ref()?))).collect();
+    let mut found: Vec<_> =
+        found.filter_map(|(kind, name, error)| Some((kind, name, error.as_ref()?))).collect();
     found.sort_by_key(|(_, _, error)| (!error.active, std::cmp::Reverse(error.last)));
     let now = adit_net::rt::unix_time();
     let mut out = String::new();
     for (kind, name, error) in found.iter().take(MOST_ERRORS) {
         let LastError { code, text, count, since, last, active } = error;
-        let state = if *active { "for" } else { "over; it lasted" };
-        let time = if *active { now.saturating_sub(*since) } else { last.saturating_sub(*since) };
-        let time = seconds(time);
-        out.push_str(&format!("\n{kind} {name}: {text}\n  {code}, {count} times, {state} {time}\n"));
+        let (since, last) = (seconds(now.saturating_sub(*since)), seconds(now.saturating_sub(*last)));
+        let state = if *active { "goes on" } else { "not now" };
+        out.push_str(&format!(
+            "\n{kind} {name}: {text}\n  {code}, {count} times since {since} ago, last {last} ago, {state}\n"
+        ));
     }
     if out.is_empty() { out } else { format!("\nlast errors (adit explain CODE tells more)\n{out}") }
 }
@@ -349,7 +352,7 @@ mod tests {
             "quota used up",
             "12 KB",
             "users not shown: 1",
-            "\noutbound direct: cannot reach it\n  ADIT-NET-02, 5 times, over; it lasted 1m 5s\n",
+            "\noutbound direct: cannot reach it\n  ADIT-NET-02, 5 times since ",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }

@@ -123,7 +123,11 @@ impl Servers {
                 self.malformed += 1;
                 if self.malformed.is_power_of_two() {
                     let (len, times) = (datagram.len(), self.malformed);
-                    tracing::warn!(len, times, "manager command not understood: it is none of add, remove, list, ping and stat with its JSON");
+                    tracing::warn!(
+                        len,
+                        times,
+                        "manager command not understood: it is none of add, remove, list, ping and stat with its JSON"
+                    );
                 }
                 text.map(|text| text.as_bytes().to_vec()).into_iter().collect()
             }

@@ -283,7 +283,8 @@ fn unknown_key(program: Program, source: &Source<'_>, key: &str, at: usize) -> D
     if other.is_some_and(|spec| !is_of(spec, program)) {
         return warning.hint("it is an option of the other end");
     }
-    let known = SPECS.iter().filter(|spec| is_of(spec, program) && !spec.json.is_empty()).map(|spec| spec.json);
+    let known =
+        SPECS.iter().filter(|spec| is_of(spec, program) && !spec.json.is_empty()).map(|spec| spec.json);
     match closest(&key.to_ascii_lowercase(), known) {
         Some(name) => warning.hint(format!("did you mean {name}?")),
         None => warning,

@@ -119,7 +119,8 @@ fn a_file_overrides_flags() {
     let ours = client(&["-r", "192.0.2.1:2", "-mtu", "1000", "-crypt", "xor"], Some(text));
     assert_eq!((ours.server.to_string(), ours.sessions), ("192.0.2.7:1".into(), 2));
     assert_eq!((ours.kcp.mtu, ours.kcp.crypt, ours.kcp.compression), (900, Method::Xor, false));
-    let unknown = setup(CLIENT, &[], Some(r#"{"sndwdn": 10, "listen": ":1", "mode": "turbo", "bogus": 1}"#)).unwrap();
+    let unknown =
+        setup(CLIENT, &[], Some(r#"{"sndwdn": 10, "listen": ":1", "mode": "turbo", "bogus": 1}"#)).unwrap();
     let text = unknown.diagnostics.to_string();
     for want in [
         "config.json:1:2: sndwdn: unknown key, it has no effect\n  hint: did you mean sndwnd?",

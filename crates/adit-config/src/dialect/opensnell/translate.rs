@@ -177,7 +177,11 @@ impl<'a> Keys<'a> {
             let problem = Problem::new(format!(
                 "{interface} is for outgoing connections alone: clients are taken on all interfaces, where OpenSnell takes them on {interface} alone"
             ));
-            self.warning(entry, KEY, problem.hint("a firewall, or an address of that interface in listen, keeps others out"));
+            self.warning(
+                entry,
+                KEY,
+                problem.hint("a firewall, or an address of that interface in listen, keeps others out"),
+            );
         }
         Some(interface)
     }
@@ -243,7 +247,9 @@ impl<'a> Keys<'a> {
                 let error = Diagnostic::error(&self.source.file, KEY, "missing").at(self.section.place);
                 self.found.push(error.hint("psk = and the key that both ends share"));
             }
-            Some(entry) if entry.value.is_empty() => self.error(entry, KEY, Problem::new("it is empty").hint("`adit key` prints a good one")),
+            Some(entry) if entry.value.is_empty() => {
+                self.error(entry, KEY, Problem::new("it is empty").hint("`adit key` prints a good one"))
+            }
             Some(_) => {}
         }
         Secret::new("")
