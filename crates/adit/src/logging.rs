@@ -6,7 +6,7 @@
 //! json     {"time":"2026-01-02T03:04:05.678901Z","level":"info","message":"listening","inbound":"home"}
 //! ```
 //!
-//! Text has the short local time on a terminal, and UTC in files and pipes. Where the journal reads standard error
+//! Text has the short local time on a terminal, and UTC in files and pipes. If the journal reads standard error
 //! (`JOURNAL_STREAM`), lines have no time and begin with the priority, `<4>` for a warning.
 //!
 //! adit's own code is heard from the level asked for on; the libraries below it only at debug (their warnings) and

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   adit 0.1.0, /etc/adit/adit.toml, pid 123
-//!   listening inbound=home protocol=Shadowsocks address=0.0.0.0:8388 network=tcp+udp method=aes-256-gcm users=2
+//!   listening inbound=home protocol=Shadowsocks network=tcp+udp method=aes-256-gcm users=2 address=0.0.0.0:8388
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -138,7 +138,6 @@ impl Start {
             tracing::info!(
                 inbound,
                 protocol,
-                address,
                 network,
                 method,
                 obfs,
@@ -146,6 +145,7 @@ impl Start {
                 target,
                 server,
                 interface,
+                address,
                 "listening"
             );
         }

@@ -84,9 +84,9 @@ impl Fault {
 pub struct LastError {
     /// The stable code; `adit explain` tells more.
     pub code: String,
-    /// What happened.
+    /// The facts, for a person.
     pub text: String,
-    /// How often, since it began.
+    /// Occurrences since it began.
     pub count: u64,
     /// When it began, in seconds since 1970.
     pub since: u64,

@@ -71,7 +71,7 @@ fn a_disk_that_is_full() {
             .concat(),
     )
     .unwrap();
-    stream.read(&mut [0; 16]).ok();
+    stream.read_exact(&mut [0; 2]).ok();
     let line = first(&running);
     assert!(line.contains("code=ADIT-SYS-03") && line.contains("cannot write the state file"), "{line}");
     assert!(line.contains("File too large"), "{line}");
