@@ -299,7 +299,7 @@ mod tests {
         let dir = Folder::new("state-refused");
         let path = dir.path().join("a.state");
         fs::create_dir(&path).unwrap();
-        assert!(matches!(StateFile::open(&path, 0), Err(StateError::System(_))));
+        assert!(matches!(StateFile::open(&path, 0), Err(StateError::NotAFile)));
         fs::write(dir.path().join("file"), b"").unwrap();
         let error = StateFile::open(&dir.path().join("file/a.state"), 0).unwrap_err();
         assert!(matches!(error, StateError::System(_)), "{error}");
