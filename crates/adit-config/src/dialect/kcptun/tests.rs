@@ -123,7 +123,7 @@ fn a_file_overrides_flags() {
         setup(CLIENT, &[], Some(r#"{"sndwdn": 10, "listen": ":1", "mode": "turbo", "bogus": 1}"#)).unwrap();
     let text = unknown.diagnostics.to_string();
     for want in [
-        "config.json:1:2: sndwdn: unknown key, it has no effect\n  hint: did you mean sndwnd?",
+        "config.json:1:2: warning: sndwdn: unknown key, it has no effect\n  hint: did you mean sndwnd?",
         "listen: unknown key, it has no effect\n  hint: it is an option of the other end",
         "mode: no such mode, it is taken as manual: turbo",
         "bogus: unknown key, it has no effect",

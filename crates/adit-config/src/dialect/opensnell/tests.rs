@@ -269,7 +269,7 @@ fn errors_come_at_once_with_their_places() {
             &["2:1: there is no section [snell-server]\n  hint: write [snell-server]"],
         ),
         (Program::Server, "[snell-server]\n", &["1:1: psk: missing"]),
-        (Program::Server, "[snell-server]\npsk = #x\n", &["2:1: psk: empty"]),
+        (Program::Server, "[snell-server]\npsk = #x\n", &["2:1: psk: it is empty"]),
         (
             Program::Server,
             "[snell-server]\nPSK = x\n",
