@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use adit_config::dialect::opensnell;
 use adit_config::model::{
     Config, Inbound, InboundProtocol, Kcp, KcpParity, ObfsServer, ObfsServerLayer, Outbound,
     OutboundProtocol, ServerCover,
@@ -19,7 +20,7 @@ use crate::serve::{LEADS_ANYWHERE, spoken};
 pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
     let version = env!("CARGO_PKG_VERSION");
     let program = match name {
-        Some("snell-server") => format!("snell-server {OFFICIAL} (adit {version})"),
+        Some("snell-server") => opensnell::version(opensnell::Program::Server).trim_end().to_owned(),
         Some(name) => format!("{name} (adit {version})"),
         None => format!("adit {version}"),
     };
@@ -31,9 +32,6 @@ pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
     let pid = std::process::id();
     tracing::info!("{program}, {from}, pid {pid}");
 }
-
-/// The version of the official server whose protocol this one speaks: scripts look for it.
-pub(crate) const OFFICIAL: &str = "v5.0.1";
 
 /// One listening address.
 struct Listening {

@@ -14,6 +14,7 @@ mod demo;
 mod explain;
 mod faults;
 mod faults_local;
+mod first_contact;
 mod interop_rawtcp;
 mod kcptun;
 mod kills;
