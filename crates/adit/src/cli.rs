@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
+use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
 use adit_config::model::{Level, Log, LogFormat};
 use adit_core::route::Target;
@@ -139,9 +140,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Report all errors of a configuration
     Check(CheckArgs),
-    /// Say which rule and outbound a request would take, and why earlier rules do not match
+    /// Say what a message's code means, or which rule and outbound a request would take
     ///
-    /// No port is opened and nothing is dialled. A name is looked up only if a rule asks for its addresses.
+    /// Takes a code (`adit explain ADIT-NET-02`), a request (`--to`) or a file of requests (`--batch`). No port is opened and
+    /// nothing is dialled. A name is looked up only if a rule asks for its addresses.
     Explain(ExplainArgs),
     /// Print a new random key
     Key(KeyArgs),
@@ -248,11 +250,21 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("question").required(true).args(["code", "codes", "to", "measure", "batch"]))]
 pub(crate) struct ExplainArgs {
+    /// Code of a message: ADIT-NET-02, or NET-02
+    #[arg(value_name = "CODE", value_parser = code, conflicts_with_all = ["config", "format"])]
+    pub(crate) code: Option<Code>,
+    /// Print the table of all codes, as Markdown
+    #[arg(long)]
+    pub(crate) codes: bool,
     #[command(flatten)]
-    pub(crate) files: AnyFileArgs,
+    pub(crate) files: FileArgs,
+    /// Read the file as this program's [default: by its text]
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = formats())]
+    pub(crate) format: Option<Format>,
     /// Target of the request
-    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["measure", "batch"])]
+    #[arg(long, value_name = "HOST:PORT")]
     pub(crate) to: Option<Target>,
     /// The client's address, with or without a port
     #[arg(long, value_name = "ADDRESS", value_parser = client)]
@@ -274,10 +286,10 @@ pub(crate) struct ExplainArgs {
     pub(crate) protocol: Option<String>,
     /// Decide about each request of a file and print how long that takes; a line is
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
-    #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) measure: Option<PathBuf>,
     /// Decide about each request of a file, `-` for standard input: one JSON object a line in and out
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "measure"], value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) batch: Option<PathBuf>,
     /// Write for a program
     #[arg(long)]
@@ -552,6 +564,11 @@ pub(crate) struct ManArgs {
 /// The names of the programs that adit replaces.
 fn programs() -> impl Iterator<Item = &'static str> {
     crate::NAMES.iter().map(|known| known.name)
+}
+
+/// A code of the table.
+fn code(text: &str) -> Result<Code, String> {
+    codes::find(text).ok_or_else(|| "no such code; `adit explain --codes` lists all".to_owned())
 }
 
 /// An address, with or without a port.

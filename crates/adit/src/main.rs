@@ -18,6 +18,7 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod start;
 mod state;
 
 use std::ffi::{OsStr, OsString};

@@ -36,7 +36,7 @@ pub(crate) use self::up::UpArgs;
 use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Source, is_stdin};
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
@@ -92,6 +92,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let mut loaded = files::load_to_run(&given)?;
     let log = flags.over(&loaded.config.log);
     logging::init(&log, Shape::from(log.format));
+    start::announce(None, &given.config);
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::has_state) {
         state::settle(&mut loaded.config, &given.config);

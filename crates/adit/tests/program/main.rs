@@ -12,6 +12,8 @@ mod commands;
 mod convert;
 mod demo;
 mod explain;
+mod faults;
+mod faults_local;
 mod first_contact;
 mod interop_rawtcp;
 mod kcptun;
