@@ -14,6 +14,7 @@ pub mod fetch;
 pub mod https;
 pub mod listen;
 pub mod messages;
+pub mod notify;
 pub mod options;
 pub mod pace;
 pub mod plugin;
@@ -27,6 +28,7 @@ pub mod tls;
 pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod web;
 
 mod egress;
 mod holder;
@@ -35,7 +37,7 @@ mod holder;
 mod testing;
 
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::{run_behind, wait_for_parent};
+pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].

@@ -13,7 +13,7 @@ mod outbound;
 mod session;
 mod table;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -101,6 +101,8 @@ pub(crate) struct Routed {
     refusal: Option<Manner>,
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,
+    /// The member of a group that it goes over, once that is known.
+    member: RefCell<Option<Tag>>,
 }
 
 impl Origin {
@@ -134,6 +136,7 @@ impl Request {
                 reach: live.reach(),
                 refusal: None,
                 slot: OnceCell::new(),
+                member: RefCell::default(),
             };
         }
         let mut addresses = None;
@@ -151,7 +154,8 @@ impl Request {
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
-                Routed { request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new() }
+                Routed {
+ request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new(), member: RefCell::default() }
             }
         }
     }
@@ -166,6 +170,7 @@ impl Request {
             reach: Reach::Anywhere,
             refusal: None,
             slot: OnceCell::new(),
+                member: RefCell::default(),
         }
     }
 
@@ -196,6 +201,7 @@ impl Routed {
             reach: Reach::Public,
             refusal: Some(manner),
             slot: OnceCell::new(),
+                member: RefCell::default(),
         }
     }
 

@@ -221,6 +221,7 @@ impl SsrShared {
             EndReason::Finished
             | EndReason::Idle
             | EndReason::Crowded
+            | EndReason::Kicked
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_config::model::Tag;
 use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
@@ -81,6 +82,12 @@ pub(crate) trait Routes {
 
     /// The outbound of this number.
     fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
+
+    /// The name of that outbound.
+    fn name(&self, via: Via) -> Option<Tag> {
+        let _ = via;
+        None
+    }
 
     /// A datagram was dropped since its target is private.
     fn note_private(&self, kind: Private);

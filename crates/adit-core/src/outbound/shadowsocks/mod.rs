@@ -135,6 +135,7 @@ impl ShadowsocksShared {
             EndReason::Finished
             | EndReason::Idle
             | EndReason::Crowded
+            | EndReason::Kicked
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

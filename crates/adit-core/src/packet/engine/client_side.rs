@@ -255,6 +255,9 @@ impl Engine {
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            number: self.places.next_id(),
+            since: self.now,
+            moved: [0; 2],
             _slot: slot,
         })
     }

@@ -56,7 +56,8 @@ impl Engine {
             protocol: InboundProtocol::Local(local),
         };
         let config = Config {
-            admin: None,
+            admin: ControlSocket::Off,
+            admin_http: None,
             state: StateFile::Off,
             cores: Some(1),
             acl: None,
