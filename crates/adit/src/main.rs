@@ -8,7 +8,9 @@
 mod clash;
 mod cli;
 mod commands;
+mod grid;
 mod kcptun;
+mod logfile;
 mod logging;
 mod machine;
 mod plugin;
@@ -18,7 +20,9 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod socket;
 mod state;
+mod supervisor;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -68,14 +72,14 @@ fn main() -> ExitCode {
     if let Some(status) = plugin::begin(&args) {
         return status;
     }
-    if let Some(main) = args.first().and_then(find) {
-        args.remove(0);
-        return main(args);
+    for skipped in 0..2 {
+        if let Some((name, main)) = args.get(skipped).and_then(find) {
+            socket::set_program(name);
+            args.drain(..=skipped);
+            return main(args);
+        }
     }
-    if let Some(main) = args.get(1).and_then(find) {
-        args.drain(..2);
-        return main(args);
-    }
+    socket::set_program("adit");
     commands::main(args)
 }
 
@@ -85,7 +89,7 @@ pub(crate) fn answers_to(name: &str) -> bool {
 }
 
 /// The program of that name; the folder that it lies in does not matter.
-fn find(name: &OsString) -> Option<Main> {
+fn find(name: &OsString) -> Option<(&'static str, Main)> {
     let name = Path::new(name).file_name()?;
-    NAMES.iter().find(|(known, _)| name == *known).map(|(_, main)| *main)
+    NAMES.iter().find(|(known, _)| name == *known).copied()
 }

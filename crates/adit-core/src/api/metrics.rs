@@ -333,3 +333,122 @@ fn add_outbound(sum: &mut OutboundStatus, one: &OutboundStatus) {
     sum.idle += one.idle;
     sum.early_closes += one.early_closes;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(inbounds: usize, users: usize) -> Status {
+        let users: Vec<String> = (0..users)
+            .map(|user| {
+                format!(r#"{{"name":"user-{user}","requests":1,"up_bytes":{user},"down_bytes":2,"open":1}}"#)
+            })
+            .collect();
+        let causes: Vec<String> = (0..9).map(|cause| format!("\"cause-{cause}\":1")).collect();
+        let causes = causes.join(",");
+        let inbound = |number: usize| {
+            format!(
+                r#"{{"name":"in-{number}","protocol":"snell","listen":[],"outbound":"x","accepted":1,"open":1,
+                "requests":2,"up_bytes":10,"down_bytes":20,"up_datagram_bytes":4,"down_datagram_bytes":5,
+                "refused":{{{causes}}},"datagrams":{{"flows":1,"begun":1,"evicted":0,"unreachable":0,"up":3,"down":3,
+                "dropped":{{{causes}}}}},"users":[{}]}}"#,
+                if number == 0 { users.join(",") } else { String::new() }
+            )
+        };
+        let inbounds: Vec<String> = (0..inbounds).map(inbound).collect();
+        let text = format!(
+            r#"{{"version":"1.2.3","uptime_s":61,"pid":7,"cores":2,"started_unix_s":1700000000,
+            "health":{{"is_live":true,"is_ready":true}},"inbounds":[{}],
+            "outbounds":[{{"name":"a \"quoted\" \\ name","protocol":"direct","dialled":4,"failed":1,"reused":0,
+            "idle":0,"early_closes":0}}],
+            "lags":[{{"counts":[5,0,0,1,0,0,0,0,0,2],"sum_us":1500000}}]}}"#,
+            inbounds.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Series with their values, as a scraper reads them.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        let (mut all, mut kind) = (BTreeMap::new(), BTreeMap::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# ") {
+                let mut words = rest.split(' ');
+                if words.next() == Some("TYPE") {
+                    let name = words.next().unwrap().to_owned();
+                    assert!(kind.insert(name.clone(), words.next().unwrap().to_owned()).is_none(), "{name} twice");
+                }
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+            let name = series.split('{').next().unwrap();
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let kind = kind.get(family).unwrap_or_else(|| panic!("{line} has no type"));
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(all.insert(series.to_owned(), value.parse().unwrap()).is_none(), "{series} twice");
+        }
+        all
+    }
+
+    #[test]
+    fn the_text_is_read_back() {
+        let all = parse(&Exposition::render(&status(2, 2), false));
+        for (series, value) in [
+            ("adit_build_info{version=\"1.2.3\"}", 1.0),
+            ("adit_start_time_seconds", 1.7e9),
+            ("adit_ready", 1.0),
+            ("adit_bytes_total{inbound=\"in-1\",proto=\"tcp\",dir=\"up\"}", 6.0),
+            ("adit_bytes_total{inbound=\"in-1\",proto=\"udp\",dir=\"down\"}", 5.0),
+            ("adit_refused_total{inbound=\"in-0\",reason=\"cause-3\"}", 1.0),
+            ("adit_datagrams_dropped_total{inbound=\"in-0\",reason=\"cause-3\"}", 1.0),
+            ("adit_dials_total{outbound=\"a \\\"quoted\\\" \\\\ name\",result=\"failed\"}", 1.0),
+            ("adit_users{inbound=\"in-0\"}", 2.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"0.0005\"}", 5.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"5\"}", 6.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"+Inf\"}", 8.0),
+            ("adit_event_loop_lag_seconds_count{core=\"0\"}", 8.0),
+            ("adit_event_loop_lag_seconds_sum{core=\"0\"}", 1.5),
+            ("adit_metrics_dropped_series", 0.0),
+        ] {
+            let found = all.get(series).unwrap_or_else(|| panic!("{series}: {all:#?}"));
+            assert!((found - value).abs() < 1e-9, "{series}: {found}");
+        }
+        assert!(!all.keys().any(|series| series.contains("user-1")), "no users unless asked for");
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_no_byte_is_lost() {
+        let all = parse(&Exposition::render(&status(256, 30_000), true));
+        let own = all.keys().filter(|series| !series.starts_with("adit_user_")).count();
+        let users = all.len() - own;
+        assert!(own <= MOST_SERIES + 1, "{own}");
+        assert_eq!(users, MOST_USER_SERIES);
+        assert!(all["adit_metrics_dropped_series"] > 40_000.0);
+        let bytes = |(series, value): (&String, &f64)| series.starts_with("adit_bytes_total").then_some(*value);
+        let sum: f64 = all.iter().filter_map(bytes).sum();
+        assert!((sum - 256.0 * 30.0).abs() < 1e-9, "{sum}");
+        let other = "adit_connections_open{inbound=\"other\"}";
+        assert!((all[other] - f64::from(256 - 63)).abs() < 1e-9, "{}", all[other]);
+        assert_eq!(parse(&Exposition::render(&status(64, 0), false)).keys().filter(|of| of.contains("other")).count(), 0);
+    }
+
+    /// The dashboard and the alerts ask for nothing that is not there.
+    #[test]
+    fn all_names_of_the_dashboard_and_the_alerts_exist() {
+        let text = Exposition::render(&status(1, 1), true);
+        let families: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/");
+        let mut count = 0;
+        for file in ["grafana/adit.json", "prometheus/adit.rules.yml"] {
+            let text = std::fs::read_to_string(format!("{folder}{file}")).unwrap();
+            for name in text.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).filter(|word| word.starts_with("adit_")) {
+                let family = name.strip_suffix("_bucket").unwrap_or(name);
+                assert!(families.contains(&family), "{file}: {name}");
+                count += 1;
+            }
+            if file.ends_with(".json") {
+                serde_json::from_str::<serde_json::Value>(&text).unwrap();
+            }
+        }
+        assert!(count > 40, "{count}");
+    }
+}

@@ -3,11 +3,13 @@
 mod batch;
 mod check;
 mod config;
+mod conns;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
 mod files;
+mod find;
 mod foreign;
 mod key;
 mod migrate;
@@ -15,6 +17,7 @@ mod service;
 mod share;
 mod status;
 mod test;
+mod top;
 mod up;
 mod user;
 
@@ -68,6 +71,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => share::import(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
+        Command::Conns(args) => conns::run(&args)?,
+        Command::Kick(args) => conns::kick(&args)?,
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,

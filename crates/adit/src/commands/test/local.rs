@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_config::dialect::share::{Host, Target};
 use adit_config::model::{
-    Config, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile,
+    Config, ControlSocket, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile,
     Tag,
 };
 use adit_core::Running;
