@@ -436,6 +436,53 @@ impl Drop for Entry {
 mod tests {
     use super::*;
 
+    struct Shown(&'static str);
+
+    impl Describe for Shown {
+        fn describe(&self) -> crate::listing::Description {
+            crate::listing::Description {
+                network: "tcp",
+                source: ([192, 0, 2, 1], 5).into(),
+                target: self.0.to_owned(),
+                outbound: None,
+                since: adit_net::rt::now(),
+            }
+        }
+    }
+
+    #[test]
+    fn requests_are_listed_while_they_last_and_can_be_ended() {
+        let conns = Rc::new(Conns::new(&Places::unbounded()));
+        let (one, two, other) = (conns.enter(), conns.enter(), conns.enter());
+        one.begin_request(Rc::new(Shown("a:1")));
+        two.begin_request(Rc::new(Shown("b:2")));
+        one.add_moved(5, 0);
+        one.add_moved(2, 9);
+        let now = adit_net::rt::now();
+        let all = conns.list("in", 10, now).connections;
+        let shown = |at: usize| (all[at].target.as_str(), all[at].up_bytes, all[at].down_bytes);
+        assert_eq!((all.len(), shown(0), shown(1)), (2, ("a:1", 7, 9), ("b:2", 0, 0)));
+        let part = conns.list("in", 1, now);
+        assert_eq!((part.connections.len(), part.left_out), (1, 1));
+        assert_eq!(conns.kick(&Kicked::Id(0)) + conns.kick(&Kicked::User("ann".into())), 0);
+        assert_eq!(conns.kick(&Kicked::Id(all[0].id)), 1);
+        assert_eq!(conns.kick(&Kicked::Id(all[0].id)), 0, "once");
+        assert_eq!((one.over(), two.over(), other.over()), (Some(EndReason::Kicked), None, None));
+        two.end_request();
+        assert!(!conns.list("in", 10, now).connections.iter().any(|of| of.target == "b:2"));
+        two.begin_request(Rc::new(Shown("c:3")));
+        let again = conns.list("in", 10, now).connections;
+        assert!(again.iter().all(|of| of.id != all[1].id), "a request has a number of its own");
+        drop((one, two, other));
+        assert!(conns.list("in", 10, now).connections.is_empty());
+    }
+
+    /// An idle connection is paid for all the time.
+    #[test]
+    fn a_connection_stays_small() {
+        assert!(size_of::<Conn>() <= 136, "{}", size_of::<Conn>());
+    }
+
     #[test]
     fn quiet_connections_expire_and_busy_ones_stay() {
         let conns = Rc::new(Conns::default());

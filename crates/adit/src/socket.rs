@@ -3,12 +3,12 @@
 //! ```text
 //!   $RUNTIME_DIRECTORY         a service of systemd: RuntimeDirectory=
 //!   $XDG_RUNTIME_DIR/adit      a session
-//!   /run/adit                  root
+//!   /run/adit                  root, and the user that it belongs to
 //!   /tmp/adit-UID              everybody else
 //! ```
 //!
-//! Its name is `PROGRAM-PID.sock`, its mode 0600. A folder counts if it belongs to the user or to root, and if nobody else may
-//! write there.
+//! Its name is `PROGRAM-PID.sock`, its mode 0600. A folder counts if it belongs to the user, and nobody else may write there.
+//! A link does not.
 
 use std::env::var_os;
 use std::fs;
@@ -41,36 +41,50 @@ pub(crate) fn set_program(name: &str) {
 pub(crate) fn open(config: &Config, running: &mut Running) {
     let (ControlSocket::Usual, Some(program)) = (&config.admin, PROGRAM.get()) else { return };
     let access = if program == "adit" { Access::Full } else { Access::ReadOnly };
-    let made = folder().and_then(|folder| {
-        remove_stale(&folder);
-        let path = folder.join(format!("{program}-{}.sock", std::process::id()));
-        running.open_socket(&path, access).map(|()| path)
-    });
-    match made {
-        Ok(path) => tracing::debug!(socket = %path.display(), "status socket"),
-        Err(error) => tracing::debug!(%error, "no status socket: `adit status` will not find this process"),
-    }
-}
-
-/// The folder for the socket of this process, made if need be.
-fn folder() -> io::Result<PathBuf> {
-    let own = adit_net::effective_uid();
-    if let Some(dirs) = named("RUNTIME_DIRECTORY") {
-        // Several are separated by colons.
-        let first = std::env::split_paths(&dirs).next().unwrap_or_default();
-        return trusted(&first, own).map(|()| first);
-    }
-    let session = named("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("adit"));
-    let roots = (own == 0).then(|| PathBuf::from(ROOTS));
-    let temporary = PathBuf::from(format!("{TEMPORARY}{own}"));
-    let mut result = Err(io::ErrorKind::NotFound.into());
-    for folder in session.into_iter().chain(roots).chain([temporary]) {
-        result = make(&folder, own).map(|()| folder);
-        if result.is_ok() {
-            break;
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for (folder, is_made) in candidates() {
+        match open_in(&folder, is_made, program, access, running) {
+            Ok(path) => {
+                tracing::debug!(socket = %path.display(), "status socket");
+                return;
+            }
+            Err(error) => last = error,
         }
     }
-    result
+    tracing::debug!(error = %last, "no status socket: `adit status` will not find this process");
+}
+
+fn open_in(
+    folder: &Path,
+    is_made: bool,
+    program: &str,
+    access: Access,
+    running: &mut Running,
+) -> io::Result<PathBuf> {
+    let own = adit_net::effective_uid();
+    if is_made {
+        make(folder, own)?;
+    } else {
+        trusted(folder, own)?;
+    }
+    remove_stale(folder);
+    let path = folder.join(format!("{program}-{}.sock", std::process::id()));
+    running.open_socket(&path, access)?;
+    Ok(path)
+}
+
+/// The folders for the socket of this process, in order, and whether it may make them.
+fn candidates() -> Vec<(PathBuf, bool)> {
+    let own = adit_net::effective_uid();
+    let mut all = Vec::new();
+    if let Some(dirs) = named("RUNTIME_DIRECTORY") {
+        // Several are separated by colons.
+        all.extend(std::env::split_paths(&dirs).next().map(|first| (first, false)));
+    }
+    all.extend(named("XDG_RUNTIME_DIR").map(|dir| (PathBuf::from(dir).join("adit"), true)));
+    all.push((PathBuf::from(ROOTS), own == 0));
+    all.push((PathBuf::from(format!("{TEMPORARY}{own}")), true));
+    all
 }
 
 fn named(variable: &str) -> Option<std::ffi::OsString> {
@@ -88,11 +102,10 @@ fn make(folder: &Path, own: u32) -> io::Result<()> {
 /// Refuses a folder in which somebody else could put a file, and a link to one.
 fn trusted(folder: &Path, own: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
-    let is_ours = found.uid() == own || found.uid() == 0;
-    if found.is_dir() && is_ours && found.mode() & 0o022 == 0 {
+    if found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let text = format!("{} is no folder that only its owner may write to", folder.display());
+    let text = format!("{} is no folder of this user that nobody else may write to", folder.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
@@ -186,9 +199,7 @@ mod tests {
         make(&dir, own).unwrap();
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
         make(&dir, own).unwrap();
-        if own != 0 {
-            assert!(trusted(&dir, own + 1).is_err(), "somebody else's");
-        }
+        assert!(trusted(&dir, own + 1).is_err(), "somebody else's");
         for mode in [0o770, 0o702] {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
             assert!(make(&dir, own).is_err(), "{mode:o}");

@@ -17,7 +17,7 @@ use crate::api::status::{Directory, Status};
 const MAX_REQUEST: usize = 33 << 20;
 /// Longest answer that [`ask`] reads.
 const MAX_ANSWER: usize = 16 << 20;
-/// Interval at which it is looked whether the process has ended.
+/// Interval at which it is looked whether a process that drains has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// The answer of a socket that shows the state alone.
 const READ_ONLY: &str = "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
@@ -62,6 +62,7 @@ pub(crate) fn start(
 
 /// Returns when the cores have ended.
 pub(super) async fn ended(directory: &Directory) {
+    directory.draining().await;
     while !directory.has_ended() {
         rt::sleep(LOOK).await;
     }

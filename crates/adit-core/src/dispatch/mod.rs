@@ -13,7 +13,7 @@ mod outbound;
 mod session;
 mod table;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub(crate) struct Routed {
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,
     /// The member of a group that it goes over, once that is known.
-    member: RefCell<Option<Tag>>,
+    member: OnceCell<Tag>,
 }
 
 impl Origin {
@@ -136,7 +136,7 @@ impl Request {
                 reach: live.reach(),
                 refusal: None,
                 slot: OnceCell::new(),
-                member: RefCell::default(),
+                member: OnceCell::new(),
             };
         }
         let mut addresses = None;
@@ -155,7 +155,7 @@ impl Request {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
                 Routed {
- request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new(), member: RefCell::default() }
+ request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new(), member: OnceCell::new() }
             }
         }
     }
@@ -170,7 +170,7 @@ impl Request {
             reach: Reach::Anywhere,
             refusal: None,
             slot: OnceCell::new(),
-                member: RefCell::default(),
+                member: OnceCell::new(),
         }
     }
 
@@ -201,7 +201,7 @@ impl Routed {
             reach: Reach::Public,
             refusal: Some(manner),
             slot: OnceCell::new(),
-                member: RefCell::default(),
+                member: OnceCell::new(),
         }
     }
 

@@ -88,7 +88,8 @@ impl Routed {
     /// Has the list of connections show this request, which goes over `opened`, until it ends.
     pub(crate) fn show(self: &Rc<Self>, entry: &Entry, opened: &Opened) {
         if let Some(member) = &opened.member {
-            self.member.replace(Some(member.name().clone()));
+            // A second try may go over another member; the first one stays.
+            self.member.set(member.name().clone()).ok();
         }
         entry.begin_request(self.clone());
     }
@@ -130,12 +131,12 @@ impl Routed {
 impl Describe for Routed {
     fn describe(&self) -> Description {
         let Request { source, target, since, .. } = &self.request;
-        let member = self.member.borrow().clone();
+        let member = self.member.get().unwrap_or_else(|| self.outbound.name());
         Description {
             network: "tcp",
             source: source.peer,
             target: target.to_string(),
-            outbound: Some(member.unwrap_or_else(|| self.outbound.name().clone())),
+            outbound: Some(member.clone()),
             since: *since,
         }
     }

@@ -52,6 +52,11 @@ impl Directory {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
+    /// Returns when the process drains.
+    pub(crate) async fn draining(&self) {
+        self.stop.clone().draining().await;
+    }
+
     /// Whether every core has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.pulses.iter().all(Pulse::has_ended)
