@@ -29,16 +29,17 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
+use super::connected::{Connected, lease_or_reset};
 use super::fallback::{Fallback, Refused, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Accounts, Lease};
+use crate::user::Accounts;
 
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
@@ -170,19 +171,7 @@ impl Serve for SsrServer {
 async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer: SocketAddr) {
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter_from(peer.ip());
-    if let Some(lease) = lease {
-        entry.set_lease(lease);
-    }
-    session.run(&mut near, &entry).await;
-}
-
-/// A client with the way to its target.
-struct Client {
-    near: Endpoint,
-    lease: Option<Lease>,
-    session: Box<Session>,
+    client.run(inbound, peer).await;
 }
 
 /// Everything up to the relay.
@@ -191,7 +180,7 @@ async fn prepare(
     shared: &SsrServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Client> {
+) -> Option<Connected> {
     let fallback = Fallback::new(&shared.fallback);
     let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
         Ok(admitted) => admitted,
@@ -203,35 +192,15 @@ async fn prepare(
             return None;
         }
     };
-    let Admitted { stack, tail, target, user, mut early } = admitted;
+    let Admitted { stack, tail, target, user, early } = admitted;
     let lease = match user {
-        Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
+        Some(user) => Some(lease_or_reset(inbound, shared.accounts.get(user)?, (&stream, peer))?),
         None => None,
     };
     let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
-    let user = lease.as_ref().map(|lease| lease.account().clone());
-    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
-    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-    Some(Client { near, lease, session })
-}
-
-/// The place of a user's connection; `None` if it may have none, which ends it.
-fn lease(
-    inbound: &Inbound,
-    shared: &SsrServerShared,
-    user: usize,
-    (stream, peer): (&Stream, SocketAddr),
-) -> Option<Lease> {
-    let account = shared.accounts.get(user)?;
-    account.requests.add(1);
-    Lease::begin(account, peer.ip())
-        .inspect_err(|limit| {
-            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
-            stream.abort_on_close();
-        })
-        .ok()
+    Connected::connect(inbound, near, (peer, lease), (target, early)).await
 }
 
 /// Everything up to the request, or why the client is refused.
