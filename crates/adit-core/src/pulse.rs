@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Upper ends of the classes of lateness, in microseconds.
-pub(crate) const LAG_ENDS_US: [u64; 9] = [500, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000];
+pub(crate) const LAG_ENDS_US: [u64; 9] =
+    [500, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000];
 /// An event loop that has not beaten for this long is stuck.
 const STUCK: Duration = Duration::from_secs(5);
 
@@ -50,7 +51,8 @@ impl Pulse {
 
     /// Whether the loop should turn and has not for a while, in a process that runs `since` then.
     pub(crate) fn is_stuck(&self, since: Instant, now: Instant) -> bool {
-        let age = millis(now.saturating_duration_since(since)).saturating_sub(self.beat_ms.load(Ordering::Relaxed));
+        let age =
+            millis(now.saturating_duration_since(since)).saturating_sub(self.beat_ms.load(Ordering::Relaxed));
         !self.has_ended() && Duration::from_millis(age) > STUCK
     }
 

@@ -70,7 +70,9 @@ impl EndReason {
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Finished | Self::Idle | Self::Crowded | Self::Kicked | Self::Stopped => f.write_str(self.name()),
+            Self::Finished | Self::Idle | Self::Crowded | Self::Kicked | Self::Stopped => {
+                f.write_str(self.name())
+            }
             Self::Limited(limit) => write!(f, "{}: {limit}", self.name()),
             Self::Socket(_, kind) => write!(f, "{}: {kind}", self.name()),
             Self::Wire(error) => write!(f, "{}: {error}", self.name()),

@@ -168,7 +168,7 @@ fn read(request: &Request<Incoming>) -> WebRequest {
     WebRequest {
         is_get: matches!(*request.method(), Method::GET | Method::HEAD),
         path: request.uri().path().to_owned(),
-        host: request.uri().host().or(host.map(without_port)).map(str::to_owned),
+        host: request.uri().host().or_else(|| host.map(without_port)).map(str::to_owned),
         bearer: field(AUTHORIZATION).and_then(bearer).map(<[u8]>::to_vec),
     }
 }

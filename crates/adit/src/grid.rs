@@ -84,7 +84,8 @@ impl Grid {
             shown.retain(|at| *at != last);
         }
         while total(&shown, &widths) > width {
-            let texts = shown.iter().copied().filter(|at| !self.columns[*at].is_number && widths[*at] > MIN_TEXT);
+            let texts =
+                shown.iter().copied().filter(|at| !self.columns[*at].is_number && widths[*at] > MIN_TEXT);
             let Some(widest) = texts.max_by_key(|at| widths[*at]) else { break };
             widths[widest] -= 1;
         }

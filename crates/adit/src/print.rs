@@ -207,7 +207,10 @@ mod tests {
         ] {
             assert_eq!(bytes_like(number, written), text, "{number} {written:?}");
         }
-        assert_eq!((rate(1_500_000, 1000), rate(5000, 500), rate(7, 0)), ("1.5 MB/s".into(), "10 KB/s".into(), "7.0 KB/s".into()));
+        assert_eq!(
+            (rate(1_500_000, 1000), rate(5000, 500), rate(7, 0)),
+            ("1.5 MB/s".into(), "10 KB/s".into(), "7.0 KB/s".into())
+        );
         for (number, text) in [(0, "0s"), (65, "1m 5s"), (12_000, "3h 20m"), (176_400, "2d 1h")] {
             assert_eq!(seconds(number), text);
         }

@@ -200,7 +200,9 @@ impl Reloader {
         let result = self.try_reload();
         let status = match &result {
             Ok(_) => serve::served(self.observer.status().inbounds.iter().map(|of| of.listen.len()).sum()),
-            Err(found) => format!("the last reload was refused: {}", found.first().map_or("", String::as_str)),
+            Err(found) => {
+                format!("the last reload was refused: {}", found.first().map_or("", String::as_str))
+            }
         };
         supervisor::ready(&status);
         result

@@ -55,10 +55,11 @@ pub(crate) fn run_holding<T>(
     socket::open(config, &mut running);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
+    let addresses = running.addresses().len();
     let lines = Start::new(config, &running);
     let ready = || {
         lines.write();
-        supervisor::ready(&served(lines.listening.len()));
+        supervisor::ready(&served(addresses));
         adit_net::trim_heap();
     };
     let heard = |signal| match signal {

@@ -167,7 +167,8 @@ pub(crate) fn folders() -> Vec<PathBuf> {
     for folder in all {
         let owner = fs::symlink_metadata(&folder).map(|found| found.uid());
         // Root asks the processes of everybody, but in their own folders alone.
-        let is_known = owner.is_ok_and(|owner| own == 0 || owner == own || owner == 0 || folder.starts_with("/run"));
+        let is_known =
+            owner.is_ok_and(|owner| own == 0 || owner == own || owner == 0 || folder.starts_with("/run"));
         if is_known && !kept.contains(&folder) {
             kept.push(folder);
         }

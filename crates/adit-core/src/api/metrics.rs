@@ -43,7 +43,11 @@ impl Exposition {
             out.users(status);
         }
         let dropped = out.dropped;
-        out.head("adit_metrics_dropped_series", "gauge", "Series that were left out since there were too many.");
+        out.head(
+            "adit_metrics_dropped_series",
+            "gauge",
+            "Series that were left out since there were too many.",
+        );
         out.line("adit_metrics_dropped_series", &[], dropped);
         out.text
     }
@@ -193,7 +197,8 @@ impl Exposition {
             status.groups.iter().flat_map(|group| {
                 group.members.iter().flat_map(move |member| {
                     let health = [("tcp", &member.tcp), ("udp", &member.udp)];
-                    let known = health.into_iter().filter_map(|(proto, health)| Some((proto, health.as_ref()?)));
+                    let known =
+                        health.into_iter().filter_map(|(proto, health)| Some((proto, health.as_ref()?)));
                     known.map(move |(proto, health)| (group, member, proto, health))
                 })
             })
@@ -246,7 +251,10 @@ impl Exposition {
 
     fn users(&mut self, status: &Status) {
         let users = || {
-            let all = status.inbounds.iter().flat_map(|inbound| inbound.users.iter().map(move |user| (inbound, user)));
+            let all = status
+                .inbounds
+                .iter()
+                .flat_map(|inbound| inbound.users.iter().map(move |user| (inbound, user)));
             all.filter(|(_, user)| user.requests > 0 || user.up_bytes + user.down_bytes > 0)
         };
         self.head("adit_user_bytes_total", "counter", "Payload bytes of a user, over restarts.");
@@ -361,6 +369,12 @@ mod tests {
             "health":{{"is_live":true,"is_ready":true}},"inbounds":[{}],
             "outbounds":[{{"name":"a \"quoted\" \\ name","protocol":"direct","dialled":4,"failed":1,"reused":0,
             "idle":0,"early_closes":0}}],
+            "groups":[{{"name":"all","tcp":null,"udp":null,"members":[{{"name":"a","tcp":{{"state":"dead","failure":
+            "no-answer","latency_us":1250,"loss_percent":25,"failures":2,"weight":80,"score_us":9990}},"udp":null}}]}}],
+            "budget":{{"shares":{{"descriptors":1024,"own":64,"streams":840,"flows":480,"unauthenticated":210,
+            "unauthenticated_per_source":300,"memory":134217728,"memory_from":"cgroup-v1","blocks":13000000,
+            "rests":14000000,"carriers":33554432}},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
+            "rests_peak":7000,"evicted":6}},
             "lags":[{{"counts":[5,0,0,1,0,0,0,0,0,2],"sum_us":1500000}}]}}"#,
             inbounds.join(",")
         );
@@ -375,13 +389,17 @@ mod tests {
                 let mut words = rest.split(' ');
                 if words.next() == Some("TYPE") {
                     let name = words.next().unwrap().to_owned();
-                    assert!(kind.insert(name.clone(), words.next().unwrap().to_owned()).is_none(), "{name} twice");
+                    assert!(
+                        kind.insert(name.clone(), words.next().unwrap().to_owned()).is_none(),
+                        "{name} twice"
+                    );
                 }
                 continue;
             }
             let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
             let name = series.split('{').next().unwrap();
-            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let family =
+                ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
             let kind = kind.get(family).unwrap_or_else(|| panic!("{line} has no type"));
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             assert!(all.insert(series.to_owned(), value.parse().unwrap()).is_none(), "{series} twice");
@@ -402,6 +420,10 @@ mod tests {
             ("adit_datagrams_dropped_total{inbound=\"in-0\",reason=\"cause-3\"}", 1.0),
             ("adit_dials_total{outbound=\"a \\\"quoted\\\" \\\\ name\",result=\"failed\"}", 1.0),
             ("adit_users{inbound=\"in-0\"}", 2.0),
+            ("adit_group_member_up{group=\"all\",member=\"a\",proto=\"tcp\"}", 0.0),
+            ("adit_group_delay_seconds{group=\"all\",member=\"a\",proto=\"tcp\"}", 0.00125),
+            ("adit_descriptors", 20.0),
+            ("adit_memory_bytes{kind=\"buffers\"}", 2500.0),
             ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"0.0005\"}", 5.0),
             ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"5\"}", 6.0),
             ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"+Inf\"}", 8.0),
@@ -423,24 +445,35 @@ mod tests {
         assert!(own <= MOST_SERIES + 1, "{own}");
         assert_eq!(users, MOST_USER_SERIES);
         assert!(all["adit_metrics_dropped_series"] > 40_000.0);
-        let bytes = |(series, value): (&String, &f64)| series.starts_with("adit_bytes_total").then_some(*value);
+        let bytes =
+            |(series, value): (&String, &f64)| series.starts_with("adit_bytes_total").then_some(*value);
         let sum: f64 = all.iter().filter_map(bytes).sum();
         assert!((sum - 256.0 * 30.0).abs() < 1e-9, "{sum}");
         let other = "adit_connections_open{inbound=\"other\"}";
         assert!((all[other] - f64::from(256 - 63)).abs() < 1e-9, "{}", all[other]);
-        assert_eq!(parse(&Exposition::render(&status(64, 0), false)).keys().filter(|of| of.contains("other")).count(), 0);
+        assert_eq!(
+            parse(&Exposition::render(&status(64, 0), false))
+                .keys()
+                .filter(|of| of.contains("other"))
+                .count(),
+            0
+        );
     }
 
     /// The dashboard and the alerts ask for nothing that is not there.
     #[test]
     fn all_names_of_the_dashboard_and_the_alerts_exist() {
         let text = Exposition::render(&status(1, 1), true);
-        let families: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let families: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/");
         let mut count = 0;
         for file in ["grafana/adit.json", "prometheus/adit.rules.yml"] {
             let text = std::fs::read_to_string(format!("{folder}{file}")).unwrap();
-            for name in text.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).filter(|word| word.starts_with("adit_")) {
+            for name in text
+                .split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
+                .filter(|word| word.starts_with("adit_"))
+            {
                 let family = name.strip_suffix("_bucket").unwrap_or(name);
                 assert!(families.contains(&family), "{file}: {name}");
                 count += 1;

@@ -21,8 +21,8 @@ use crate::outbound::GroupShared;
 use crate::pulse::Pulse;
 use crate::user::{Account, Accounts};
 
-pub use live::{Health, LagStatus};
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
+pub use live::{Health, LagStatus};
 
 /// The one snapshot of what runs. `adit status`, `adit top`, `adit conns` and `/metrics` are views of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,7 +276,8 @@ impl Directory {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: now.saturating_duration_since(self.since).as_secs(),
-            uptime_ms: u64::try_from(now.saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX),
+            uptime_ms: u64::try_from(now.saturating_duration_since(self.since).as_millis())
+                .unwrap_or(u64::MAX),
             started_unix_s: self.since_unix_s,
             health: self.health(now),
             pid: std::process::id(),

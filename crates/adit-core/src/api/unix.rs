@@ -20,7 +20,8 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Interval at which it is looked whether a process that drains has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// The answer of a socket that shows the state alone.
-const READ_ONLY: &str = "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
+const READ_ONLY: &str =
+    "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
 /// Time for a request to arrive, and for the state.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Time for a change of the configuration: its plugins are started, and closed ports are waited for.
@@ -94,11 +95,7 @@ async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Opt
     }
 }
 
-async fn serve(
-    mut stream: UnixStream,
-    directory: &Directory,
-    follower: Option<&Follower>,
-) -> io::Result<()> {
+async fn serve(mut stream: UnixStream, directory: &Directory, follower: Option<&Follower>) -> io::Result<()> {
     let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
     let answer = match serde_json::from_slice(&line) {
@@ -192,7 +189,8 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Answer> {
         let line = read_line(&mut stream, MAX_ANSWER).await?;
         serde_json::from_slice(&line).map_err(io::Error::other)
     };
-    let is_look = matches!(request, Request::Status | Request::Snapshot | Request::Kick { .. } | Request::Files);
+    let is_look =
+        matches!(request, Request::Status | Request::Snapshot | Request::Kick { .. } | Request::Files);
     let patience = if is_look { DEADLINE } else { CHANGED + DEADLINE };
     Cores::block_on(async { rt::timeout(patience, ask).await })?
         .unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))

@@ -155,7 +155,14 @@ impl Request {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
                 Routed {
- request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new(), member: OnceCell::new() }
+                    request: self,
+                    outbound,
+                    addresses,
+                    reach,
+                    refusal: None,
+                    slot: OnceCell::new(),
+                    member: OnceCell::new(),
+                }
             }
         }
     }
@@ -170,7 +177,7 @@ impl Request {
             reach: Reach::Anywhere,
             refusal: None,
             slot: OnceCell::new(),
-                member: OnceCell::new(),
+            member: OnceCell::new(),
         }
     }
 
@@ -201,7 +208,7 @@ impl Routed {
             reach: Reach::Public,
             refusal: Some(manner),
             slot: OnceCell::new(),
-                member: OnceCell::new(),
+            member: OnceCell::new(),
         }
     }
 

@@ -306,7 +306,11 @@ impl SnellOutbound {
             return doubts.clear();
         }
         let by_server = match outcome.reason {
-            EndReason::Idle | EndReason::Crowded | EndReason::Kicked | EndReason::Stopped | EndReason::Limited(_) => return,
+            EndReason::Idle
+            | EndReason::Crowded
+            | EndReason::Kicked
+            | EndReason::Stopped
+            | EndReason::Limited(_) => return,
             EndReason::Socket(Side::Near, _) => false,
             EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
         };

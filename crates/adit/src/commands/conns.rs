@@ -116,6 +116,9 @@ mod tests {
             assert!(text.contains(word), "{word}: {text}");
         }
         let wide = render(&status, usize::MAX);
-        assert!(wide.contains("shadowsocks") && wide.contains("tokyo") && wide.contains("example.com:443"), "{wide}");
+        assert!(
+            wide.contains("shadowsocks") && wide.contains("tokyo") && wide.contains("example.com:443"),
+            "{wide}"
+        );
     }
 }

@@ -91,7 +91,8 @@ pub(super) fn all(args: &ProcessArgs) -> anyhow::Result<Vec<PathBuf>> {
 fn by_pid(pid: u32) -> anyhow::Result<PathBuf> {
     let found = socket::all().into_iter().find(|path| socket::pid_of(path) == Some(pid));
     // A socket that the configuration names does not tell the process by its name.
-    let found = found.or_else(|| running().into_iter().find(|found| found.status.pid == pid).map(|f| f.socket));
+    let found =
+        found.or_else(|| running().into_iter().find(|found| found.status.pid == pid).map(|f| f.socket));
     found.ok_or_else(|| NotRunning(format!("process {pid} has no socket in {}", places())).into())
 }
 
@@ -145,11 +146,13 @@ fn places() -> String {
 
 fn nobody() -> String {
     // A socket that does not let this user in is a process all the same.
-    let is_denied = |path: &PathBuf| {
-        ask_status(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-    };
+    let is_denied =
+        |path: &PathBuf| ask_status(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     if let Some(path) = socket::all().into_iter().find(is_denied) {
-        return format!("{} belongs to another user\n  hint: run this as that user or as root", path.display());
+        return format!(
+            "{} belongs to another user\n  hint: run this as that user or as root",
+            path.display()
+        );
     }
     format!(
         "no running process is found in {}\n  hint: a process of a service with PrivateTmp= needs RuntimeDirectory=adit; \
@@ -173,7 +176,8 @@ pub(super) fn list(all: &[Found], width: usize) -> String {
     ]);
     for found in all {
         let status = &found.status;
-        let sum = |count: fn(&adit_core::InboundStatus) -> u64| status.inbounds.iter().map(count).sum::<u64>();
+        let sum =
+            |count: fn(&adit_core::InboundStatus) -> u64| status.inbounds.iter().map(count).sum::<u64>();
         grid.row([
             found.program().to_owned(),
             status.pid.to_string(),
@@ -200,7 +204,9 @@ pub(super) fn explained<T>(socket: &Path, answer: io::Result<T>) -> anyhow::Resu
     answer.map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => "run this as the user of that process or as root",
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is it running? `adit status` lists all",
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                "is it running? `adit status` lists all"
+            }
             _ => "is it an adit of this version?",
         };
         anyhow::anyhow!("no answer on {}: {error}\n  hint: {hint}", socket.display())

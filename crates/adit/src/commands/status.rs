@@ -80,7 +80,8 @@ impl Look<'_> {
 
     /// The rate of a counter of this inbound, if there is a state before.
     fn rate(&self, status: &Status, inbound: &InboundStatus, count: fn(&InboundStatus) -> u64) -> String {
-        let earlier = self.earlier.and_then(|earlier| earlier.inbounds.iter().find(|of| of.name == inbound.name));
+        let earlier =
+            self.earlier.and_then(|earlier| earlier.inbounds.iter().find(|of| of.name == inbound.name));
         let moved = earlier.map(|earlier| count(inbound).saturating_sub(count(earlier)));
         moved.map_or_else(String::new, |moved| rate(moved, self.millis(status)))
     }
@@ -343,7 +344,8 @@ fn users(status: &Status, look: &Look<'_>) -> Part {
             ]);
         }
     }
-    let rest = if quiet > 0 { format!("users not shown: {quiet}; --users shows all\n") } else { String::new() };
+    let rest =
+        if quiet > 0 { format!("users not shown: {quiet}; --users shows all\n") } else { String::new() };
     (table, rest)
 }
 

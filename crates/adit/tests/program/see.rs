@@ -225,7 +225,9 @@ fn get(at: SocketAddr, path: &str, more: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let host = if more.contains("Host:") { String::new() } else { format!("Host: {at}\r\n") };
-    stream.write_all(format!("GET {path} HTTP/1.1\r\n{host}Connection: close\r\n{more}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\n{host}Connection: close\r\n{more}\r\n").as_bytes())
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
@@ -238,7 +240,10 @@ fn free_port() -> SocketAddr {
 
 /// The value of the series that begins with this text.
 fn value(metrics: &str, series: &str) -> f64 {
-    let line = metrics.lines().find(|line| line.starts_with(series)).unwrap_or_else(|| panic!("{series}: {metrics}"));
+    let line = metrics
+        .lines()
+        .find(|line| line.starts_with(series))
+        .unwrap_or_else(|| panic!("{series}: {metrics}"));
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    AdminHttp, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
-    Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply,
-    SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions,
-    StateFile, TcpOptions, Udp, User, UserLimits, Users,
+    AdminHttp, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp,
+    KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace,
+    Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion,
+    SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";

@@ -36,9 +36,11 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     let duration = rt::now().saturating_duration_since(since);
     tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");
     match reason {
-        EndReason::Crowded | EndReason::Kicked | EndReason::Stopped | EndReason::Limited(_) | EndReason::Socket(..) => {
-            near.stream.abort_on_close()
-        }
+        EndReason::Crowded
+        | EndReason::Kicked
+        | EndReason::Stopped
+        | EndReason::Limited(_)
+        | EndReason::Socket(..) => near.stream.abort_on_close(),
         EndReason::Finished | EndReason::Idle | EndReason::Wire(_) => {}
     }
 }

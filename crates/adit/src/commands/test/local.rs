@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use adit_config::dialect::share::{Host, Target};
 use adit_config::model::{
-    Config, ControlSocket, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile,
-    Tag,
+    Config, ControlSocket, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply,
+    SocketOptions, StateFile, Tag,
 };
 use adit_core::Running;
 use adit_net::dial::Dialer;

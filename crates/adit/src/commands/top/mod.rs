@@ -67,7 +67,8 @@ fn next_key(due: Instant) -> io::Result<Option<Key>> {
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "the other keys and events mean nothing here")]
 fn key_of(event: &Event) -> Option<Key> {
-    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) =
+        event
     else {
         return None;
     };

@@ -235,7 +235,8 @@ impl Model {
     }
 
     fn inbound_now(&self, inbound: &InboundStatus) -> [u64; 2] {
-        let earlier = self.earlier_inbound(&inbound.name).map(|earlier| [earlier.up_bytes, earlier.down_bytes]);
+        let earlier =
+            self.earlier_inbound(&inbound.name).map(|earlier| [earlier.up_bytes, earlier.down_bytes]);
         since(earlier, [inbound.up_bytes, inbound.down_bytes])
     }
 
@@ -250,7 +251,9 @@ impl Model {
                 .earlier_inbound(&inbound.name)
                 .map(|inbound| inbound.users.iter().map(|user| (&*user.name, user)).collect())
                 .unwrap_or_default();
-            rows.extend(inbound.users.iter().map(|user| user_row(inbound, user, earlier.get(&*user.name).copied())));
+            rows.extend(
+                inbound.users.iter().map(|user| user_row(inbound, user, earlier.get(&*user.name).copied())),
+            );
         }
         rows.sort_by_key(|row| {
             let key = match self.order {
@@ -288,7 +291,8 @@ impl Model {
         let row = |connection: &ConnectionStatus| {
             let all = [connection.up_bytes, connection.down_bytes];
             // One that is new has moved all of its bytes since.
-            let before = self.earlier.is_some().then(|| earlier.get(&connection.id).copied().unwrap_or_default());
+            let before =
+                self.earlier.is_some().then(|| earlier.get(&connection.id).copied().unwrap_or_default());
             ConnectionRow { connection: connection.clone(), now: since(before, all) }
         };
         let mut rows: Vec<ConnectionRow> = self.status.connections.iter().map(row).collect();
@@ -323,9 +327,12 @@ impl Model {
         for group in &self.status.groups {
             for member in &group.members {
                 for (transport, health) in [("tcp", &member.tcp), ("udp", &member.udp)] {
-                    let Some(health) = health.as_ref().filter(|health| health.state == "dead") else { continue };
+                    let Some(health) = health.as_ref().filter(|health| health.state == "dead") else {
+                        continue;
+                    };
                     let why = health.failure.as_deref().unwrap_or("no answer");
-                    let text = format!("{}: member {} is dead for {transport}: {why}", group.name, member.name);
+                    let text =
+                        format!("{}: member {} is dead for {transport}: {why}", group.name, member.name);
                     found.push((u64::from(health.failures), 0, text));
                 }
             }
@@ -337,11 +344,16 @@ impl Model {
     fn outbound_errors(&self, found: &mut Vec<(u64, u64, String)>) {
         for outbound in &self.status.outbounds {
             let earlier = self.earlier.as_ref();
-            let earlier = earlier.and_then(|earlier| earlier.outbounds.iter().find(|of| of.name == outbound.name));
+            let earlier =
+                earlier.and_then(|earlier| earlier.outbounds.iter().find(|of| of.name == outbound.name));
             let name = &outbound.name;
             let of = outbound.dialled + outbound.failed;
             for (count, before, text) in [
-                (outbound.failed, earlier.map(|of| of.failed), format!("of {of} connections could not be made")),
+                (
+                    outbound.failed,
+                    earlier.map(|of| of.failed),
+                    format!("of {of} connections could not be made"),
+                ),
                 (
                     outbound.early_closes,
                     earlier.map(|of| of.early_closes),

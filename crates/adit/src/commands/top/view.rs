@@ -69,7 +69,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         (Some(reason), false) => reason.clone(),
         (None, false) => "ready".to_owned(),
     };
-    let first = format!("adit {}  process {}  up {}  {health}", status.version, status.pid, seconds(status.uptime_s));
+    let first =
+        format!("adit {}  process {}  up {}  {health}", status.version, status.pid, seconds(status.uptime_s));
     let [up, down] = model.now();
     let open: i64 = status.inbounds.iter().map(|inbound| inbound.open).sum();
     let flows: i64 = status.inbounds.iter().filter_map(|of| Some(of.datagrams.as_ref()?.flows)).sum();
@@ -280,7 +281,10 @@ mod tests {
         assert!(lines[4].starts_with("ann") && lines[4].contains("12 MB/s"), "{text}");
         assert!(lines[4].contains("3 MiB") && lines[4].contains("10 MiB"), "{text}");
         assert!(text.contains("500 GB"), "{text}");
-        assert!(text.contains("\ntokyo: 61 of 73 connections could not be made, 1 in the last second\n"), "{text}");
+        assert!(
+            text.contains("\ntokyo: 61 of 73 connections could not be made, 1 in the last second\n"),
+            "{text}"
+        );
         assert!(text.contains("\nhome: 3 refused: authentication\n"), "{text}");
         assert_eq!(lines[23], KEYS);
     }
@@ -291,7 +295,10 @@ mod tests {
         assert_eq!(model.press(Key::Tab), Action::Nothing);
         let text = screen(&mut model, 80, 24);
         assert!(text.contains("\nconnections, by rate\n"), "{text}");
-        assert!(text.contains("a-rather") && text.contains("192.0.2.7:80") && text.contains("12 MB/s"), "{text}");
+        assert!(
+            text.contains("a-rather") && text.contains("192.0.2.7:80") && text.contains("12 MB/s"),
+            "{text}"
+        );
         let place = |text: &str, name: &str| text.find(name).unwrap();
         assert!(place(&text, "a-rather") < place(&text, "192.0.2.7"), "{text}");
         model.press(Key::Char('s'));

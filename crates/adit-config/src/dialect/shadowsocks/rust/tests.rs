@@ -569,11 +569,17 @@ fn lines_go_to_the_place_that_is_written() {
         (setup.config.log.clone(), setup.process.syslog, setup.diagnostics.to_string())
     };
     let (log, _, found) = with("writers: [{file: {directory: '/var/log/ss', max_files: 5}}]");
-    assert_eq!((log.file.as_deref(), log.keep, &*found), (Some(Path::new("/var/log/ss/ssserver.log")), 5, ""));
+    assert_eq!(
+        (log.file.as_deref(), log.keep, &*found),
+        (Some(Path::new("/var/log/ss/ssserver.log")), 5, "")
+    );
     let (log, _, found) = with(
         "writers: [{file: {directory: '/l', prefix: 'ss-rust', suffix: 'txt', rotation: 'daily', level: 1, format: {without_time: true}}}]",
     );
-    assert_eq!((log.file.as_deref(), log.level, log.time), (Some(Path::new("/l/ss-rust.txt")), Level::Debug, false));
+    assert_eq!(
+        (log.file.as_deref(), log.level, log.time),
+        (Some(Path::new("/l/ss-rust.txt")), Level::Debug, false)
+    );
     assert!(found.contains("log.writers[0].file.rotation: another file is begun"), "{found}");
     let (log, is_system, found) = with("level: 1, writers: [{console: {}}, {syslog: {identity: 'x'}}]");
     assert!(log.file.is_none() && is_system && log.level == Level::Debug);

@@ -61,7 +61,10 @@ impl Reader<'_, '_, '_> {
                 self.level_and_format(&mut syslog, wanted);
                 for key in ["identity", "facility"] {
                     if let Some(field) = syslog.take(key) {
-                        field.warning(self.report, Problem::new("the system's log gets the program's name, as a daemon"));
+                        field.warning(
+                            self.report,
+                            Problem::new("the system's log gets the program's name, as a daemon"),
+                        );
                     }
                 }
                 self.end(syslog);
@@ -69,7 +72,11 @@ impl Reader<'_, '_, '_> {
             }
             self.end(writer);
         }
-        if usize::from(is_console) + usize::from(wanted.log_file.is_some()) + usize::from(wanted.process.syslog) > 1 {
+        if usize::from(is_console)
+            + usize::from(wanted.log_file.is_some())
+            + usize::from(wanted.process.syslog)
+            > 1
+        {
             let one = if wanted.process.syslog { "the system's log" } else { "the file" };
             field.warning(self.report, Problem::new(format!("lines go to one place: {one}")));
         }
@@ -95,7 +102,8 @@ impl Reader<'_, '_, '_> {
                 _ => Err(Problem::new("neither never, daily nor hourly")),
             };
             if field.parsed(self.report, known) == Some(true) {
-                let problem = Problem::new("another file is begun when one is 10 MiB long, at no certain hour");
+                let problem =
+                    Problem::new("another file is begun when one is 10 MiB long, at no certain hour");
                 field.warning(self.report, problem);
             }
         }
