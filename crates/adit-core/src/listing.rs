@@ -57,7 +57,7 @@ impl Kicked {
     }
 }
 
-/// A question to a core. Whoever has answered drops the sender; the question is answered when all are gone.
+/// A question to a core. A table that has answered drops its sender; the question is answered when all are gone.
 #[derive(Debug, Clone)]
 pub(crate) enum Ask {
     /// Each table sends a part of the list, of at most `most` entries.

@@ -300,7 +300,7 @@ pub(crate) struct KickArgs {
     pub(crate) place: ProcessArgs,
 }
 
-/// Choice of a running process, of whatever name.
+/// Choice of a running process, under any name.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ProcessArgs {
     /// The control socket [default: that of the configuration, else that of the only process]

@@ -200,6 +200,7 @@ pub(super) fn ask_at(socket: &Path) -> anyhow::Result<Found> {
 }
 
 /// An answer, or an error with what to do.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest of a foreign, growing enum is one case")]
 pub(super) fn explained<T>(socket: &Path, answer: io::Result<T>) -> anyhow::Result<T> {
     answer.map_err(|error| {
         let hint = match error.kind() {

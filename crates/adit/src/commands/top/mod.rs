@@ -29,7 +29,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let first = find::explained(&socket, ask_snapshot(&socket))?;
     let mut terminal = ratatui::try_init()?;
     let result = watch(&mut terminal, &socket, Model::new(first));
-    // The screen is as it was, whatever has happened.
+    // The screen is as it was, after an error too.
     ratatui::try_restore()?;
     result
 }
