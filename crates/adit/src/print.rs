@@ -20,6 +20,11 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// A text of another process for a terminal: without control characters but the ends of lines.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 /// Writes a remark to standard error.
 pub(crate) fn remark(text: impl Display) {
     // Nobody is left to be told if standard error is gone.
@@ -195,6 +200,7 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+        assert_eq!(plain("a\u{1b}[2J\tb\n李"), "a\u{fffd}[2J\u{fffd}b\n李");
         for (number, written, text) in [
             (10 << 20, Some(10 << 20), "10 MiB"),
             (512 << 10, Some(10 << 20), "512 KiB"),

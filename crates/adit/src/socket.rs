@@ -21,7 +21,7 @@ use adit_config::model::{Config, ControlSocket};
 use adit_core::{Access, Running, ask_status};
 
 /// Most files of a folder that are looked at.
-const MOST_FILES: usize = 1000;
+const MOST_FILES: usize = 256;
 /// Folder for root.
 const ROOTS: &str = "/run/adit";
 /// Beginning of the folders for everybody else.

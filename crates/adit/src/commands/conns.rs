@@ -17,7 +17,7 @@ pub(super) fn run(args: &ConnsArgs) -> anyhow::Result<()> {
     if args.json {
         return print::data(format_args!("{}\n", serde_json::to_string(&status.connections)?));
     }
-    print::data(render(&status, print::width()))
+    print::data(print::plain(&render(&status, print::width())))
 }
 
 fn render(status: &Status, width: usize) -> String {
@@ -77,7 +77,7 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         }
         Answer::Kicked(1) => print::data("1 connection ended\n"),
         Answer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
-        Answer::Error(text) => bail!("{text}"),
+        Answer::Error(text) => bail!("{}", print::plain(&text)),
         Answer::Status(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
             bail!("{} answers something else", socket.display())
         }

@@ -55,11 +55,11 @@ fn show(all: &[Found], before: &[Found], args: &StatusArgs) -> anyhow::Result<St
     }
     let width = print::width();
     let [found] = all else {
-        return Ok(find::list(all, width) + "\n--pid shows one of them\n");
+        return Ok(print::plain(&find::list(all, width)) + "\n--pid shows one of them\n");
     };
     let earlier = before.iter().find(|earlier| earlier.status.pid == found.status.pid);
     let look = Look { earlier: earlier.map(|earlier| &earlier.status), width, all_users: args.users };
-    Ok(render(&found.status, &look))
+    Ok(print::plain(&render(&found.status, &look)))
 }
 
 /// The manner in which a state is shown.
