@@ -1,5 +1,5 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`] and [`messages`];
-//! and where children are started: [`plugin`] and [`tool`].
+//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`], [`web`], [`notify`] and
+//! [`messages`]; and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 
