@@ -44,6 +44,9 @@ use crate::user::Accounts;
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
 
+/// Room for the longest payload of a packet that is longer than the packet, in bytes.
+const MAX_EXPANDED: usize = protocol::MAX_INFLATED;
+
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrServerShared {
@@ -84,7 +87,6 @@ impl SsrServerShared {
         clients: Arc<Clients>,
         salts: Arc<Salts>,
     ) -> io::Result<Self> {
-        config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
         let mut protocol =
@@ -336,6 +338,13 @@ struct Reader {
     iv: SharedIv,
 }
 
+/// Makes room at the end of `wire` for payload that is longer than its packet.
+fn enlarge(wire: &mut RecvBuf) {
+    let mut larger = RecvBuf::with_len(wire.unread().len() + MAX_EXPANDED);
+    larger.extend(wire.unread());
+    *wire = larger;
+}
+
 impl Reader {
     fn new(shared: &SsrServerShared, obfs: Box<dyn adit_proto::wire::Layer>) -> Self {
         let cipher = CipherLayer::server(&shared.key, &mut OsRng);
@@ -357,6 +366,10 @@ impl Reader {
         loop {
             match self.stack.open(wire, rt::now()) {
                 Ok(Opened::Payload(range)) => text.extend(&wire.block()[range]),
+                // The relay opens what comes after a request.
+                Ok(Opened::NeedMore(_)) if self.stack.has_backlog() && text.len() <= LONGEST_REQUEST => {
+                    enlarge(wire);
+                }
                 Ok(Opened::NeedMore(_) | Opened::End) => return Ok(()),
                 Err(error) => {
                     return Err(match self.state() {
