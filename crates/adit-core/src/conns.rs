@@ -84,7 +84,7 @@ pub(crate) struct Conn {
     /// The user whose connection it is, where there are users.
     lease: RefCell<Option<Rc<Lease>>>,
     /// Its request, while there is one, for the list of connections.
-    request: RefCell<Option<Rc<dyn Describe>>>,
+    request: Cell<Option<Rc<dyn Describe>>>,
     /// The number of the request.
     id: Cell<u64>,
     /// Payload bytes of the request, from the client and to it.
@@ -116,6 +116,13 @@ impl std::fmt::Debug for Conn {
 }
 
 impl Conn {
+    /// Its request, while there is one.
+    fn request(&self) -> Option<Rc<dyn Describe>> {
+        let request = self.request.take();
+        self.request.set(request.clone());
+        request
+    }
+
     /// Ends it at the next look.
     fn expire(&self) -> Option<Waker> {
         self.expired.set(true);
@@ -126,7 +133,7 @@ impl Conn {
     fn is_one_of(&self, kicked: &Kicked) -> bool {
         let lease = self.lease.borrow();
         let user = lease.as_ref().map(|lease| &*lease.account().name);
-        self.request.borrow().is_some() && kicked.is(self.id.get(), user)
+        self.request().is_some() && kicked.is(self.id.get(), user)
     }
 
     /// The entry of its `request` in the list.
@@ -226,9 +233,9 @@ impl Conns {
     pub(crate) fn list(&self, inbound: &str, most: usize, now: Instant) -> Part {
         let mut part = Part::default();
         for conn in self.slots.borrow().iter().flatten() {
-            if let Some(request) = &*conn.request.borrow() {
+            if let Some(request) = conn.request() {
                 let quiet = self.tick.get().wrapping_sub(conn.active_at.get());
-                part.push(most, || conn.show(&**request, inbound, quiet, now));
+                part.push(most, || conn.show(&*request, inbound, quiet, now));
             }
         }
         part
@@ -302,12 +309,12 @@ impl Entry {
         let id = self.table.places.as_ref().map_or(1, |places| places.next_id());
         self.conn.id.set(id);
         self.conn.moved.set([0; 2]);
-        self.conn.request.replace(Some(request));
+        self.conn.request.set(Some(request));
     }
 
     /// The request has ended.
     pub(crate) fn end_request(&self) {
-        drop(self.conn.request.borrow_mut().take());
+        drop(self.conn.request.take());
     }
 
     /// Payload bytes have moved: so many from the client, and so many to it.
@@ -480,7 +487,7 @@ mod tests {
     /// An idle connection is paid for all the time.
     #[test]
     fn a_connection_stays_small() {
-        assert!(size_of::<Conn>() <= 136, "{}", size_of::<Conn>());
+        assert!(size_of::<Conn>() <= 112, "{}", size_of::<Conn>());
     }
 
     #[test]

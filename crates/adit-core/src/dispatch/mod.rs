@@ -101,8 +101,6 @@ pub(crate) struct Routed {
     refusal: Option<Manner>,
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,
-    /// The member of a group that it goes over, once that is known.
-    member: OnceCell<Tag>,
 }
 
 impl Origin {
@@ -136,7 +134,6 @@ impl Request {
                 reach: live.reach(),
                 refusal: None,
                 slot: OnceCell::new(),
-                member: OnceCell::new(),
             };
         }
         let mut addresses = None;
@@ -154,15 +151,7 @@ impl Request {
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
-                Routed {
-                    request: self,
-                    outbound,
-                    addresses,
-                    reach,
-                    refusal: None,
-                    slot: OnceCell::new(),
-                    member: OnceCell::new(),
-                }
+                Routed { request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new() }
             }
         }
     }
@@ -177,7 +166,6 @@ impl Request {
             reach: Reach::Anywhere,
             refusal: None,
             slot: OnceCell::new(),
-            member: OnceCell::new(),
         }
     }
 
@@ -208,7 +196,6 @@ impl Routed {
             reach: Reach::Public,
             refusal: Some(manner),
             slot: OnceCell::new(),
-            member: OnceCell::new(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 
 use super::{Opened, Request, Routed, may_retry};
@@ -87,11 +88,11 @@ impl Session {
 impl Routed {
     /// Has the list of connections show this request, which goes over `opened`, until it ends.
     pub(crate) fn show(self: &Rc<Self>, entry: &Entry, opened: &Opened) {
-        if let Some(member) = &opened.member {
-            // A second try may go over another member; the first one stays.
-            self.member.set(member.name().clone()).ok();
-        }
-        entry.begin_request(self.clone());
+        let request: Rc<dyn Describe> = match &opened.member {
+            Some(member) => Rc::new(OverMember { routed: self.clone(), member: member.name().clone() }),
+            None => self.clone(),
+        };
+        entry.begin_request(request);
     }
 
     /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
@@ -131,14 +132,25 @@ impl Routed {
 impl Describe for Routed {
     fn describe(&self) -> Description {
         let Request { source, target, since, .. } = &self.request;
-        let member = self.member.get().unwrap_or_else(|| self.outbound.name());
         Description {
             network: "tcp",
             source: source.peer,
             target: target.to_string(),
-            outbound: Some(member.clone()),
+            outbound: Some(self.outbound.name().clone()),
             since: *since,
         }
+    }
+}
+
+/// A request over a member of a group.
+struct OverMember {
+    routed: Rc<Routed>,
+    member: Tag,
+}
+
+impl Describe for OverMember {
+    fn describe(&self) -> Description {
+        Description { outbound: Some(self.member.clone()), ..self.routed.describe() }
     }
 }
 

@@ -23,16 +23,16 @@ pub(super) fn run(args: &ConnsArgs) -> anyhow::Result<()> {
 fn render(status: &Status, width: usize) -> String {
     let mut grid = Grid::new(&[
         number("id"),
-        text("user").rank(2),
+        text("user").rank(1),
         text("inbound").rank(5),
-        text("net").rank(3),
+        text("net").rank(4),
         text("source"),
         text("target"),
-        text("outbound").rank(1),
+        text("outbound").rank(3),
         number("up"),
         number("down"),
         number("age"),
-        number("quiet").rank(4),
+        number("quiet").rank(6),
     ]);
     for connection in &status.connections {
         grid.row(cells(connection));
