@@ -19,11 +19,13 @@ const MOST_USERS: usize = 100;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+    let mut place = args.place.clone();
+    place.files.config.extend_from_slice(&args.paths);
     let terminal = io::stdout().is_terminal();
     let mut before = Vec::new();
     loop {
         // Those that have ended meanwhile are left out, unless nothing is left.
-        let sockets = find::all(&args.place)?;
+        let sockets = find::all(&place)?;
         let all = ask_all(&sockets)?;
         if args.watch && terminal && !args.json {
             // Home, and clear what was below.
