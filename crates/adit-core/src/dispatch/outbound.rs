@@ -110,6 +110,7 @@ pub(crate) fn may_retry(outcome: &Outcome) -> bool {
         EndReason::Finished
         | EndReason::Idle
         | EndReason::Crowded
+        | EndReason::Kicked
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Wire(_) => false,

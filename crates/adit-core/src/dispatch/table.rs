@@ -292,6 +292,14 @@ impl Routes for Live {
         self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
     }
 
+    fn name(&self, via: Via) -> Option<Tag> {
+        let vias = self.vias.borrow();
+        let outbound = &vias.iter().find(|known| known.via == via)?.outbound;
+        let leaves = self.outbounds.leaves.borrow();
+        let is_it = |leaf: &Leaf| leaf.packets.as_ref().is_some_and(|packets| Rc::ptr_eq(packets, outbound));
+        Some(leaves.iter().find(|(_, leaf)| is_it(leaf))?.0.clone())
+    }
+
     fn note_private(&self, kind: Private) {
         if let Some(refused) = self.refused.due(rt::now()) {
             tracing::warn!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::codes;
 use adit_config::model::{self, Config, Tag};
@@ -24,9 +24,11 @@ use crate::dns::{self, Dns};
 use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+use crate::pulse::Pulse;
 use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
@@ -44,6 +46,12 @@ pub(super) struct Plan {
     pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
     pub(super) faults: Arc<Faults>,
+    /// Questions about its connections.
+    pub(super) asks: Orders<Ask>,
+    /// The beats of all cores.
+    pub(super) pulses: Arc<[Pulse]>,
+    /// When the process started.
+    pub(super) since: Instant,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -88,9 +96,22 @@ struct OpenInbound {
     stopper: Stopper,
 }
 
+impl OpenInbound {
+    fn answer(&self, ask: &Ask) {
+        let conns = &self.core.conns;
+        // Nobody may wait for the answer any more, which is no matter.
+        match ask {
+            Ask::List { most, parts } => drop(parts.send(conns.list(&self.model.name, *most, rt::now()))),
+            Ask::Kick { of, counts } => drop(counts.send(conns.kick(of))),
+        }
+        self.renewals.iter().for_each(|(renewal, _)| renewal.ask(ask.clone()));
+    }
+}
+
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, faults, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count } = plan;
+    let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
     let places = Rc::new(Places::new(budget, index));
@@ -123,11 +144,37 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         config: RefCell::new(config),
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
-    rt::spawn_local(keep_house(site.clone()));
+    rt::spawn_local(site.clone().answer(asks));
+    rt::spawn_local(keep_house(site.clone(), beat.clone()));
     rt::spawn_local(places.follow());
+    let end = End(beat);
     Box::pin(wait_for_end(&site, stop)).await;
     report(site.guard.take_rest());
     site.dns.clear_streams();
+    drop(end);
+}
+
+/// The beat of this core.
+#[derive(Clone)]
+struct Beat {
+    pulses: Arc<[Pulse]>,
+    since: Instant,
+    index: usize,
+}
+
+impl Beat {
+    fn beat(&self, now: Instant, late: Duration) {
+        self.pulses[self.index].beat(self.since, now, late);
+    }
+}
+
+/// Says that the core has ended, even by a panic.
+struct End(Beat);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.pulses[self.0.index].end();
+    }
 }
 
 impl Site {
@@ -143,6 +190,15 @@ impl Site {
         // Inbounds may still be closed while connections finish, each at a time of its own.
         while let Some(order) = orders.next().await {
             order.close.into_iter().for_each(|id| self.close(id));
+        }
+    }
+
+    /// Answers questions about connections, for as long as there are any.
+    async fn answer(self: Rc<Self>, mut asks: Orders<Ask>) {
+        while let Some(ask) = asks.next().await {
+            for inbound in self.inbounds.borrow().values() {
+                inbound.answer(&ask);
+            }
         }
     }
 
@@ -453,9 +509,13 @@ fn report(failed: Vec<(IpAddr, u32)>) {
 }
 
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(site: Rc<Site>) {
+async fn keep_house(site: Rc<Site>, beat: Beat) {
+    beat.beat(rt::now(), Duration::ZERO);
     loop {
+        let due = rt::now() + TICK;
         rt::sleep(TICK).await;
+        let now = rt::now();
+        beat.beat(now, now.saturating_duration_since(due));
         let (idle, patience) = {
             let limits = &site.config.borrow().limits;
             (limits.idle, Patience::new(limits))

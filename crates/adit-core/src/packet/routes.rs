@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_config::model::Tag;
 use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
@@ -93,6 +94,12 @@ pub(crate) trait Routes {
     /// A datagram of `len` bytes was dropped: the path takes no more than `fits`, where that is known.
     fn note_too_big(&self, len: usize, fits: Option<usize>) {
         let _ = (len, fits);
+    }
+
+    /// The name of that outbound.
+    fn name(&self, via: Via) -> Option<Tag> {
+        let _ = via;
+        None
     }
 
     /// A datagram was dropped since its target is private.

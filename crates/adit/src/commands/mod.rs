@@ -3,11 +3,13 @@
 mod batch;
 mod check;
 mod config;
+mod conns;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
 mod files;
+mod find;
 mod foreign;
 mod key;
 mod migrate;
@@ -16,6 +18,7 @@ mod service;
 mod share;
 mod status;
 mod test;
+mod top;
 mod up;
 mod user;
 
@@ -67,6 +70,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => config::import(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
+        Command::Conns(args) => conns::run(&args)?,
+        Command::Kick(args) => conns::kick(&args)?,
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,

@@ -24,6 +24,7 @@ mod reload;
 mod reload_load;
 mod run;
 mod secrets;
+mod see;
 mod shadowsocks;
 mod snell;
 mod ssr;

@@ -256,6 +256,9 @@ impl Engine {
             waiting: Vec::new(),
             user,
             watch: self.routes.watch(key.via, target),
+            number: self.places.next_id(),
+            since: self.now,
+            moved: [0; 2],
             _slot: slot,
         })
     }
