@@ -73,6 +73,8 @@ pub(crate) struct InboundMetrics {
 /// Counters of the datagram side of an inbound on one core.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramMetrics {
+    /// Payload bytes in them, which are among those of the inbound.
+    pub(crate) traffic: Traffic,
     /// From clients, passed on.
     pub(crate) up: Counter,
     /// To clients, passed on.

@@ -1,5 +1,5 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`] and [`messages`];
-//! and where children are started: [`plugin`] and [`tool`].
+//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`], [`web`], [`notify`] and
+//! [`messages`]; and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 
@@ -17,6 +17,7 @@ pub mod listen;
 pub mod messages;
 #[cfg(target_os = "linux")]
 pub mod netlink;
+pub mod notify;
 pub mod options;
 pub mod pace;
 pub mod plugin;
@@ -30,6 +31,7 @@ pub mod tls;
 pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod web;
 
 mod egress;
 mod holder;
@@ -39,8 +41,9 @@ mod testing;
 
 pub use egress::{check_mark, common_mark, set_common_mark};
 
+pub use adit_sys::clock::local_time;
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::{run_behind, wait_for_parent};
+pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// The number of the user of this name; see [`User`].

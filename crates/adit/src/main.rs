@@ -8,7 +8,9 @@
 mod clash;
 mod cli;
 mod commands;
+mod grid;
 mod kcptun;
+mod logfile;
 mod logging;
 mod machine;
 mod plugin;
@@ -18,7 +20,10 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod socket;
+mod start;
 mod state;
+mod supervisor;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -100,6 +105,7 @@ fn main() -> ExitCode {
         return status;
     }
     if let Some(program) = args.first().and_then(|arg| find(arg)) {
+        socket::set_program(program.name);
         args.remove(0);
         return (program.main)(args);
     }
@@ -114,6 +120,7 @@ fn main() -> ExitCode {
         {
             return status;
         }
+        socket::set_program(program.name);
         args.drain(..=at);
         return (program.main)(args);
     }
@@ -126,6 +133,7 @@ fn main() -> ExitCode {
         let text = (program.usage)();
         return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
     }
+    socket::set_program("adit");
     commands::main(args)
 }
 

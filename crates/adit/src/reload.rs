@@ -20,7 +20,7 @@ use adit_core::{
 use adit_net::rt::Signal;
 
 use crate::commands::place_of_part;
-use crate::{serve, state};
+use crate::{serve, state, supervisor};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -103,7 +103,9 @@ impl Control for Requests {
             Request::Reload => Job::Reload(Some(reply)),
             Request::Diff { files } => Job::Diff(files, reply),
             Request::Files => return reply.answer(Answer::Files(self.files.clone())),
-            Request::Status => return reply.answer(Answer::Error("asked in the wrong place".into())),
+            Request::Status | Request::Snapshot | Request::Kick { .. } => {
+                return reply.answer(Answer::Error("asked in the wrong place".into()));
+            }
         };
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
             && let Job::Reload(Some(reply)) | Job::Diff(_, reply) = job
@@ -194,6 +196,19 @@ impl Reloader {
     }
 
     fn reload(&mut self) -> Result<Differences, Vec<String>> {
+        supervisor::reloading();
+        let result = self.try_reload();
+        let status = match &result {
+            Ok(_) => serve::served(self.observer.status().inbounds.iter().map(|of| of.listen.len()).sum()),
+            Err(found) => {
+                format!("the last reload was refused: {}", found.first().map_or("", String::as_str))
+            }
+        };
+        supervisor::ready(&status);
+        result
+    }
+
+    fn try_reload(&mut self) -> Result<Differences, Vec<String>> {
         // A change from here on is another one.
         self.seen = seen(&self.source.files);
         let result = self.load().and_then(|loaded| self.apply(loaded));
@@ -273,6 +288,7 @@ impl Reloader {
             | StartError::Unix { name, .. }
             | StartError::Build { name, .. } => Some(name.clone()),
             StartError::Admin { .. }
+            | StartError::Http { .. }
             | StartError::State { .. }
             | StartError::Capture(_)
             | StartError::Core(_)

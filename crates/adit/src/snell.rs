@@ -16,7 +16,7 @@ use adit_config::source;
 use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
@@ -47,9 +47,7 @@ fn has_own_file(program: Program) -> bool {
 fn run(program: Program, flags: &Flags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
-    if level > Level::Info {
-        tracing::info!("{}", opensnell::version(program).trim_end());
-    }
+    start::announce(Some(program.name()), std::slice::from_ref(&flags.config));
     serve::log_findings(&flags.diagnostics);
     if flags.diagnostics.has_errors() {
         return ExitCode::FAILURE;
@@ -70,7 +68,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing::error!(hint = print::hint(&error), "{error:#}");
+    tracing::error!(code = print::code(&error), hint = print::hint(&error), "{error:#}");
     ExitCode::FAILURE
 }
 

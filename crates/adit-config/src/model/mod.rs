@@ -2,6 +2,7 @@
 //! not know which program's file or flags it came from.
 
 pub mod acl;
+mod admin;
 mod capture;
 mod carries;
 mod date;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
+pub use self::admin::{AdminHttp, ControlSocket};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
@@ -58,8 +60,10 @@ pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 pub struct Config {
     /// Settings of the log.
     pub log: Log,
-    /// Unix socket of the control interface; `None` switches it off.
-    pub admin: Option<PathBuf>,
+    /// Unix socket of the control interface.
+    pub admin: ControlSocket,
+    /// HTTP interface for metrics and health, if there is one.
+    pub admin_http: Option<AdminHttp>,
     /// Whether a change of the configuration's files is followed as it is made.
     pub watch: bool,
     /// The file that keeps the counters of users across restarts.
@@ -167,11 +171,34 @@ pub struct Log {
     pub time: bool,
     /// Whether destinations appear in lines of level info.
     pub destinations: bool,
+    /// The file that lines go to; `None` for standard error.
+    pub file: Option<PathBuf>,
+    /// Length of the file in bytes at which another one is begun.
+    pub max_size: u64,
+    /// Earlier files that are kept, as `FILE.1`, `FILE.2` and so on.
+    pub keep: u8,
+}
+
+impl Log {
+    /// Length of a file unless written, in bytes.
+    pub const MAX_SIZE: u64 = 10 << 20;
+    /// Least length of a file, in bytes.
+    pub const MIN_MAX_SIZE: u64 = 64 << 10;
+    /// Earlier files that are kept unless written.
+    pub const KEEP: u8 = 3;
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { level: Level::Info, format: LogFormat::Text, time: true, destinations: false }
+        Self {
+            level: Level::Info,
+            format: LogFormat::Text,
+            time: true,
+            destinations: false,
+            file: None,
+            max_size: Self::MAX_SIZE,
+            keep: Self::KEEP,
+        }
     }
 }
 

@@ -1,30 +1,46 @@
 //! The present state, summed over all cores.
 
 mod group;
+mod live;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{CapturedBy, InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
+use adit_config::model::{CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Tag};
+use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
+use crate::fault::{Faults, LastError, Part};
+use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
+use crate::pulse::Pulse;
 use crate::user::{Account, Accounts};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
+pub use live::{Health, LagStatus};
 
-/// The answer to `adit status`.
+/// The one snapshot of what runs. `adit status`, `adit top`, `adit conns` and `/metrics` are views of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The program's version.
     pub version: String,
     /// Seconds since the start.
     pub uptime_s: u64,
+    /// Milliseconds since the start, for rates between two snapshots.
+    #[serde(default)]
+    pub uptime_ms: u64,
+    /// Seconds from 1970 to the start.
+    #[serde(default)]
+    pub started_unix_s: u64,
+    /// Whether it serves, and why not.
+    #[serde(default)]
+    pub health: Health,
     /// Process id.
     pub pid: u32,
     /// Event loops.
@@ -42,6 +58,21 @@ pub struct Status {
     /// Memory held by the sessions of carriers, if there are carriers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier_memory: Option<MemoryStatus>,
+    /// Lateness of each event loop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lags: Vec<LagStatus>,
+    /// Open connections, by number, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionStatus>,
+    /// Open connections that were asked for and did not fit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub connections_left_out: u64,
+}
+
+/// Whether a number is 0.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One inbound.
@@ -65,6 +96,12 @@ pub struct InboundStatus {
     pub up_bytes: u64,
     /// Payload bytes to clients.
     pub down_bytes: u64,
+    /// Of the bytes from clients, those in datagrams.
+    #[serde(default)]
+    pub up_datagram_bytes: u64,
+    /// Of the bytes to clients, those in datagrams.
+    #[serde(default)]
+    pub down_datagram_bytes: u64,
     /// Connections refused since the start, by cause.
     pub refused: BTreeMap<String, u64>,
     /// Datagrams, once there were any.
@@ -76,6 +113,9 @@ pub struct InboundStatus {
     /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
+    /// Its last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// The datagrams of one inbound.
@@ -120,6 +160,9 @@ pub struct UserStatus {
     /// Why the user is cut off, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited: Option<String>,
+    /// The last limit that was in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// One outbound.
@@ -142,15 +185,34 @@ pub struct OutboundStatus {
     /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
+    /// The last error of its server, or of all members of a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// All counters, by name: one view of the running configuration, replaced as a whole when a configuration is applied.
 #[derive(Debug)]
 pub(crate) struct Directory {
     view: Mutex<Arc<View>>,
-    cores: usize,
     budget: Arc<Budget>,
+    faults: Arc<Faults>,
     since: Instant,
+    since_unix_s: u64,
+    /// The way to ask each core.
+    asks: Vec<OrderSender<Ask>>,
+    pulses: Arc<[Pulse]>,
+    is_open: AtomicBool,
+    stop: Stop,
+}
+
+/// The parts that [`Directory::new`] takes.
+pub(crate) struct Cores {
+    /// The way to ask each core.
+    pub(crate) asks: Vec<OrderSender<Ask>>,
+    /// The beat of each core.
+    pub(crate) pulses: Arc<[Pulse]>,
+    /// Tells when they drain.
+    pub(crate) stop: Stop,
 }
 
 /// All that can be looked up at one time, in the order of the configuration.
@@ -183,18 +245,32 @@ pub(crate) struct InboundView {
 pub(crate) struct OutboundView {
     pub(crate) name: Tag,
     pub(crate) protocol: &'static str,
+    /// The server's address, if there is one.
+    pub(crate) server: Option<String>,
     pub(crate) metrics: Arc<[Arc<OutboundMetrics>]>,
     pub(crate) carrier: Option<Arc<carrier::Metrics>>,
 }
 
 impl Directory {
-    /// Of nothing yet, on so many cores.
-    pub(crate) fn new(cores: usize, budget: Arc<Budget>, since: Instant) -> Self {
-        Self { view: Mutex::default(), cores, budget, since }
+    /// Of nothing yet, on these cores.
+    pub(crate) fn new(
+        cores: Cores,
+        (budget, faults): (Arc<Budget>, Arc<Faults>),
+        (since, since_unix_s): (Instant, u64),
+    ) -> Self {
+        let Cores { asks, pulses, stop } = cores;
+        let (view, is_open) = Default::default();
+        Self { view, budget, faults, since, since_unix_s, asks, pulses, is_open, stop }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
     pub(crate) fn set(&self, view: View) {
+        let inbounds = view.inbounds.iter().map(|inbound| (Part::Inbound(inbound.name.clone()), None));
+        let outbounds = view.outbounds.iter().map(|outbound| {
+            let server = outbound.server.as_ref().map(|server| format!("{} {server}", outbound.protocol));
+            (Part::Outbound(outbound.name.clone()), server)
+        });
+        self.faults.set_parts(inbounds.chain(outbounds).collect());
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
 
@@ -206,6 +282,16 @@ impl Directory {
         let view = self.view();
         let all = view.inbounds.iter();
         all.flat_map(|inbound| inbound.listen.iter().map(|addr| (inbound.name.clone(), *addr))).collect()
+    }
+
+    /// Connections of clients that are open.
+    pub(crate) fn open(&self) -> i64 {
+        self.view()
+            .inbounds
+            .iter()
+            .flat_map(|inbound| inbound.metrics.iter())
+            .map(|core| core.open.value())
+            .sum()
     }
 
     /// Port and payload bytes, both ways together, of every inbound.
@@ -223,19 +309,26 @@ impl Directory {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: now.saturating_duration_since(self.since).as_secs(),
+            uptime_ms: u64::try_from(now.saturating_duration_since(self.since).as_millis())
+                .unwrap_or(u64::MAX),
+            started_unix_s: self.since_unix_s,
+            health: self.health(now),
             pid: std::process::id(),
-            cores: self.cores,
-            inbounds: view.inbounds.iter().map(InboundView::status).collect(),
-            outbounds: view.outbounds.iter().map(OutboundView::status).collect(),
+            cores: self.asks.len(),
+            inbounds: view.inbounds.iter().map(|inbound| inbound.status(&self.faults)).collect(),
+            outbounds: view.outbounds.iter().map(|outbound| outbound.status(&self.faults)).collect(),
             groups: view.groups.iter().map(|group| GroupStatus::of(group)).collect(),
             budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
+            lags: self.pulses.iter().map(LagStatus::of).collect(),
+            connections: Vec::new(),
+            connections_left_out: 0,
         }
     }
 }
 
 impl InboundView {
-    fn status(&self) -> InboundStatus {
+    fn status(&self, faults: &Faults) -> InboundStatus {
         let cores = || self.metrics.iter();
         let mut refused = BTreeMap::new();
         for core in cores() {
@@ -254,10 +347,13 @@ impl InboundView {
             requests: sum(cores().map(|core| &core.requests)),
             up_bytes: sum(cores().map(|core| &core.traffic.up)),
             down_bytes: sum(cores().map(|core| &core.traffic.down)),
+            up_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.up)),
+            down_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.down)),
             refused,
             datagrams: self.datagrams(),
             users: self.users.iter().map(|account| user(account)).collect(),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
+            last_error: faults.last(&Part::Inbound(self.name.clone())),
         }
     }
 
@@ -281,7 +377,7 @@ impl InboundView {
 }
 
 impl OutboundView {
-    fn status(&self) -> OutboundStatus {
+    fn status(&self, faults: &Faults) -> OutboundStatus {
         let cores = || self.metrics.iter();
         OutboundStatus {
             name: self.name.to_string(),
@@ -292,6 +388,7 @@ impl OutboundView {
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
+            last_error: faults.last(&Part::Outbound(self.name.clone())),
         }
     }
 }
@@ -306,6 +403,7 @@ fn user(user: &Account) -> UserStatus {
         used_bytes: user.used(),
         quota_bytes: user.limits().quota,
         limited: user.over().map(|limit| limit.to_string()),
+        last_error: user.last_error(),
     }
 }
 
@@ -329,6 +427,21 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
             CapturedBy::Tproxy => "tproxy",
         },
         InboundProtocol::Tunnel { .. } => "tunnel",
+    }
+}
+
+/// The address of an outbound's server, if it has one.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest has no server of its own")]
+pub(crate) fn outbound_server(outbound: &Outbound) -> Option<String> {
+    if let Some(carrier) = &outbound.dial.carrier {
+        return Some(carrier.server.to_string());
+    }
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => Some(client.server.to_string()),
+        OutboundProtocol::Shadowsocks(client) => Some(client.server.to_string()),
+        OutboundProtocol::Ssr(client) => Some(client.server.to_string()),
+        OutboundProtocol::Obfs(client) => client.servers().first().map(ToString::to_string),
+        _ => None,
     }
 }
 

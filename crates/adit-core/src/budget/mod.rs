@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use adit_config::codes;
 use adit_config::model::Limits;
 use adit_net::rt::Buffers;
 use serde::{Deserialize, Serialize};
@@ -128,12 +129,18 @@ impl Budget {
         if let Some(times) = self.shortage.due(now) {
             let (streams, flows, _) = self.descriptors.used();
             warn!(
+                code = codes::SYS_DESCRIPTORS.id,
                 times,
                 streams,
                 flows,
                 "too few descriptors: connections that have proven least make room; raise the limit (ulimit -n, LimitNOFILE=)"
             );
         }
+    }
+
+    /// Whether more waits for slow readers than may.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        self.buffers.is_exhausted()
     }
 
     /// Its division into shares.

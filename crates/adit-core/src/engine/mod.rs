@@ -14,13 +14,13 @@ mod sockets;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::model::{self, Config, StateFile, Tag};
+use adit_config::model::{self, Config, ControlSocket, StateFile, Tag};
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Cores, OrderSender, Signal, Signals, Stop, Stopper};
@@ -30,11 +30,14 @@ use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
-use crate::api::status::{Directory, Status};
+use crate::api::status::{self, Directory, Health, Status};
+use crate::api::unix::Access;
 use crate::budget::Budget;
 use crate::capture::{Active, CaptureError, CaptureReport};
 use crate::carrier;
 use crate::dns;
+use crate::fault::{Faults, Part, PluginFaults};
+use crate::pulse::Pulse;
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
@@ -85,6 +88,14 @@ pub enum StartError {
         /// The system's error.
         source: io::Error,
     },
+    /// The address of `[admin] http` cannot be listened on.
+    #[error("admin http {address}")]
+    Http {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The counters of users cannot be read.
     #[error("state file {path}")]
     State {
@@ -131,6 +142,11 @@ impl Observer {
     pub fn status(&self) -> Status {
         self.0.status(rt::now())
     }
+
+    /// Whether it serves.
+    pub fn health(&self) -> Health {
+        self.0.health(rt::now())
+    }
 }
 
 /// State that all cores share. Any thread may hold it; one at a time changes something.
@@ -141,6 +157,7 @@ struct Engine {
     directory: Arc<Directory>,
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
+    faults: Arc<Faults>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -210,6 +227,12 @@ impl Engine {
         self.cores.len()
     }
 
+    /// No plugins yet, for parts of one kind.
+    fn plugins(&self, config: &Config, part: fn(Tag) -> Part) -> Plugins {
+        let observer = Arc::new(PluginFaults::new(self.faults.clone(), part));
+        Plugins::new(config.plugin_user.as_deref()).observed_by(observer)
+    }
+
     fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -264,15 +287,20 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
+    let faults = Arc::new(Faults::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
-    let mut senders = Vec::new();
+    let (mut senders, mut askers) = (Vec::new(), Vec::new());
+    let pulses: Arc<[Pulse]> = (0..count).map(|_| Pulse::default()).collect();
+    let (since, since_unix_s) = (rt::now(), rt::unix_time());
     for index in 0..count {
-        let (sender, orders) = rt::orders();
+        let ((sender, orders), (asker, asks)) = (rt::orders(), rt::orders());
         senders.push(sender);
+        askers.push(asker);
+        let pulses = pulses.clone();
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let budget = budget.clone();
-        let plan = Plan { config, orders, memory, budget, dns, index, count };
+        let (budget, faults) = (budget.clone(), faults.clone());
+        let plan = Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -284,24 +312,32 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         retired: Vec::new(),
         capture: None,
     };
-    let directory = Arc::new(Directory::new(count, budget, rt::now()));
+    let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
+    let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),
         directory,
         follower: Arc::default(),
         memory,
+        faults,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = changes.warnings;
-        let Some(path) = &config.admin else { return Ok(()) };
-        let engine = &running.engine;
-        let (directory, follower) = (engine.directory.clone(), engine.follower.clone());
-        crate::api::unix::start(&mut running.cores, path, directory, follower, stop)
-            .map_err(|source| StartError::Admin { path: path.clone(), source })
+        if let ControlSocket::At(path) = &config.admin {
+            let made = running.open_socket(path, Access::Full);
+            made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
+        }
+        if let Some(http) = &config.admin_http {
+            let (cores, directory) = (&mut running.cores, running.engine.directory.clone());
+            crate::api::http::start(cores, http, directory)
+                .map_err(|source| StartError::Http { address: http.listen, source })?;
+        }
+        running.engine.directory.set_open();
+        Ok(())
     });
     match started {
         Ok(()) => Ok(running),
@@ -375,6 +411,16 @@ impl Running {
         self.engine.apply(config)
     }
 
+    /// Serves a control socket at `path`, besides one that the configuration names.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open_socket(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        let engine = &self.engine;
+        let follower = (access == Access::Full).then(|| engine.follower.clone());
+        crate::api::unix::start(&mut self.cores, path, engine.directory.clone(), follower)
+    }
+
     /// Somebody who may apply configurations from another thread.
     pub fn applier(&self) -> Applier {
         Applier(self.engine.clone())
@@ -442,7 +488,7 @@ impl Running {
     }
 
     /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
-    /// signals are heard, and `heard` for each of the other signals.
+    /// signals are heard, and `heard` for each signal, the first that ends it included.
     ///
     /// # Errors
     /// When the signals cannot be taken over; everything has ended then.
@@ -453,12 +499,15 @@ impl Running {
             ready();
             loop {
                 match signals.next().await {
-                    Signal::Stop => break,
+                    Signal::Stop => {
+                        heard(Signal::Stop);
+                        break;
+                    }
                     other @ (Signal::Reload | Signal::User) => heard(other),
                 }
             }
             let limit = engine.state().config.limits.drain;
-            tracing::info!(?limit, "stopping: no new connections, open ones may finish");
+            tracing::info!("{}", stopping(engine.directory.open(), limit));
             drain(&engine, &stopper);
             let first = rt::now();
             let second = async {
@@ -482,6 +531,20 @@ impl Running {
     }
 }
 
+/// The line about the end that begins.
+fn stopping(open: i64, limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    match open {
+        ..=0 => "stopping: no connection is open".to_owned(),
+        1 => {
+            format!("stopping: 1 connection is open and has {seconds} s to finish, Ctrl-C again ends at once")
+        }
+        _ => format!(
+            "stopping: {open} connections are open and have {seconds} s to finish, Ctrl-C again ends at once"
+        ),
+    }
+}
+
 /// Accepts nothing more; plugins that end are not started again.
 fn drain(engine: &Engine, stopper: &Stopper) {
     let mut state = engine.state();
@@ -496,6 +559,7 @@ fn drain(engine: &Engine, stopper: &Stopper) {
 /// Waits for the cores, writes the counters of users, and ends the plugins, which connections use until the last.
 fn finish(cores: Cores, engine: &Engine) {
     cores.join();
+    engine.faults.flush(rt::now(), true);
     let mut state = engine.state();
     drop(state.capture.take());
     state.ledger().flush();

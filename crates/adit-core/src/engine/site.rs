@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use adit_config::codes;
 use adit_config::model::{self, Config, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
@@ -19,17 +21,22 @@ use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
+use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+use crate::pulse::Pulse;
 use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
 const UNAUTHENTICATED: Duration = Duration::from_secs(1);
 /// Time for the last connections to be reset when the process ends.
 const CUT: Duration = Duration::from_millis(100);
+/// Failures of one source in a minute from which on it is more likely a client with a wrong key than a scan.
+const REPEATED: u32 = 3;
 
 /// The parts that a core thread is built from; they cross threads once.
 pub(super) struct Plan {
@@ -38,6 +45,13 @@ pub(super) struct Plan {
     pub(super) memory: Arc<carrier::Memory>,
     pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
+    pub(super) faults: Arc<Faults>,
+    /// Questions about its connections.
+    pub(super) asks: Orders<Ask>,
+    /// The beats of all cores.
+    pub(super) pulses: Arc<[Pulse]>,
+    /// When the process started.
+    pub(super) since: Instant,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -76,13 +90,28 @@ struct OpenInbound {
     pacer: Option<Arc<Pacer>>,
     /// Of each of its sockets for datagrams, with what the cores of its address share.
     renewals: Vec<(Rc<Renewal>, Arc<Exchange>)>,
+    /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
+    refused: Cell<[u64; 2]>,
     /// Ends its listeners.
     stopper: Stopper,
 }
 
+impl OpenInbound {
+    fn answer(&self, ask: &Ask) {
+        let conns = &self.core.conns;
+        // Nobody may wait for the answer any more, which is no matter.
+        match ask {
+            Ask::List { most, parts } => drop(parts.send(conns.list(&self.model.name, *most, rt::now()))),
+            Ask::Kick { of, counts } => drop(counts.send(conns.kick(of))),
+        }
+        self.renewals.iter().for_each(|(renewal, _)| renewal.ask(ask.clone()));
+    }
+}
+
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count } = plan;
+    let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
     let places = Rc::new(Places::new(budget, index));
@@ -94,7 +123,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     );
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
-        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
+        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
     let site = Rc::new(Site {
         index,
@@ -115,10 +144,37 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         config: RefCell::new(config),
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
-    rt::spawn_local(keep_house(site.clone()));
+    rt::spawn_local(site.clone().answer(asks));
+    rt::spawn_local(keep_house(site.clone(), beat.clone()));
     rt::spawn_local(places.follow());
+    let end = End(beat);
     Box::pin(wait_for_end(&site, stop)).await;
+    report(site.guard.take_rest());
     site.dns.clear_streams();
+    drop(end);
+}
+
+/// The beat of this core.
+#[derive(Clone)]
+struct Beat {
+    pulses: Arc<[Pulse]>,
+    since: Instant,
+    index: usize,
+}
+
+impl Beat {
+    fn beat(&self, now: Instant, late: Duration) {
+        self.pulses[self.index].beat(self.since, now, late);
+    }
+}
+
+/// Says that the core has ended, even by a panic.
+struct End(Beat);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.pulses[self.0.index].end();
+    }
 }
 
 impl Site {
@@ -134,6 +190,15 @@ impl Site {
         // Inbounds may still be closed while connections finish, each at a time of its own.
         while let Some(order) = orders.next().await {
             order.close.into_iter().for_each(|id| self.close(id));
+        }
+    }
+
+    /// Answers questions about connections, for as long as there are any.
+    async fn answer(self: Rc<Self>, mut asks: Orders<Ask>) {
+        while let Some(ask) = asks.next().await {
+            for inbound in self.inbounds.borrow().values() {
+                inbound.answer(&ask);
+            }
         }
     }
 
@@ -242,7 +307,8 @@ impl Site {
         }
         let renewals = self.serve(&slot, sockets, &stop, &alive);
         live.leaf().outbound.begin_use();
-        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, stopper };
+        let refused = Cell::new(refused_datagrams(&metrics));
+        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, refused, stopper };
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
@@ -402,10 +468,54 @@ async fn finished(active: &Cell<usize>) {
     }
 }
 
+/// Datagrams of clients with a wrong key, and of those with a clock that is off.
+fn refused_datagrams(metrics: &InboundMetrics) -> [u64; 2] {
+    let dropped = &metrics.datagrams.dropped;
+    [dropped.authentication.value(), dropped.clock.value()]
+}
+
+impl OpenInbound {
+    /// Notes datagrams of clients that were refused in the past second.
+    fn note_datagrams(&self, faults: &Faults) {
+        let refused = refused_datagrams(&self.metrics);
+        let before = self.refused.replace(refused);
+        if refused == before || !self.model.protocol.is_server() {
+            return;
+        }
+        let [keys, clocks] = [0, 1].map(|at| refused[at].saturating_sub(before[at]));
+        let part = Part::Inbound(self.model.name.clone());
+        if keys > 0 {
+            let text = format!("{keys} datagrams open with no key: wrong key or method, or a probe");
+            faults.note_as(&part, Fault::new(codes::AUTH_CLIENT, text), rt::now(), Tell::Info);
+        }
+        if clocks > 0 {
+            let text = format!("{clocks} datagrams of clients bear a time too far from ours: a clock is off");
+            faults.note_as(&part, Fault::new(codes::CLOCK_CLIENT, text), rt::now(), Tell::Warn);
+        }
+    }
+}
+
+/// Names sources whose keys failed. A scan tries once or twice; a client with a wrong key tries again and again.
+fn report(failed: Vec<(IpAddr, u32)>) {
+    let code = codes::AUTH_CLIENT.id;
+    for (source, count) in failed {
+        let text = "authentication failed: wrong key, another protocol or version, or a probe";
+        if count < REPEATED {
+            tracing::info!(%source, code, count, "{text}");
+        } else {
+            tracing::warn!(%source, code, count, "{text}");
+        }
+    }
+}
+
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(site: Rc<Site>) {
+async fn keep_house(site: Rc<Site>, beat: Beat) {
+    beat.beat(rt::now(), Duration::ZERO);
     loop {
+        let due = rt::now() + TICK;
         rt::sleep(TICK).await;
+        let now = rt::now();
+        beat.beat(now, now.saturating_duration_since(due));
         let (idle, patience) = {
             let limits = &site.config.borrow().limits;
             (limits.idle, Patience::new(limits))
@@ -418,12 +528,11 @@ async fn keep_house(site: Rc<Site>) {
         });
         site.places.tick();
         site.pool.trim();
-        for (source, count) in site.guard.take_report(rt::now()) {
-            tracing::info!(
-                %source,
-                count,
-                "authentication failed: wrong key, another protocol or version, or a probe"
-            );
+        report(site.guard.take_report(rt::now()));
+        let faults = site.outbounds.watches().faults();
+        site.inbounds.borrow().values().for_each(|inbound| inbound.note_datagrams(faults));
+        if site.index == 0 {
+            faults.tick(rt::now());
         }
         if is_worth_trimming {
             adit_net::trim_heap();

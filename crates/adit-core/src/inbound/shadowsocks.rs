@@ -29,7 +29,7 @@ use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::Future;
 use crate::guard::Ticket;
-use crate::notice::{self, Notice};
+use crate::notice::Notice;
 use crate::obfs::server_outer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack, take_early};
@@ -57,7 +57,6 @@ pub(crate) struct ShadowsocksServerShared {
     salts: Arc<Salts>,
     accounts: Accounts,
     deadline: Duration,
-    skewed: Notice,
     replayed: Notice,
 }
 
@@ -104,7 +103,6 @@ impl ShadowsocksServerShared {
             salts,
             accounts,
             deadline: draw_deadline(),
-            skewed: Notice::default(),
             replayed: Notice::default(),
             key,
         }
@@ -227,10 +225,7 @@ async fn handshake(
             Some(admitted)
         }
         Err(refusal) => {
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
-            if let Refusal::Wire(WireError::Clock { offset_s, window_s }) = refusal {
-                report_skew(inbound, shared, peer, offset_s, window_s);
-            }
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             leave_alone(inbound, stream, &ticket, &refusal, shared.obfs, until).await;
             None
         }
@@ -286,18 +281,4 @@ async fn admit(
     let mut stack = Stack::new(server, outer);
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;
     Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user, early })
-}
-
-/// Only who holds the key gets this far, or has a recording of one who does.
-fn report_skew(
-    inbound: &Inbound,
-    shared: &ShadowsocksServerShared,
-    peer: SocketAddr,
-    offset_s: i64,
-    window_s: u32,
-) {
-    let Some(times) = shared.skewed.due(rt::now()) else { return };
-    let inbound = &*inbound.name;
-    let text = notice::skew("the client's", offset_s, window_s);
-    tracing::warn!(inbound, %peer, times, "{text}, or an old connection was replayed");
 }

@@ -14,7 +14,7 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
-use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
+use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
 use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
 use self::packets::SsrPackets;
@@ -23,8 +23,6 @@ use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::Notice;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
@@ -43,7 +41,6 @@ pub(crate) struct SsrShared {
     obfs: FrontConfig,
     /// Time for the obfs' handshake.
     timeout: Duration,
-    rejected: Notice,
 }
 
 /// State of the obfs that all connections share.
@@ -121,7 +118,6 @@ impl SsrShared {
             protocol,
             obfs,
             timeout: dial.timeout,
-            rejected: Notice::default(),
         })
     }
 
@@ -147,70 +143,18 @@ impl SsrShared {
         Ok(Opened::new(far, Policy::default()))
     }
 
-    /// Whether a server says at once that it accepts a client.
-    fn is_greeted(&self) -> bool {
-        match self.protocol.protocol() {
-            Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128
-            | Protocol::AuthAes128Md5
-            | Protocol::AuthAes128Sha1
-            | Protocol::AuthAes128Fast
-            | Protocol::AuthChain(_) => true,
-            Protocol::Origin
-            | Protocol::VerifyDeflate
-            | Protocol::VerifySimple
-            | Protocol::VerifySha1
-            | Protocol::AuthSha1 => false,
-        }
-    }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, opened: &mut Opened, outcome: &Outcome, metrics: &OutboundMetrics) {
+    /// Whether the server has said anything that may be right.
+    fn has_replied(opened: &mut Opened, outcome: &Outcome) -> bool {
         if outcome.down > 0 {
-            return;
+            return true;
         }
+        let is_wrong = matches!(
+            outcome.reason,
+            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. })
+        );
         let stack = opened.far.stack.as_mut();
         let watched = stack.and_then(|stack| stack.protocol::<Watched>());
-        let is_answered = watched.is_some_and(|watched| watched.is_answered());
-        let text = match &outcome.reason {
-            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
-                "the server's first bytes are wrong: password, method, protocol or obfs differ"
-            }
-            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered && self.is_greeted() => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Socket(Side::Far, _) if !is_answered => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method or obfs differ, or the target reset the connection"
-            }
-            EndReason::Socket(Side::Near, _) | EndReason::Idle if !is_answered && self.is_greeted() => {
-                "the server does not reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => return,
-        };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(outbound, times, "{text}");
-        }
-    }
-
-    fn note_failure(&self, outbound: &str, error: &OpenError) {
-        let OpenError::Handshake(error) = error else { return };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(
-                outbound,
-                times,
-                %error,
-                "the handshake of the obfs failed: password, method, obfs or clock differ, or the server is another one"
-            );
-        }
+        !is_wrong && watched.is_some_and(|watched| watched.is_answered())
     }
 }
 
@@ -274,8 +218,7 @@ impl SsrOutbound {
         let stream = self.0.dial().await?;
         let ServerDialer { connector, shared, .. } = &self.0;
         let opened = Box::pin(shared.start_stream(stream, target)).await;
-        let opened = opened.inspect_err(|error| shared.note_failure(&connector.name, error))?;
-        Ok(connector.settle(opened))
+        Ok(connector.settle(opened?))
     }
 }
 
@@ -292,9 +235,16 @@ impl Outbound for SsrOutbound {
         Box::pin(self.open(to.target))
     }
 
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        SsrShared::has_replied(opened, outcome)
+    }
+
     fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.0.shared.note_end(&self.0.connector.name, &mut opened, outcome, &self.0.connector.metrics);
+        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
+        if by_server && !SsrShared::has_replied(&mut opened, outcome) {
+            self.0.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

@@ -95,8 +95,10 @@ impl Tally {
         let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
         add(&metrics.datagrams.up, up);
         add(&metrics.traffic.up, up_bytes);
+        add(&metrics.datagrams.traffic.up, up_bytes);
         add(&metrics.datagrams.down, down);
         add(&metrics.traffic.down, down_bytes);
+        add(&metrics.datagrams.traffic.down, down_bytes);
     }
 }
 

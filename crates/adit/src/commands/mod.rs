@@ -4,11 +4,13 @@ mod batch;
 mod capture;
 mod check;
 mod config;
+mod conns;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
 mod files;
+mod find;
 mod foreign;
 mod key;
 mod migrate;
@@ -17,6 +19,7 @@ mod service;
 mod share;
 mod status;
 mod test;
+mod top;
 mod up;
 mod user;
 
@@ -37,7 +40,7 @@ pub(crate) use self::up::UpArgs;
 use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Source, is_stdin};
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
@@ -68,6 +71,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => config::import(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
+        Command::Conns(args) => conns::run(&args)?,
+        Command::Kick(args) => conns::kick(&args)?,
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
@@ -94,6 +100,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let mut loaded = files::load_to_run(&given)?;
     let log = flags.over(&loaded.config.log);
     logging::init(&log, Shape::from(log.format));
+    start::announce(None, &given.config);
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::has_state) {
         state::settle(&mut loaded.config, &given.config);

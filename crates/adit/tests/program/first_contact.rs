@@ -179,12 +179,12 @@ fn a_form_that_cannot_express_one_server_has_the_others() {
     let (status, out, err) = dir.run(&["share", "--form", "surge"]);
     assert_eq!((status, &*err), (0, ""), "{out}");
     assert!(
-        out.starts_with("# one: surge cannot express plugin") && out.contains("\ntwo = ss, 192.0.2.1, 2,"),
+        out.starts_with("# one: surge has no form for plugin") && out.contains("\ntwo = ss, 192.0.2.1, 2,"),
         "{out}"
     );
     dir.file("adit.toml", &shadowsocks("one", 1, plugin));
     let (status, out, err) = dir.run(&["share", "--form", "surge"]);
-    assert!(status == 1 && out.is_empty() && err.contains("surge cannot express plugin"), "{out}{err}");
+    assert!(status == 1 && out.is_empty() && err.contains("surge has no form for plugin"), "{out}{err}");
 }
 
 #[test]

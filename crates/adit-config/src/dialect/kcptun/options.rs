@@ -10,7 +10,7 @@ use super::{Program, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::usage;
-use crate::dialect::value::excerpt;
+use crate::dialect::value::{closest, excerpt};
 use crate::source::Source;
 
 /// Kind of a value.
@@ -234,11 +234,11 @@ impl Flags {
         }
     }
 
-    /// Lets a file override what is there.
+    /// Lets a file override what is there. Gives warnings about keys that have no effect, as in kcptun itself.
     ///
     /// # Errors
     /// Text that is no JSON, and values of another type than the option's.
-    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<(), Diagnostics> {
+    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<Diagnostics, Diagnostics> {
         source.check_len()?;
         let document = json::parse_first(source, Grammar::Lax)?;
         let Node::Object(members) = document.node else {
@@ -250,7 +250,10 @@ impl Flags {
             let matching = |spec: &&Spec| {
                 is_of(spec, program) && !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(&member.key)
             };
-            let Some(spec) = SPECS.iter().find(matching) else { continue };
+            let Some(spec) = SPECS.iter().find(matching) else {
+                found.push(unknown_key(program, source, &member.key, member.at));
+                continue;
+            };
             let value = match (spec.kind, member.value.node) {
                 (_, Node::Null) => continue,
                 (Kind::Text, Node::Text(text)) => Some(Value::Text(text)),
@@ -273,6 +276,22 @@ impl Flags {
                 }
             }
         }
-        if found.has_errors() { Err(found) } else { Ok(()) }
+        if found.has_errors() { Err(found) } else { Ok(found) }
+    }
+}
+
+/// The warning about a key that has no effect; its hint names the option that may be meant.
+fn unknown_key(program: Program, source: &Source<'_>, key: &str, at: usize) -> Diagnostic {
+    let warning = Diagnostic::warning(&source.file, excerpt(key), "unknown key, it has no effect");
+    let warning = warning.at(source.locate(at));
+    let other = SPECS.iter().find(|spec| !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(key));
+    if other.is_some_and(|spec| !is_of(spec, program)) {
+        return warning.hint("it is an option of the other end");
+    }
+    let known =
+        SPECS.iter().filter(|spec| is_of(spec, program) && !spec.json.is_empty()).map(|spec| spec.json);
+    match closest(&key.to_ascii_lowercase(), known) {
+        Some(name) => warning.hint(format!("did you mean {name}?")),
+        None => warning,
     }
 }

@@ -1,12 +1,13 @@
 //! One configuration out of several files.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
-use crate::model::{Capture, Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
+use crate::model::{
+    AdminHttp, Capture, Config, ControlSocket, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp,
+};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
@@ -35,6 +36,7 @@ impl Merged {
         let Config {
             log,
             admin,
+            admin_http,
             watch,
             state,
             cores,
@@ -53,7 +55,8 @@ impl Merged {
             lists,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
-        self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<Option<AdminHttp>>(file, "admin.http", admin_http, |config| &mut config.admin_http);
         self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);

@@ -15,6 +15,7 @@
 //! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). An unknown key is an error, and all errors of
 //! a file are reported together.
 
+mod admin;
 mod bound;
 mod capture;
 mod carrier;
@@ -42,7 +43,6 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use toml_edit::Document;
 
@@ -97,10 +97,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     if let Some(table) = root.table(report, &rows::root::LOG) {
         config.log = bound::read(bound::LOG, table, report);
     }
-    if let Some(mut table) = root.table(report, &rows::root::ADMIN_TABLE) {
-        config.admin = table.read(report, &rows::root::SOCKET).map(|path| PathBuf::from(&*path));
-        config.watch = table.read(report, &rows::root::WATCH).unwrap_or(false);
-        table.finish(report, None);
+    if let Some(table) = root.table(report, &rows::root::ADMIN_TABLE) {
+        admin::read(table, &mut config, report);
     }
     if let Some(table) = root.table(report, &rows::root::LIMITS) {
         config.limits = bound::read(bound::LIMITS, table, report);

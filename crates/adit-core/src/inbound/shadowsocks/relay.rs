@@ -74,7 +74,7 @@ async fn meet(
             Some(found)
         }
         Err(refusal) => {
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             if matches!(refusal, Refusal::Wire(WireError::Authentication { .. })) {
                 ticket.mismatched(rt::now());
             }

@@ -160,6 +160,10 @@ impl Association {
             }
             entry.touch();
         }
+        let (up, down) = (self.tally.up_bytes, self.tally.down_bytes);
+        if up + down > 0 {
+            entry.add_moved(up, down);
+        }
         self.tally.report(&self.metrics);
         Ok(more)
     }

@@ -12,7 +12,7 @@ use adit_config::model::{self, ClientCover, Dial, ObfsClient, Tag};
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
-use adit_proto::wire::{Target, WireError};
+use adit_proto::wire::Target;
 
 use self::answers::FreshAnswer;
 use self::packets::ShadowsocksPackets;
@@ -20,8 +20,6 @@ use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
@@ -40,8 +38,6 @@ pub(crate) struct ShadowsocksShared {
     obfs: ClientObfs,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
-    skewed: Notice,
-    rejected: Notice,
 }
 
 impl ShadowsocksShared {
@@ -60,8 +56,6 @@ impl ShadowsocksShared {
             server: Server::start((name, dial), (&config.server, config.transports), plugin, plugins)?,
             obfs: ClientObfs::new(obfs)?,
             salts: Arc::new(SaltFilter::new(SALTS)),
-            skewed: Notice::default(),
-            rejected: Notice::default(),
         })
     }
 
@@ -72,44 +66,6 @@ impl ShadowsocksShared {
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, Policy::default())
-    }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
-        match &outcome.reason {
-            EndReason::Wire(WireError::Clock { offset_s, window_s }) => {
-                if let Some(times) = self.skewed.due(rt::now()) {
-                    let text = notice::skew("the server's", *offset_s, *window_s);
-                    tracing::warn!(outbound, times, "{text}");
-                }
-            }
-            EndReason::Wire(WireError::Authentication { .. }) if outcome.down == 0 => {
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server's first bytes do not open: key or method differ, or it is no Shadowsocks server"
-                    );
-                }
-            }
-            EndReason::Socket(Side::Far, _) if outcome.down == 0 => {
-                metrics.early_closes.add(1);
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server closed before any reply: key, method, obfs or clock differ, or the target reset the connection"
-                    );
-                }
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => {}
-        }
     }
 }
 
@@ -157,7 +113,9 @@ impl Outbound for ShadowsocksOutbound {
 
     fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.0.shared.note_end(&self.0.connector.name, outcome, &self.0.connector.metrics);
+        if outcome.down == 0 && matches!(outcome.reason, EndReason::Socket(Side::Far, _)) {
+            self.0.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

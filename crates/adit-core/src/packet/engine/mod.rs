@@ -1,11 +1,12 @@
 //! The datagrams of one listener on one core: the table of its flows, and their turns.
 
 mod client_side;
+mod listing;
 mod streams;
 mod target_side;
 mod undecided;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::hash::RandomState;
 use std::io;
@@ -33,6 +34,8 @@ use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
+use crate::fault::Watch;
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
 
@@ -91,6 +94,9 @@ pub(crate) struct Listener {
 #[derive(Default)]
 pub(crate) struct Renewal {
     next: RefCell<Option<Box<dyn PacketInbound>>>,
+    /// Questions about the flows; none once the listener has ended.
+    asks: RefCell<Vec<Ask>>,
+    has_ended: Cell<bool>,
     engine: RefCell<Option<Waker>>,
 }
 
@@ -98,6 +104,18 @@ impl Renewal {
     /// New clients are those of `inbound`, which takes over the others.
     pub(crate) fn renew(&self, inbound: Box<dyn PacketInbound>) {
         self.next.replace(Some(inbound));
+        self.wake();
+    }
+
+    /// Asks the listener, if it has not ended.
+    pub(crate) fn ask(&self, ask: Ask) {
+        if !self.has_ended.get() {
+            self.asks.borrow_mut().push(ask);
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         if let Some(engine) = self.engine.borrow_mut().take() {
             engine.wake();
         }
@@ -168,7 +186,15 @@ struct Flow {
     waiting: Vec<Waiting>,
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
+    /// Its number in the list of connections.
+    number: u64,
+    /// When it began.
+    since: Tick,
+    /// Payload bytes from the client and to it.
+    moved: [u64; 2],
     /// Its descriptor.
+    /// Is told of the first answer.
+    watch: Option<Rc<Watch>>,
     _slot: FlowSlot,
 }
 
@@ -202,21 +228,23 @@ struct Waiting {
 }
 
 impl Flow {
-    /// Logs once per flow the size that would fit.
-    fn log_too_big(&mut self, inbound: &str, to: SocketAddr, len: usize, marks: &Marks) {
+    /// Notes once per flow the size that would fit.
+    fn note_too_big(&mut self, routes: &dyn Routes, to: SocketAddr, len: usize, marks: &Marks) {
         if !std::mem::replace(&mut self.is_too_big_logged, true) {
             let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
-            tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+            routes.note_too_big(len, fits);
         }
     }
 
     /// Counts a datagram, if its user may send or receive it.
-    fn pass(&self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
-        let Some(user) = &self.user else { return Ok(()) };
-        if !user.grant_whole(direction, len, now) {
-            return Err(DropReason::Limited);
+    fn pass(&mut self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
+        if let Some(user) = &self.user {
+            if !user.grant_whole(direction, len, now) {
+                return Err(DropReason::Limited);
+            }
+            user.settle(direction, len, len);
         }
-        user.settle(direction, len, len);
+        self.moved[direction as usize] += len as u64;
         Ok(())
     }
 }
@@ -327,6 +355,8 @@ impl Engine {
 
     /// Other users, rules or outbounds hold from now on. Flows that there are go on.
     fn follow_changes(&mut self, cx: &Context<'_>) {
+        let asks = std::mem::take(&mut *self.renewal.asks.borrow_mut());
+        asks.into_iter().for_each(|ask| self.follow_ask(ask));
         if let Some(mut inbound) = self.renewal.take(cx) {
             inbound.take_over(&mut *self.inbound);
             self.inbound = inbound;
@@ -444,6 +474,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.renewal.has_ended.set(true);
+        self.renewal.asks.borrow_mut().clear();
         let flows = i64::try_from(self.flows.len()).unwrap_or(0);
         self.metrics.datagrams.flows.add(-flows);
         self.flows.clear();

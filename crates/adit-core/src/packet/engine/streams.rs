@@ -21,6 +21,7 @@ impl Engine {
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
         let Some(flow) = self.flows.get_mut(id) else { return };
+        flow.moved[Way::Up as usize] += len as u64;
         let stage = flow.stage.after_question();
         self.touch(id, stage);
     }

@@ -78,8 +78,17 @@ macro_rules! rows {
 use rows;
 
 /// The heads of all rows.
-pub(super) static LISTS: &[&[&Head]] =
-    &[root::ROOT, root::ADMIN, root::SET, dns::DNS, capture::CAPTURE, ends::ENDS, link::LINKS, rule::RULE];
+pub(super) static LISTS: &[&[&Head]] = &[
+    root::ROOT,
+    root::ADMIN,
+    root::ADMIN_HTTP,
+    root::SET,
+    dns::DNS,
+    capture::CAPTURE,
+    ends::ENDS,
+    link::LINKS,
+    rule::RULE,
+];
 
 /// The protocols of a key that has no limits.
 pub(super) const ALL: &[&str] = &[];

@@ -1,15 +1,21 @@
 //! The rows of the top of the file, of `[admin]` and of `[[set]]`. Those of `[log]`, `[limits]` and `[udp]` are in
 //! [`bound`](crate::dialect::native::bound).
 
+use std::net::SocketAddr;
+
 use super::{ALL, Row, Tables, chosen, flag, named, row, rows, tables};
 use crate::dialect::native::keys::{Table, key};
-use crate::dialect::value::{quote, text_of};
+use crate::dialect::value::{Problem, listen, quote, secret, text_of};
+use crate::model::Secret;
 use crate::model::rule::SetFormat;
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest path of another file, in bytes.
 const MAX_PATH: usize = 4000;
+/// Length of the token of the HTTP interface, in characters.
+const MIN_TOKEN: usize = 16;
+const MAX_TOKEN: usize = 255;
 const MAX_INBOUNDS: usize = 256;
 /// Most outbounds of a file, and most members of a group.
 pub(super) const MAX_OUTBOUNDS: usize = 256;
@@ -47,11 +53,33 @@ rows! { ROOT;
 }
 
 rows! { ADMIN;
-    SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket", "\"/run/adit/adit.sock\"")
-        .at(Table::Admin, ALL, "none: no control interface", "socket of the control interface"),
+    SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket, or off", "\"/run/adit/adit.sock\"")
+        .at(Table::Admin, ALL, "one per process that `adit status` finds", "socket of the control interface"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_SOCKET_PATH)), quote);
     WATCH: Row<bool> = flag(key("watch", "true or false", "true")
         .at(Table::Admin, ALL, "false", "follows a change of these files within two seconds, as `adit reload` does"));
+}
+
+rows! { ADMIN_HTTP;
+    HTTP: Row<SocketAddr> = row(key("http", "address:port", "\"127.0.0.1:9090\"")
+        .at(Table::Admin, ALL, "none", "serves /metrics for Prometheus, /live and /ready; on loopback unless there is a token"),
+        |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
+    TOKEN: Row<Secret> = row(key("token", "text of 16 to 255 characters", "\"0123456789abcdef\"")
+        .at(Table::Admin, ALL, "none", "token that /metrics wants, as `Authorization: Bearer TOKEN`"),
+        |field, report| field.parsed(report, token), |token| quote(token.expose()));
+    PER_USER: Row<bool> = flag(key("per-user", "true or false", "true")
+        .at(Table::Admin, ALL, "false", "shows series for each user with traffic, by name, at most 20,000"));
+}
+
+/// The token of the HTTP interface.
+fn token(text: &str) -> Result<Secret, Problem> {
+    if text.chars().count() < MIN_TOKEN {
+        return Err(Problem::new("shorter than 16 characters").hint("`adit key` makes one"));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Problem::new("a header takes letters, digits and signs of ASCII alone"));
+    }
+    secret(text, MAX_TOKEN)
 }
 
 rows! { SET;

@@ -296,7 +296,10 @@ fn errors_come_at_once_with_their_places() {
             Program::Manager,
             "",
             Some("{\"port_password\":{\"0\":\"hunter2\",\"1\":\"hunter2\",\"1\":\"hunter2\"}}"),
-            &["t.json:1:19: port_password[0]: its key is no port", "port_password[2]: port listed twice: 1"],
+            &[
+                "t.json:1:19: port_password[0]: the key is not a port number",
+                "port_password[2]: port listed twice: 1",
+            ],
         ),
     ] {
         let found = run(program, line, file).unwrap_err();

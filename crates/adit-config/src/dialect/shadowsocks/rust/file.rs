@@ -1,5 +1,7 @@
 //! The file: what it says, key by key, before anything is decided.
 
+mod log;
+
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -8,6 +10,7 @@ use std::time::Duration;
 use adit_proto::shadowsocks::Method;
 use zeroize::Zeroizing;
 
+use self::log::LogFile;
 use super::Outside;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
@@ -53,6 +56,7 @@ pub(super) struct Wanted {
     pub(super) online: Option<Online>,
     pub(super) level: Option<Level>,
     pub(super) without_time: bool,
+    pub(super) log_file: Option<LogFile>,
     pub(super) cores: Option<usize>,
     /// `servers` or `locals` are there, if only with disabled entries.
     pub(super) has_file: bool,
@@ -267,20 +271,7 @@ impl Reader<'_, '_, '_> {
             self.end(block);
         }
         if let Some(mut block) = self.block(fields, "log") {
-            let level = block.number(self.report, "level", 0..=u64::from(u32::MAX));
-            wanted.level = level.map(self::level);
-            if let Some(mut format) = self.block(&mut block, "format") {
-                wanted.without_time = format.flag(self.report, "without_time").unwrap_or(false);
-                self.end(format);
-            }
-            for key in ["writers", "config_path"] {
-                if let Some(field) = block.take(key) {
-                    field.warning(
-                        self.report,
-                        Problem::new("the log goes to standard error, so it has no effect"),
-                    );
-                }
-            }
+            self.log(&mut block, wanted);
             self.end(block);
         }
         if let Some(mut block) = self.block(fields, "runtime") {

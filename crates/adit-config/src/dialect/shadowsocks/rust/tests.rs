@@ -568,3 +568,35 @@ fn servers_as_links() {
     let problem = of(bad).unwrap_err();
     assert!(problem.contains("server") && !problem.contains("hunter2"), "{problem}");
 }
+
+#[test]
+fn lines_go_to_the_place_that_is_written() {
+    let with = |log: &str| {
+        let file = format!(
+            "{{server: '127.0.0.1', server_port: 1, password: 'a long pass phrase', method: 'aes-256-gcm', log: {{{log}}}}}"
+        );
+        let setup = good(Program::Server, "", Some(&file));
+        (setup.config.log.clone(), setup.process.syslog, setup.diagnostics.to_string())
+    };
+    let (log, _, found) = with("writers: [{file: {directory: '/var/log/ss', max_files: 5}}]");
+    assert_eq!(
+        (log.file.as_deref(), log.keep, &*found),
+        (Some(Path::new("/var/log/ss/ssserver.log")), 5, "")
+    );
+    let (log, _, found) = with(
+        "writers: [{file: {directory: '/l', prefix: 'ss-rust', suffix: 'txt', rotation: 'daily', level: 1, format: {without_time: true}}}]",
+    );
+    assert_eq!(
+        (log.file.as_deref(), log.level, log.time),
+        (Some(Path::new("/l/ss-rust.txt")), Level::Debug, false)
+    );
+    assert!(found.contains("log.writers[0].file.rotation: another file is begun"), "{found}");
+    let (log, is_system, found) = with("level: 1, writers: [{console: {}}, {syslog: {identity: 'x'}}]");
+    assert!(log.file.is_none() && is_system && log.level == Level::Debug);
+    assert!(found.contains("lines go to one place: the system's log"), "{found}");
+    let (_, _, found) = with("writers: []");
+    assert!(found.contains("standard error all the same"), "{found}");
+    let file = "{server: '::', server_port: 1, password: 'x', method: 'aes-256-gcm', log: {writers: [{file: {prefix: 'a/b'}}]}}";
+    let found = run(Program::Server, "", Some(file)).unwrap_err().1.to_string();
+    assert!(found.contains("file.directory: missing") && found.contains("without folders"), "{found}");
+}

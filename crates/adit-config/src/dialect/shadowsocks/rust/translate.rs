@@ -322,6 +322,8 @@ impl Builder<'_> {
                 log: Log {
                     level: wanted.level.unwrap_or(Level::Info),
                     time: !wanted.without_time,
+                    file: wanted.log_file.as_ref().map(|file| file.path(self.program.name())),
+                    keep: wanted.log_file.as_ref().map_or(Log::KEEP, |file| file.keep),
                     ..Log::default()
                 },
                 cores: wanted.cores,

@@ -258,7 +258,7 @@ fn ports_with_settings_of_their_own() {
     assert!(setup.diagnostics.to_string().contains("port_password[2].out_bind"), "{}", setup.diagnostics);
     super::super::check_setup(text, &setup);
     for (wrong, problem) in [
-        (r#"{"port_password": {"x": "p"}}"#, "its key is no port"),
+        (r#"{"port_password": {"x": "p"}}"#, "the key is not a port number"),
         (r#"{"port_password": {"1": "p", "01": "q"}}"#, "listed twice"),
         (r#"{"port_password": {"1": {"method": "none"}}}"#, "missing"),
         (r#"{"password": "p", "protocol": "auth_chain_a", "protocol_param": "2#"}"#, "no database"),
