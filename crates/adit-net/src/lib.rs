@@ -17,6 +17,7 @@ pub mod messages;
 pub mod options;
 pub mod pace;
 pub mod plugin;
+pub mod probe;
 pub mod query;
 pub mod race;
 pub mod reach;

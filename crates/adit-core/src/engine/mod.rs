@@ -6,8 +6,10 @@
 mod apply;
 mod differ;
 mod held;
+mod jobs;
 mod order;
 mod ports;
+mod proxies;
 mod site;
 mod sockets;
 
@@ -28,18 +30,22 @@ use thiserror::Error;
 
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
+use self::proxies::Showcase;
 use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{Directory, Status};
 use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
+use crate::outbound::{Board, Choices};
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
+pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
+pub use self::proxies::{Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -137,6 +143,11 @@ struct Engine {
     directory: Arc<Directory>,
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
+    /// Results of delay tests.
+    board: Arc<Board>,
+    /// Members that people chose.
+    choices: Mutex<Choices>,
+    showcase: Showcase,
     next: AtomicU64,
     stop: Stop,
 }
@@ -258,6 +269,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
+    let board = Arc::new(Board::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let mut senders = Vec::new();
@@ -265,8 +277,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let (sender, orders) = rt::orders();
         senders.push(sender);
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let budget = budget.clone();
-        let plan = Plan { config, orders, memory, budget, dns, index, count };
+        let (budget, board) = (budget.clone(), board.clone());
+        let plan = Plan { config, orders, memory, budget, dns, board, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -284,6 +296,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         directory,
         follower: Arc::default(),
         memory,
+        board,
+        choices: Mutex::default(),
+        showcase: Showcase::default(),
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
@@ -384,6 +399,11 @@ impl Running {
         let (name, held) = state.outbounds.get_key_value(name)?;
         held.shared.group()?;
         Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
+    }
+
+    /// Outbounds and groups, for control programs.
+    pub fn proxies(&self) -> Proxies {
+        Proxies(self.engine.clone())
     }
 
     /// Options that the system does not give, and methods that should not be used; to be shown once.

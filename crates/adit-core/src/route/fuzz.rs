@@ -216,7 +216,7 @@ impl Naive<'_> {
                 self.asked = true;
                 truth = self.truth(&rule.matcher);
             }
-            match rule.verdict.passes(self.query.network) {
+            match rule.verdict.passes(self.query.network, |_| false) {
                 _ if truth != Truth::Yes => {}
                 Some(count) => from = n + 1 + count as usize,
                 None => return Some(Some(n)),

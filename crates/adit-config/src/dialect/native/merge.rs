@@ -50,6 +50,8 @@ impl Merged {
             sets,
             geoip,
             lists,
+            providers,
+            choices: _,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -62,6 +64,7 @@ impl Merged {
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
         self.config.lists.extend(lists);
+        self.config.providers.extend(providers);
         for set in sets {
             self.set(file, set);
         }

@@ -17,6 +17,7 @@
 
 mod bound;
 mod carrier;
+mod choice;
 mod dns;
 pub mod edit;
 mod fields;
@@ -50,6 +51,7 @@ use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
@@ -134,7 +136,8 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
-    let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let members: Vec<_> =
+        raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
@@ -145,6 +148,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
             protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
         })
         .collect();
+    choice::check_members(&outbounds, &members, report);
     group::check_members(&outbounds, members, report);
     through::check(&mut outbounds, through, report);
     if outbounds.is_empty() {

@@ -6,6 +6,7 @@
 //!
 //! Rows say what a value is. Rules about several keys together stand where the table is read.
 
+pub(in crate::dialect) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
 pub(super) mod link;
@@ -78,7 +79,7 @@ use rows;
 
 /// The heads of all rows.
 pub(super) static LISTS: &[&[&Head]] =
-    &[root::ROOT, root::ADMIN, root::SET, dns::DNS, ends::ENDS, link::LINKS, rule::RULE];
+    &[root::ROOT, root::ADMIN, root::SET, dns::DNS, ends::ENDS, choice::CHOICE, link::LINKS, rule::RULE];
 
 /// The protocols of a key that has no limits.
 pub(super) const ALL: &[&str] = &[];
