@@ -13,6 +13,7 @@ mod logging;
 mod machine;
 mod plugin;
 mod print;
+mod providers;
 mod reload;
 mod replace;
 mod serve;

@@ -104,13 +104,6 @@ impl Opened {
     }
 }
 
-/// The names of `outbound` and of the members that a connection goes over, the outbound at the end first.
-pub(crate) fn chain_of(opened: &Opened, outbound: &dyn Outbound) -> Vec<Tag> {
-    let mut chain = opened.member.as_ref().map(|member| member.chain()).unwrap_or_default();
-    chain.push(outbound.name().clone());
-    chain
-}
-
 /// Whether `outcome` says that the server had given up a kept connection: nothing came back, and all that was sent is
 /// known.
 pub(crate) fn may_retry(outcome: &Outcome) -> bool {

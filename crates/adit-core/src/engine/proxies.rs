@@ -211,7 +211,10 @@ impl Proxies {
     /// [`DelayError`].
     pub fn delay_now(&self, name: &str, test: &DelayTest) -> Result<u32, DelayError> {
         let (sender, result) = mpsc::channel();
-        self.delay(name, test, move |result| drop(sender.send(result)));
+        self.delay(name, test, move |result| {
+            // Whoever asked waits below.
+            sender.send(result).ok();
+        });
         result.recv().unwrap_or(Err(DelayError::Ending))
     }
 

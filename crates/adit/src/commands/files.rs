@@ -30,16 +30,46 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
 /// # Errors
 /// Everything that is wrong with all of them.
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
-    let parse = |path: &PathBuf| {
-        let (name, text) = read(path)?;
-        let loaded = if clash::is_clash(&text) {
-            clash::load(&name, &text, home(path))?.run()?
+    parse(&read_all(&paths(args)?)?)
+}
+
+/// A file that has been read.
+#[derive(Debug, Clone)]
+pub(super) struct Text {
+    path: PathBuf,
+    name: Arc<str>,
+    text: String,
+}
+
+/// Reads files, and nothing else that they name.
+///
+/// # Errors
+/// Those of all files that cannot be read.
+pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Text>, Diagnostics> {
+    let (mut all, mut found) = (Vec::new(), Diagnostics::new());
+    for path in paths {
+        match read(path) {
+            Ok((name, text)) => all.push(Text { path: path.clone(), name, text: text.to_string() }),
+            Err(errors) => found.append(errors),
+        }
+    }
+    if found.has_errors() { Err(found) } else { Ok(all) }
+}
+
+/// The configuration of files that have been read, with the lists that they name as they are on disk.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(super) fn parse(texts: &[Text]) -> Result<Loaded, Diagnostics> {
+    let parse = |Text { path, name, text }: &Text| {
+        let loaded = if clash::is_clash(text) {
+            clash::load(name, text, home(path))?.run()?
         } else {
-            native::parse(&name, &text)?
+            native::parse(name, text)?
         };
-        Ok((name, loaded))
+        Ok((name.clone(), loaded))
     };
-    load_all(paths(args)?.iter().map(parse))
+    load_all(texts.iter().map(parse))
 }
 
 /// Merges what was read, with the name of each file.

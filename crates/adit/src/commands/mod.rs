@@ -21,6 +21,7 @@ mod user;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_config::dialect::share::Rng;
 use adit_config::model::{Level, Log};
@@ -34,9 +35,10 @@ pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{Cli, Command, FileArgs, LogArgs, RunArgs};
+use self::files::Text;
+use crate::cli::{Cli, Command, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
-use crate::reload::{Source, is_stdin};
+use crate::reload::{Load, Source, is_stdin};
 use crate::{print, serve, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
@@ -94,23 +96,36 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let paths = files::paths(&args.files)?;
-    let mut loaded = files::load(&FileArgs { config: paths.clone() })?;
+    let texts = files::read_all(&paths)?;
+    let mut loaded = files::parse(&texts)?;
     let log = merged(&loaded.config.log, flags);
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::has_state) {
         state::settle(&mut loaded.config, &paths);
     }
-    serve::run(&loaded.config, source(paths, loaded.config.watch))
+    state::settle_choices(&mut loaded.config, &paths);
+    serve::run(&loaded.config, source(paths, loaded.config.watch, texts))
 }
 
 /// The files that are read again at a reload.
-fn source(paths: Vec<PathBuf>, is_watched: bool) -> Source {
+fn source(paths: Vec<PathBuf>, is_watched: bool, texts: Vec<Text>) -> Source {
+    let read = Arc::new(Mutex::new(texts));
+    let again = read.clone();
+    let refresh: Option<Load> =
+        Some(Box::new(move || files::parse(&again.lock().unwrap_or_else(PoisonError::into_inner))));
     if paths.iter().any(|path| is_stdin(path)) {
-        return Source::fixed("the configuration came from standard input, which cannot be read again");
+        let fixed = Source::fixed("the configuration came from standard input, which cannot be read again");
+        return Source { refresh, ..fixed };
     }
-    let args = FileArgs { config: paths.clone() };
-    Source { is_native: true, is_watched, ..Source::of(paths, move || files::load(&args)) }
+    let files = paths.clone();
+    let load = move || {
+        let texts = files::read_all(&files)?;
+        let loaded = files::parse(&texts)?;
+        *read.lock().unwrap_or_else(PoisonError::into_inner) = texts;
+        Ok(loaded)
+    };
+    Source { is_native: true, is_watched, refresh, ..Source::of(paths, load) }
 }
 
 /// The settings of the file, overruled by the command line.

@@ -51,7 +51,7 @@ impl Merged {
             geoip,
             lists,
             providers,
-            choices: _,
+            choices,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -63,6 +63,9 @@ impl Merged {
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
+        if choices.is_some() {
+            self.config.choices = choices;
+        }
         self.config.lists.extend(lists);
         self.config.providers.extend(providers);
         for set in sets {
