@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use adit_config::dialect::clash;
 use adit_config::model::{Config, OutboundProtocol, Provider, ProviderSource, Secret, Tag, WebUrl};
-use adit_core::{Proxies, Via};
+use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
 use adit_net::fetch::{Document, FetchError, Wanted};
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
@@ -34,35 +34,24 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Lists that are replaced at about the same time are put to use together.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// Traffic of a subscriber, as its server tells it: bytes, and seconds since 1970.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Usage {
-    pub(crate) upload: u64,
-    pub(crate) download: u64,
-    pub(crate) total: u64,
-    pub(crate) expire: u64,
-}
-
-impl Usage {
-    /// Reads `upload=1; download=2; total=3; expire=4`: names in any case, fractions cut. `None` if nothing is in it.
-    fn parse(text: &str) -> Option<Self> {
-        let (mut usage, mut is_any) = (Self::default(), false);
-        for part in text.split(';') {
-            let Some((name, value)) = part.split_once('=') else { continue };
-            let place = match name.trim().to_ascii_lowercase().as_str() {
-                "upload" => &mut usage.upload,
-                "download" => &mut usage.download,
-                "total" => &mut usage.total,
-                "expire" => &mut usage.expire,
-                _ => continue,
-            };
-            let whole = value.trim().split('.').next().unwrap_or_default();
-            if let Ok(number) = whole.parse() {
-                (*place, is_any) = (number, true);
-            }
+/// Reads `upload=1; download=2; total=3; expire=4`: names in any case, fractions cut. `None` if nothing is in it.
+fn usage(text: &str) -> Option<ListUsage> {
+    let (mut usage, mut is_any) = (ListUsage::default(), false);
+    for part in text.split(';') {
+        let Some((name, value)) = part.split_once('=') else { continue };
+        let place = match name.trim().to_ascii_lowercase().as_str() {
+            "upload" => &mut usage.upload,
+            "download" => &mut usage.download,
+            "total" => &mut usage.total,
+            "expire" => &mut usage.expire,
+            _ => continue,
+        };
+        let whole = value.trim().split('.').next().unwrap_or_default();
+        if let Ok(number) = whole.parse() {
+            (*place, is_any) = (number, true);
         }
-        is_any.then_some(usage)
     }
+    is_any.then_some(usage)
 }
 
 /// What is known of a list beside its document. It lies in a file beside the copy.
@@ -73,39 +62,25 @@ struct Beside {
     version: Option<String>,
     /// Length and a number of the copy that it belongs to.
     of: Option<(u64, u32)>,
-    usage: Option<Usage>,
-}
-
-/// A list for those who show it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Shown {
-    /// Traffic of the subscriber.
-    pub(crate) usage: Option<Usage>,
-    /// When the copy was written or found to be the same.
-    pub(crate) updated_at: Option<SystemTime>,
-    /// The error of the latest fetch.
-    pub(crate) error: Option<String>,
+    usage: Option<ListUsage>,
 }
 
 /// Name of a list, and whether it lists outbounds.
 type Key = (Tag, bool);
-
-/// The result of an update that somebody asked for.
-pub(crate) type Reply = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 enum Note {
     Config(Box<(Vec<Provider>, Tag)>),
     Fetched(Key, Result<Option<Document>, FetchError>),
     /// The process ends before the fetch does.
     Lost(Key),
-    Update(Key, Reply),
+    Update(Key, ListReply),
 }
 
 /// Asks the thread that keeps the lists.
 #[derive(Clone)]
 pub(crate) struct Keeper {
     notes: Sender<Note>,
-    shown: Arc<Mutex<BTreeMap<Key, Shown>>>,
+    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
 }
 
 impl Keeper {
@@ -117,16 +92,22 @@ impl Keeper {
         let default = default.unwrap_or_else(|| "direct".into());
         self.notes.send(Note::Config(Box::new((config.providers.clone(), default)))).ok();
     }
+}
 
-    /// Updates a list at once; `reply` is dropped if the process ends.
-    pub(crate) fn update(&self, name: &str, has_outbounds: bool, reply: Reply) {
+impl Lists for Keeper {
+    fn update(&self, name: &str, has_outbounds: bool, reply: ListReply) {
         self.notes.send(Note::Update((name.into(), has_outbounds), reply)).ok();
     }
 
-    /// What is known of a list.
-    pub(crate) fn shown(&self, name: &str, has_outbounds: bool) -> Option<Shown> {
+    fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.get(&(Tag::from(name), has_outbounds)).cloned()
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
     }
 }
 
@@ -137,6 +118,7 @@ impl Keeper {
 pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io::Result<Keeper> {
     let (notes, waiting) = channel();
     let keeper = Keeper { notes: notes.clone(), shown: Arc::default() };
+    proxies.set_lists(Box::new(keeper.clone()));
     let worker = Worker {
         proxies,
         refresh: Box::new(refresh),
@@ -146,7 +128,7 @@ pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io
         default: "direct".into(),
         dirty_at: None,
     };
-    // It ends with the process, or when nobody asks any more.
+    // It ends with the process.
     std::thread::Builder::new().name("adit-lists".into()).spawn(move || worker.run(&waiting))?;
     Ok(keeper)
 }
@@ -155,7 +137,7 @@ struct Worker {
     proxies: Proxies,
     refresh: Box<dyn Fn() + Send>,
     notes: Sender<Note>,
-    shown: Arc<Mutex<BTreeMap<Key, Shown>>>,
+    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
     lists: BTreeMap<Key, List>,
     default: Tag,
     /// When the first copy was replaced that is not in use yet.
@@ -172,7 +154,7 @@ struct List {
     /// A file of somebody else, as it was last.
     seen: Option<(i64, i64, u64, u64)>,
     error: Option<String>,
-    replies: Vec<Reply>,
+    replies: Vec<ListReply>,
 }
 
 impl Worker {
@@ -249,7 +231,7 @@ impl Worker {
     fn show(&self, key: &Key) {
         let Some(list) = self.lists.get(key) else { return };
         let updated_at = list.provider.path.as_ref().and_then(|path| fs::metadata(path).ok()?.modified().ok());
-        let shown = Shown { usage: list.beside.usage, updated_at, error: list.error.clone() };
+        let shown = ListState { usage: list.beside.usage, updated_at, error: list.error.clone() };
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), shown);
     }
 
@@ -395,12 +377,12 @@ impl List {
     /// Takes a document in the place of the copy; true if it is another one. Without a document the copy is still right.
     fn take(&mut self, document: Option<Document>) -> Result<bool, String> {
         let path = self.provider.path.clone().ok_or("the list has no file")?;
-        let Some(Document { bytes, version, usage }) = document else {
+        let Some(Document { bytes, version, usage: subscriber }) = document else {
             touch(&path);
             return Ok(false);
         };
         let count = clash::check_document(&self.provider, Path::new(""), &bytes)?;
-        let usage = usage.as_deref().and_then(Usage::parse).or(self.beside.usage);
+        let usage = subscriber.as_deref().and_then(usage).or(self.beside.usage);
         let beside = Beside { version, of: Some(mark(&bytes)), usage };
         let is_same = fs::read(&path).is_ok_and(|copy| copy == bytes);
         let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
@@ -487,16 +469,16 @@ mod tests {
 
     #[test]
     fn usage_of_subscribers() {
-        let whole = Usage { upload: 455_727_941, download: 6_174_315_083, total: 1 << 40, expire: 1_671_815_872 };
+        let whole = ListUsage { upload: 455_727_941, download: 6_174_315_083, total: 1 << 40, expire: 1_671_815_872 };
         for (text, want) in [
             ("upload=455727941; download=6174315083; total=1099511627776; expire=1671815872", Some(whole)),
             ("Upload=455727941.9;DOWNLOAD=6174315083;total = 1099511627776 ;expire=1671815872.0;x=1", Some(whole)),
-            ("total=5", Some(Usage { total: 5, ..Usage::default() })),
+            ("total=5", Some(ListUsage { total: 5, ..ListUsage::default() })),
             ("upload=-1; total=x", None),
             ("", None),
             ("a page of HTML", None),
         ] {
-            assert_eq!(Usage::parse(text), want, "{text}");
+            assert_eq!(usage(text), want, "{text}");
         }
     }
 

@@ -18,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
@@ -45,7 +45,7 @@ use crate::user::{Ledger, StateError, Unusable};
 pub use self::apply::Changes;
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
-pub use self::proxies::{Proxies, ProxyView, SelectError};
+pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -148,6 +148,7 @@ struct Engine {
     /// Members that people chose.
     choices: Mutex<Choices>,
     showcase: Showcase,
+    lists: OnceLock<Box<dyn Lists>>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -299,6 +300,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         board,
         choices: Mutex::default(),
         showcase: Showcase::default(),
+        lists: OnceLock::new(),
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };

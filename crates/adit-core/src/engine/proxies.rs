@@ -32,6 +32,42 @@ pub struct ProxyView {
     pub group: Option<ChoiceView>,
 }
 
+/// Keeps the lists of providers up to date; the program does.
+pub trait Lists: std::fmt::Debug + Send + Sync {
+    /// Updates a list at once. `reply` gets the error, in words; it is dropped if the process ends.
+    fn update(&self, name: &str, has_outbounds: bool, reply: ListReply);
+
+    /// What is known of a list; `None` if there is no such list.
+    fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState>;
+}
+
+/// Takes the result of an update.
+pub type ListReply = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// The state of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListState {
+    /// Traffic of a subscriber, as the server of the list tells it.
+    pub usage: Option<ListUsage>,
+    /// When the copy on disk was written or found to be up to date.
+    pub updated_at: Option<std::time::SystemTime>,
+    /// The error of the latest fetch, if it failed.
+    pub error: Option<String>,
+}
+
+/// Traffic of a subscriber: bytes, and the end of the subscription in seconds since 1970; 0 where it is not told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ListUsage {
+    /// Bytes sent.
+    pub upload: u64,
+    /// Bytes received.
+    pub download: u64,
+    /// Bytes that may be used.
+    pub total: u64,
+    /// The end.
+    pub expire: u64,
+}
+
 /// Why a member cannot be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SelectError {
@@ -125,6 +161,24 @@ impl Proxies {
     /// The lists that the configuration keeps up to date, as they were read.
     pub fn providers(&self) -> Vec<Provider> {
         self.shown().config.providers.clone()
+    }
+
+    /// Has `lists` keep the lists of providers; the first one stays.
+    pub fn set_lists(&self, lists: Box<dyn Lists>) {
+        self.0.lists.set(lists).ok();
+    }
+
+    /// Updates the list of a provider at once. `reply` gets the error, in words; it is dropped if the process ends or nobody
+    /// keeps lists.
+    pub fn update_list(&self, name: &str, has_outbounds: bool, reply: ListReply) {
+        if let Some(lists) = self.0.lists.get() {
+            lists.update(name, has_outbounds, reply);
+        }
+    }
+
+    /// The state of a provider's list.
+    pub fn list_state(&self, name: &str, has_outbounds: bool) -> Option<ListState> {
+        self.0.lists.get()?.state(name, has_outbounds)
     }
 
     fn view(

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_config::model::rule::{Network, Rule, Verdict};
-use adit_config::model::{Config, Dns, Inbound, Outbound, OutboundProtocol, Tag};
+use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::Sets;
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
@@ -252,6 +252,10 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
 /// The members of a group that may carry such traffic, in the order in which the file has them.
 fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String> {
     if let OutboundProtocol::Choice(choice) = &outbound.protocol {
+        if matches!(choice.policy, Policy::Select(_)) {
+            // A person chooses; nobody has yet.
+            return config.first_leaf(&outbound.name).map(|leaf| leaf.name.to_string()).into_iter().collect();
+        }
         let able = choice.members.iter().filter_map(|member| config.outbound(member));
         return able.filter(|member| carries(config, member, network)).map(|m| m.name.to_string()).collect();
     }
@@ -272,6 +276,9 @@ fn carries(config: &Config, outbound: &Outbound, network: Network) -> bool {
         (OutboundProtocol::Group(group), Network::Tcp) => {
             let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
             members.any(|member| carries(config, member, network))
+        }
+        (OutboundProtocol::Choice(Choice { policy: Policy::Select(_), .. }), Network::Tcp) => {
+            config.first_leaf(&outbound.name).is_some_and(Outbound::carries_streams)
         }
         (OutboundProtocol::Choice(choice), Network::Tcp) => {
             let mut members = choice.members.iter().filter_map(|member| config.outbound(member));

@@ -347,5 +347,6 @@ pub(super) fn global(
     let protocol = OutboundProtocol::Choice(choice);
     outbounds.push(Outbound { name: GLOBAL.into(), dial: Dial::default(), protocol });
     let verdict = Verdict::Ask { outbound: GLOBAL.into(), pass: 0 };
-    context.targets.insert(GLOBAL.to_owned(), Target { verdict, udp: true, leaf: Some(DIRECT.into()) });
+    // mihomo's log names no member of this group.
+    context.targets.insert(GLOBAL.to_owned(), Target { verdict, udp: true, leaf: None });
 }

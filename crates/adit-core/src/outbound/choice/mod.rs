@@ -16,9 +16,6 @@ mod pick;
 mod shared;
 mod store;
 
-#[cfg(test)]
-mod tests;
-
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;

@@ -11,7 +11,7 @@ use adit_config::model::{
 use adit_net::rt;
 use adit_proto::wire::{Rng as _, Target};
 
-use super::board::{Board, Mark, Record};
+use super::board::{self, Board, Mark, Record};
 use super::pick::{self, Seen, Sticky};
 use crate::rng::OsRng;
 
@@ -137,7 +137,10 @@ impl Roster {
         let current = Some(self.current.load(Ordering::Relaxed)).filter(|at| *at < seen.len());
         let tolerance = u32::try_from(tolerance.as_millis()).unwrap_or(u32::MAX);
         let best = pick::least_delay(&seen, current, tolerance).unwrap_or(0);
-        self.current.store(best, Ordering::Relaxed);
+        // As long as nothing is known, nobody is kept for being good enough.
+        if seen.get(best).is_some_and(|seen| seen.delay < board::NEVER) {
+            self.current.store(best, Ordering::Relaxed);
+        }
         best
     }
 }
