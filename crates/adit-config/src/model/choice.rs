@@ -1,6 +1,6 @@
 //! Groups whose members are chosen by a person, by their delay, in their order, or by turns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Config, Outbound, OutboundProtocol, Tag};
@@ -170,11 +170,52 @@ impl Config {
 
     /// A loop of groups and of outbounds that dial through each other: the names along it, the first one again at its end.
     pub fn group_loop(outbounds: &[Outbound]) -> Option<Vec<Tag>> {
-        let by_name: std::collections::BTreeMap<&Tag, &Outbound> =
+        let by_name: BTreeMap<&Tag, &Outbound> =
             outbounds.iter().map(|outbound| (&outbound.name, outbound)).collect();
         let mut walk = Walk { by_name: &by_name, done: BTreeSet::new(), path: Vec::new() };
         outbounds.iter().find_map(|outbound| walk.visit(&outbound.name))
     }
+}
+
+impl Config {
+    /// Outbounds that lie on a loop of groups and of outbounds that dial through each other, or between two such loops. It
+    /// takes time in proportion to the members of all groups.
+    pub fn looped(outbounds: &[Outbound]) -> BTreeSet<Tag> {
+        let by_name: BTreeMap<&Tag, &Outbound> =
+            outbounds.iter().map(|outbound| (&outbound.name, outbound)).collect();
+        let walk = Walk { by_name: &by_name, done: BTreeSet::new(), path: Vec::new() };
+        let mut edges: Vec<(Tag, Tag)> = Vec::new();
+        for outbound in outbounds {
+            let next = walk.next(&outbound.name).into_iter().filter(|next| by_name.contains_key(next));
+            edges.extend(next.map(|next| (outbound.name.clone(), next)));
+        }
+        let forth = peeled(&edges);
+        let back: Vec<(Tag, Tag)> = edges.into_iter().map(|(from, to)| (to, from)).collect();
+        peeled(&back).intersection(&forth).cloned().collect()
+    }
+}
+
+/// The names that are left once all are taken away, one after the other, to which nothing leads that is still there.
+fn peeled(edges: &[(Tag, Tag)]) -> BTreeSet<Tag> {
+    let mut next: BTreeMap<&Tag, Vec<&Tag>> = BTreeMap::new();
+    let mut count: BTreeMap<&Tag, usize> = BTreeMap::new();
+    for (from, to) in edges {
+        next.entry(from).or_default().push(to);
+        count.entry(from).or_insert(0);
+        *count.entry(to).or_insert(0) += 1;
+    }
+    let mut free: Vec<&Tag> = count.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    while let Some(name) = free.pop() {
+        for to in next.get(name).into_iter().flatten() {
+            if let Some(count) = count.get_mut(to) {
+                *count -= 1;
+                if *count == 0 {
+                    free.push(to);
+                }
+            }
+        }
+    }
+    count.into_iter().filter(|(_, count)| *count > 0).map(|(name, _)| name.clone()).collect()
 }
 
 impl Choice {
@@ -191,7 +232,7 @@ impl Choice {
 
 /// A search in depth among outbounds, for what leads back.
 struct Walk<'a> {
-    by_name: &'a std::collections::BTreeMap<&'a Tag, &'a Outbound>,
+    by_name: &'a BTreeMap<&'a Tag, &'a Outbound>,
     done: BTreeSet<Tag>,
     path: Vec<Tag>,
 }
@@ -275,10 +316,15 @@ mod tests {
         let mut through = [group("a", &["b"]), group("b", &[])];
         through[1].dial.through = Some("a".into());
         assert_eq!(names(Config::group_loop(&through)).as_deref(), Some("a b a"));
+        assert_eq!(Config::looped(&through).len(), 2);
+        assert!(Config::looped(&tree).is_empty());
+        let looped: Vec<String> = Config::looped(&circle).iter().map(ToString::to_string).collect();
+        assert_eq!(looped, ["b", "c"]);
         // As deep as a file is long.
         let deep: Vec<Outbound> =
             (0..20_000).map(|n| group(&n.to_string(), &[&(n + 1).to_string()])).collect();
         assert_eq!(names(Config::group_loop(&deep)), None);
+        assert!(Config::looped(&deep).is_empty());
     }
 
     #[test]

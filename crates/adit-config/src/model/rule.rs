@@ -396,6 +396,8 @@ pub struct Set {
     pub path: PathBuf,
     /// Format of its lines.
     pub format: SetFormat,
+    /// The server that the file is a copy of, if it is one.
+    pub download: Option<Box<super::Download>>,
     /// Its place in the configuration.
     pub at: Place,
 }
@@ -403,7 +405,10 @@ pub struct Set {
 /// Two sets are equal if they say the same, wherever they are written.
 impl PartialEq for Set {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && self.path == other.path && self.format == other.format
+        self.name == other.name
+            && self.path == other.path
+            && self.format == other.format
+            && self.download == other.download
     }
 }
 

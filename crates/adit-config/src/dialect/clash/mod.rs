@@ -417,17 +417,21 @@ fn break_loops(context: &mut Context<'_>, outbounds: &mut [Outbound]) {
     if context.report.found.has_errors() {
         return;
     }
-    while let Some(names) = Config::group_loop(outbounds) {
-        let dials = |outbound: &&mut Outbound| {
-            names.contains(&outbound.name) && outbound.dial.through.is_some()
+    let looped = Config::looped(outbounds);
+    let mut names = Vec::new();
+    for outbound in outbounds.iter_mut().filter(|outbound| looped.contains(&outbound.name)) {
+        let Some(through) = outbound.dial.through.clone().filter(|through| looped.contains(through)) else {
+            continue;
         };
-        let Some(outbound) = outbounds.iter_mut().find(dials) else { return };
-        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-        let why = format!("its dialer-proxy leads back to it: {}", names.join(" -> "));
+        let why = format!("its dialer-proxy leads back to it: {through}");
         let udp = outbound.says_datagrams();
-        let dead = proxy::Entry::dead(&outbound.name, "dialer-proxy", &why, udp);
-        context.remark(0, "proxies", format!("{} is dead: {why}", outbound.name), "");
-        *outbound = dead.outbound;
+        names.push(outbound.name.to_string());
+        *outbound = proxy::Entry::dead(&outbound.name, "dialer-proxy", &why, udp).outbound;
+    }
+    if let Some(first) = names.first() {
+        let others = names.len() - 1;
+        let problem = format!("{first} and {others} more are dead: its dialer-proxy leads back to it");
+        context.remark(0, "proxies", problem, "");
     }
 }
 
@@ -516,6 +520,7 @@ pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> 
             let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
             subscription::document(&provider.name, text, &[]).map(|(entries, _)| entries.len())
         }
+        model::ProviderKind::Rules { behavior: set::SET, format, .. } => set::check(format, bytes),
         model::ProviderKind::Rules { behavior, format, .. } => {
             let source = Source::new(&provider.name, "");
             let mut lists = BTreeMap::new();

@@ -154,7 +154,7 @@ fn filters_and_overrides() {
         ("", "proxies: [own], use: [p], exclude-filter: HK", vec!["own", "JP 1", "info"]),
         ("", "use: [p], exclude-type: 'Socks5|direct|HTTP'", vec!["HK 1"]),
         ("", "include-all-proxies: true", vec!["another", "own"]),
-        ("", "include-all: true, filter: 'o|1'", vec!["another", "own", "info", "HK 1", "JP 1"]),
+        ("", "include-all: true, filter: 'o|1'", vec!["another", "own", "HK 1", "JP 1", "info"]),
         ("filter: '^HK', override: {additional-prefix: '[p] ', additional-suffix: '!'}", "use: [p]", vec!["[p] HK 1!", "[p] HK 2!"]),
         ("filter: JP, override: {proxy-name: [{pattern: 'JP (.)', target: 'Japan-$1'}]}", "use: [p]", vec!["Japan-1"]),
         ("filter: nothing", "use: [p]", vec![]),

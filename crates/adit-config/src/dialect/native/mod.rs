@@ -122,10 +122,11 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
     config.geoip = set::read_geoip(&mut root, report);
-    config.sets = set::read(&mut root, report);
+    config.outbounds = translate_outbounds(outbounds, report);
+    config.sets = set::read(&mut root, &config.outbounds, report);
+    config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
-    config.outbounds = translate_outbounds(outbounds, report);
     config.dns = dns::resolve(dns, &config.outbounds, report);
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);

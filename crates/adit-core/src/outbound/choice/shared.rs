@@ -1,12 +1,13 @@
 //! State that the cores share of one group: its members, the member that a person chose, and what has happened lately.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    Balance, Choice, Config, DelayTest, OutboundProtocol, Policy, Refusal, Tag,
+    Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, Refusal, Tag,
 };
 use adit_net::rt;
 use adit_proto::wire::{Rng as _, Target};
@@ -366,8 +367,10 @@ impl State {
 }
 
 fn roster(generation: u64, model: &Choice, config: &Config, board: &Board) -> Roster {
+    let by_name: HashMap<&str, &Outbound> =
+        config.outbounds.iter().map(|outbound| (&*outbound.name, outbound)).collect();
     let member = |name: &Tag| {
-        let outbound = config.outbound(name)?;
+        let outbound = by_name.get(&**name)?;
         let record = board.record(name);
         let mark = record.mark(&model.test.url);
         let nature = Nature::of(&outbound.protocol, outbound.says_datagrams());

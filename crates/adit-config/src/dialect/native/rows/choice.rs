@@ -94,7 +94,7 @@ rows! { CHOICE;
 }
 
 /// An address that can be asked.
-fn url(text: &str) -> Result<Box<str>, Problem> {
+pub(super) fn url(text: &str) -> Result<Box<str>, Problem> {
     let url = text_of(text, MAX_URL)?;
     WebUrl::parse(&url).map(|_| url).map_err(|error| Problem::new(error.to_string()))
 }
