@@ -75,7 +75,7 @@ impl Server {
         self.requests.lock().unwrap().push(request);
         let script = self.script.lock().unwrap().clone();
         match script {
-            Script::Document(_) if is_known => stream.write_all(b"HTTP/1.1 304 X\r\n\r\n"),
+            Script::Document(text) if is_known && text.contains("#v1") => stream.write_all(b"HTTP/1.1 304 X\r\n\r\n"),
             Script::Document(text) => {
                 let version = if text.contains("#v1") { "ETag: \"v1\"\r\n" } else { "" };
                 let usage = "subscription-userinfo: upload=1; download=2; total=3; expire=4\r\n";
@@ -234,7 +234,7 @@ fn bad_answers_leave_the_list_that_was_there() {
         (Script::Huge, "longer than 1048576 bytes"),
         (Script::Endless, "longer than 1048576 bytes"),
         (Script::Cut(list(&[("b", b)])), "bad answer"),
-        (Script::Document("<html><body>please log in</body></html>".into()), "neither YAML with `proxies` nor links"),
+        (Script::Document("<html><body>please log in</body></html>".into()), "a page of HTML in the place of a list"),
         (Script::Document("proxies:\n- {name: b, type: socks5, server: 127".into()), "line 2"),
         (Script::Document("proxies: []\n".into()), "file doesn't have any proxy"),
         (Script::Document(bomb), "too many values"),
@@ -316,7 +316,8 @@ fn rules_from_a_server() {
     wait_for("the list", || running.log(), || !reaches());
     for (script, wants) in [
         (Script::Status(500), "status 500"),
-        (Script::Document("<html>\n".into()), "no name"),
+        (Script::Document("<html>\n".into()), "a page of HTML"),
+        (Script::Document("a b\n".into()), "no name"),
         (Script::Endless, "longer than 67108864 bytes"),
     ] {
         server.set(script);

@@ -515,6 +515,10 @@ fn database(
 /// # Errors
 /// When it is no document of that kind, or nothing in it can be used: the one before is to be kept then.
 pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> Result<usize, String> {
+    // Its lines would pass for names of hosts.
+    if bytes.trim_ascii_start().starts_with(b"<") {
+        return Err("a page of HTML in the place of a list".to_owned());
+    }
     match provider.kind {
         model::ProviderKind::Outbounds { .. } => {
             let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
