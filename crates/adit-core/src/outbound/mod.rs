@@ -9,6 +9,7 @@ mod obfs;
 mod proxy;
 mod refuse;
 mod reject;
+mod server;
 mod shadowsocks;
 mod snell;
 mod ssr;

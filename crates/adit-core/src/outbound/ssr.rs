@@ -9,18 +9,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{self, Dial, Tag, Transports};
-use adit_net::dial::Dialer;
-use adit_net::plugin::{PluginPort, Plugins, Role};
+use adit_config::model::{self, Dial, Tag};
+use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
-use adit_proto::wire::{Host, Layer, Target, WallClock, WireError, address_len};
+use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
 use self::packets::SsrPackets;
 use self::watched::Watched;
 use super::connector::end_of_cut;
+use super::server::{Server, ServerDialer};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::metrics::OutboundMetrics;
@@ -38,17 +38,11 @@ const LONGEST_HANDSHAKE: usize = 64 * 1024;
 /// State that a ShadowsocksR client shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrShared {
-    server: Target,
+    server: Server,
     protocol: protocol::ClientConfig,
     obfs: FrontConfig,
-    carries_streams: bool,
-    carries_datagrams: bool,
     /// Time for the obfs' handshake.
     timeout: Duration,
-    /// The port of the plugin that takes the server's place, and the transports that it carries.
-    plugin: Option<(PluginPort, Transports)>,
-    /// To a plugin on this machine, without the settings of the way out from it.
-    loopback: Dial,
     rejected: Notice,
 }
 
@@ -92,32 +86,7 @@ impl Front {
     }
 }
 
-/// Starts the plugin for what it carries of that which the client is used for, if there is any.
-fn start_plugin(
-    name: &Tag,
-    config: &model::SsrClient,
-    plugins: &mut Plugins,
-) -> io::Result<Option<(PluginPort, Transports)>> {
-    let Some(plugin) = &config.plugin else { return Ok(None) };
-    let Some(transports) = plugin.transports.common(config.transports) else { return Ok(None) };
-    let plugin = model::Plugin { transports, ..plugin.clone() };
-    let port = plugins.start(name, &plugin, Role::Client { server: config.server.clone() })?;
-    Ok(Some((port, transports)))
-}
-
 impl SsrShared {
-    /// The address at which the plugin listens for streams at this moment, if there is one.
-    fn plugin(&self) -> Option<Target> {
-        let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
-        let addr = port.addr();
-        Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
-    }
-
-    /// The port at which the plugin takes datagrams, if there is one that does.
-    fn datagram_plugin(&self) -> Option<&PluginPort> {
-        self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
-    }
-
     pub(super) fn start(
         name: &Tag,
         dial: &Dial,
@@ -143,14 +112,15 @@ impl SsrShared {
             | Obfs::TlsTicketFastauth => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
         };
         Ok(Self {
-            server: config.server.clone(),
+            server: Server::start(
+                (name, dial),
+                (&config.server, config.transports),
+                config.plugin.as_ref(),
+                plugins,
+            )?,
             protocol,
             obfs,
-            carries_streams: config.transports.tcp(),
-            carries_datagrams: config.transports.udp(),
             timeout: dial.timeout,
-            plugin: start_plugin(name, config, plugins)?,
-            loopback: Dial { timeout: dial.timeout, ..Dial::default() },
             rejected: Notice::default(),
         })
     }
@@ -280,42 +250,38 @@ fn make_room(wire: &mut RecvBuf) -> io::Result<()> {
 }
 
 /// A ShadowsocksR client on one core.
-struct SsrOutbound {
-    connector: Connector,
-    shared: Arc<SsrShared>,
-    loopback: Dialer,
+struct SsrOutbound(ServerDialer<SsrShared>);
+
+impl AsRef<Server> for SsrShared {
+    fn as_ref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Factory for Arc<SsrShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let packets = self.carries_datagrams.then(|| {
+        let packets = self.server.carries_datagrams().then(|| {
             Rc::new(SsrPackets::new(self.clone(), around.model, (around.udp, around.dns)))
                 as Rc<dyn PacketOutbound>
         });
-        let loopback = Dialer::by_system(&self.loopback);
-        let outbound = Rc::new(SsrOutbound { connector, shared: self.clone(), loopback });
+        let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
         Leaf { outbound, packets }
     }
 }
 
 impl SsrOutbound {
     async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
-        if !self.shared.carries_streams {
-            return Err(OpenError::Rejected);
-        }
-        let stream = match self.shared.plugin() {
-            Some(plugin) => self.connector.dial_with(&self.loopback, &plugin).await?,
-            None => self.connector.dial(&self.shared.server).await?,
-        };
-        let opened = Box::pin(self.shared.start_stream(stream, target)).await;
-        let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
-        Ok(self.connector.settle(opened))
+        let stream = self.0.dial().await?;
+        let ServerDialer { connector, shared, .. } = &self.0;
+        let opened = Box::pin(shared.start_stream(stream, target)).await;
+        let opened = opened.inspect_err(|error| shared.note_failure(&connector.name, error))?;
+        Ok(connector.settle(opened))
     }
 }
 
 impl Outbound for SsrOutbound {
     fn name(&self) -> &Tag {
-        &self.connector.name
+        &self.0.connector.name
     }
 
     fn is_tunnel(&self) -> bool {
@@ -328,10 +294,10 @@ impl Outbound for SsrOutbound {
 
     fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.shared.note_end(&self.connector.name, &mut opened, outcome, &self.connector.metrics);
+        self.0.shared.note_end(&self.0.connector.name, &mut opened, outcome, &self.0.connector.metrics);
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
-        Box::pin(self.connector.lookup(name))
+        Box::pin(self.0.connector.lookup(name))
     }
 }

@@ -128,7 +128,6 @@ fn slips_are_named_with_their_place() {
         ("auth_aes128_fast", "auth_simple", "every program has removed it"),
         ("tls1.2_ticket_auth", "tls_simple", "is not supported"),
         ("aes-256-ctr", "aes-256-cfr", "did you mean `aes-256-cfb`?"),
-        ("auth_aes128_fast", "verify_deflate", "not carried yet"),
         ("\"server\": \"server.example\",", "", "missing"),
         ("8388", "0", "port 0 cannot be dialled"),
         ("8388", "99999", "no port: 99999"),
