@@ -100,10 +100,8 @@ fn choice(policy: Policy, members: &[&str], test: DelayTest) -> OutboundProtocol
 
 /// A tunnel whose connections go to the first outbound.
 fn config(outbounds: Vec<Outbound>) -> Config {
-    let protocol = InboundProtocol::Tunnel {
-        target: "who.example:7".parse().unwrap(),
-        transports: Transports::Tcp,
-    };
+    let protocol =
+        InboundProtocol::Tunnel { target: "who.example:7".parse().unwrap(), transports: Transports::Tcp };
     let inbound = Inbound {
         name: "in".into(),
         listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -334,7 +332,10 @@ fn groups_within_groups() {
         proxy("b", b),
     ];
     let running = start(&config(outbounds)).unwrap();
-    assert_eq!((who(&running), now(&running, "outer"), now(&running, "inner")), ("b".into(), "inner".into(), "b".into()));
+    assert_eq!(
+        (who(&running), now(&running, "outer"), now(&running, "inner")),
+        ("b".into(), "inner".into(), "b".into())
+    );
     // A group is tested through the member that it uses.
     assert!(running.proxies().delay_now("inner", &test()).is_ok());
     assert_eq!(view(&running, "inner").history.samples.len(), 1);
@@ -368,7 +369,9 @@ fn nothing_to_choose_from() {
         running.end();
     }
     // Those that test their members leave a dead one aside.
-    for policy in [Policy::UrlTest(Duration::ZERO), Policy::Fallback, Policy::LoadBalance(Balance::RoundRobin)] {
+    for policy in
+        [Policy::UrlTest(Duration::ZERO), Policy::Fallback, Policy::LoadBalance(Balance::RoundRobin)]
+    {
         let group = outbound("group", choice(policy.clone(), &["dead", "a"], test()));
         let running = start(&config(vec![group, dead("dead"), proxy("a", a)])).unwrap();
         assert_eq!(who(&running), "a", "{policy:?}");

@@ -34,7 +34,11 @@ fn run(protocol: InboundProtocol, outbounds: Vec<Outbound>) -> Running {
 }
 
 fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound { name: name.into(), dial: Dial { timeout: Duration::from_secs(2), ..Dial::default() }, protocol }
+    Outbound {
+        name: name.into(),
+        dial: Dial { timeout: Duration::from_secs(2), ..Dial::default() },
+        protocol,
+    }
 }
 
 /// A port of adit as the proxy, with a user.

@@ -212,9 +212,9 @@ impl Worker {
         let mut before = std::mem::take(&mut self.lists);
         for provider in providers {
             let key = (provider.name.clone(), provider.has_outbounds());
-            let old = before.remove(&key).filter(|old| {
-                old.provider.source == provider.source && old.provider.path == provider.path
-            });
+            let old = before
+                .remove(&key)
+                .filter(|old| old.provider.source == provider.source && old.provider.path == provider.path);
             let list = match old {
                 Some(old) => List { provider, ..old },
                 None => List::new(provider),
@@ -230,7 +230,8 @@ impl Worker {
 
     fn show(&self, key: &Key) {
         let Some(list) = self.lists.get(key) else { return };
-        let updated_at = list.provider.path.as_ref().and_then(|path| fs::metadata(path).ok()?.modified().ok());
+        let updated_at =
+            list.provider.path.as_ref().and_then(|path| fs::metadata(path).ok()?.modified().ok());
         let shown = ListState { usage: list.beside.usage, updated_at, error: list.error.clone() };
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), shown);
     }
@@ -403,7 +404,8 @@ impl List {
 
 /// Length and a number of a document.
 fn mark(bytes: &[u8]) -> (u64, u32) {
-    let number = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let number =
+        bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     (bytes.len() as u64, number)
 }
 
@@ -469,10 +471,14 @@ mod tests {
 
     #[test]
     fn usage_of_subscribers() {
-        let whole = ListUsage { upload: 455_727_941, download: 6_174_315_083, total: 1 << 40, expire: 1_671_815_872 };
+        let whole =
+            ListUsage { upload: 455_727_941, download: 6_174_315_083, total: 1 << 40, expire: 1_671_815_872 };
         for (text, want) in [
             ("upload=455727941; download=6174315083; total=1099511627776; expire=1671815872", Some(whole)),
-            ("Upload=455727941.9;DOWNLOAD=6174315083;total = 1099511627776 ;expire=1671815872.0;x=1", Some(whole)),
+            (
+                "Upload=455727941.9;DOWNLOAD=6174315083;total = 1099511627776 ;expire=1671815872.0;x=1",
+                Some(whole),
+            ),
             ("total=5", Some(ListUsage { total: 5, ..ListUsage::default() })),
             ("upload=-1; total=x", None),
             ("", None),

@@ -1,8 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal, ServerCover, SnellKeys,
-    SsrServer, SsrUsers, Tag, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal, ServerCover,
+    SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {

@@ -23,9 +23,9 @@ pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
 pub use self::mrs::{fuzz_mrs, read_mrs};
 pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{Provider, ProviderKind, ProviderSource};
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};
 use crate::model::{Config, Tag};
+use crate::model::{Provider, ProviderKind, ProviderSource};
 
 /// Longest name in a list, in bytes; no target has a longer one.
 pub const MAX_NAME: usize = 255;
@@ -217,7 +217,10 @@ pub(crate) fn check(format: &str, bytes: &[u8]) -> Result<usize, String> {
     let format = SetFormat::ALL.iter().find(|(name, _)| *name == format);
     let format = format.map_or(SetFormat::Any, |(_, format)| *format);
     let entries = parse("list", text, format).map_err(|found| {
-        found.iter().next().map_or_else(String::new, |first| format!("line {}: {}", first.line, first.problem))
+        found
+            .iter()
+            .next()
+            .map_or_else(String::new, |first| format!("line {}: {}", first.line, first.problem))
     })?;
     if entries.is_empty() { Err("there is no name or network in it".to_owned()) } else { Ok(entries.len()) }
 }

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_config::dialect::clash::{Origin, Setup};
-use adit_config::model::{Config, Tag};
 use adit_config::model::rule::{Network, Verdict};
+use adit_config::model::{Config, Tag};
 use adit_core::route::{Decision, Known, Outcome, Query, Router, Target};
 use adit_net::rt;
 use anyhow::{Context as _, bail};

@@ -202,9 +202,7 @@ fn end<'a>(
         Verdict::Default | Verdict::Pass(_) => Ok((Some(named(config, &inbound.outbound)?), None)),
         Verdict::Outbound(tag)
         | Verdict::Streams { outbound: tag, .. }
-        | Verdict::Ask { outbound: tag, .. } => {
-            Ok((Some(named(config, tag)?), None))
-        }
+        | Verdict::Ask { outbound: tag, .. } => Ok((Some(named(config, tag)?), None)),
     }
 }
 

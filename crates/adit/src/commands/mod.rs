@@ -28,6 +28,7 @@ use adit_config::model::{Level, Log};
 use clap::{CommandFactory as _, Parser as _};
 
 pub(crate) use self::doctor::DoctorArgs;
+use self::files::Text;
 pub(crate) use self::files::{load_all, place_of_part};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
@@ -35,7 +36,6 @@ pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use self::files::Text;
 use crate::cli::{Cli, Command, LogArgs, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Load, Source, is_stdin};

@@ -75,7 +75,9 @@ impl Server {
         self.requests.lock().unwrap().push(request);
         let script = self.script.lock().unwrap().clone();
         match script {
-            Script::Document(text) if is_known && text.contains("#v1") => stream.write_all(b"HTTP/1.1 304 X\r\n\r\n"),
+            Script::Document(text) if is_known && text.contains("#v1") => {
+                stream.write_all(b"HTTP/1.1 304 X\r\n\r\n")
+            }
             Script::Document(text) => {
                 let version = if text.contains("#v1") { "ETag: \"v1\"\r\n" } else { "" };
                 let usage = "subscription-userinfo: upload=1; download=2; total=3; expire=4\r\n";
@@ -218,23 +220,31 @@ fn bad_answers_leave_the_list_that_was_there() {
     wait_for("more requests", || running.log(), || server.requests() > before + 1);
     assert!(server.requests.lock().unwrap().last().unwrap().contains("\"v1\""));
     let head = server.requests.lock().unwrap()[0].to_lowercase();
-    assert!(head.starts_with("get /list?token=hunter2 ") && head.contains("authorization: basic dxnlcjpwdw=="), "{head}");
+    assert!(
+        head.starts_with("get /list?token=hunter2 ") && head.contains("authorization: basic dxnlcjpwdw=="),
+        "{head}"
+    );
     assert!(head.contains("user-agent: clash.meta/"), "{head}");
     let mut held = open(port, "who.test", 7).unwrap();
     assert_eq!(ask(&mut held), "a");
 
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned()
-        + &(b'b'..b'k').map(|c| {
-            let (name, last) = (char::from(c), char::from(c - 1));
-            format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))
-        }).collect::<String>()
+        + &(b'b'..b'k')
+            .map(|c| {
+                let (name, last) = (char::from(c), char::from(c - 1));
+                format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))
+            })
+            .collect::<String>()
         + "proxies: *j\n";
     for (script, wants) in [
         (Script::Status(404), "the server answered with status 404"),
         (Script::Huge, "longer than 1048576 bytes"),
         (Script::Endless, "longer than 1048576 bytes"),
         (Script::Cut(list(&[("b", b)])), "bad answer"),
-        (Script::Document("<html><body>please log in</body></html>".into()), "a page of HTML in the place of a list"),
+        (
+            Script::Document("<html><body>please log in</body></html>".into()),
+            "a page of HTML in the place of a list",
+        ),
         (Script::Document("proxies:\n- {name: b, type: socks5, server: 127".into()), "line 2"),
         (Script::Document("proxies: []\n".into()), "file doesn't have any proxy"),
         (Script::Document(bomb), "too many values"),
@@ -250,11 +260,15 @@ fn bad_answers_leave_the_list_that_was_there() {
 
     // Another list, without a gap and without an end to open connections.
     server.set(Script::Document(list(&[("b", b)])));
-    wait_for("the other list", || running.log(), || {
-        let found = who(port);
-        assert!(found == "a" || found == "b", "{found}");
-        found == "b"
-    });
+    wait_for(
+        "the other list",
+        || running.log(),
+        || {
+            let found = who(port);
+            assert!(found == "a" || found == "b", "{found}");
+            found == "b"
+        },
+    );
     assert_eq!(ask(&mut held), "a");
     let log = running.log();
     assert!(!log.contains("hunter2") && !log.contains("user:pw"), "{log}");
@@ -309,7 +323,8 @@ fn rules_from_a_server() {
         entry("relay", relay)
     );
     let (running, port) = start(&dir, &config);
-    let reaches = || open(port, "echo.test", target.port()).is_some_and(|mut stream| ask(&mut stream) == "who");
+    let reaches =
+        || open(port, "echo.test", target.port()).is_some_and(|mut stream| ask(&mut stream) == "who");
     running.line("the server answered with status 503");
     assert!(reaches(), "an empty list matches nothing");
     server.set(Script::Document("# names\necho.test\n".into()));

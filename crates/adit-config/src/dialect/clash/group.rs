@@ -201,7 +201,9 @@ pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default
     if let Some(count) = tree::number_of(value, "max-failed-times").filter(|count| *count > 0) {
         test.max_failed = u32::try_from(count).unwrap_or(u32::MAX);
     }
-    if let Some(text) = tree::text_of(value, "expected-status").filter(|text| !text.is_empty() && *text != "*") {
+    if let Some(text) =
+        tree::text_of(value, "expected-status").filter(|text| !text.is_empty() && *text != "*")
+    {
         match line::numbers(text, u16::MAX.into()) {
             Ok(ranges) => {
                 let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);

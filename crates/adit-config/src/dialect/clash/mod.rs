@@ -270,7 +270,8 @@ pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<S
     }
     let mut lists = BTreeMap::new();
     let mut context = Context::new(&source, home, &mut lists);
-    context.plugins = tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
+    context.plugins =
+        tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
     context.agent = subscription::agent(&root);
     let mut setup = read(&mut context, &root);
     databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
@@ -311,7 +312,12 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
     let mut setup = Setup {
         leaves: leaves.collect(),
-        config: Config { outbounds, state: StateFile::Off, choices: choices(context, root), ..Config::default() },
+        config: Config {
+            outbounds,
+            state: StateFile::Off,
+            choices: choices(context, root),
+            ..Config::default()
+        },
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
         origins: Vec::new(),

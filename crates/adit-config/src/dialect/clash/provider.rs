@@ -7,8 +7,8 @@ use super::line::{self, Params};
 use super::subscription::{download, path_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
-use crate::model::{self, ProviderKind, ProviderSource, Tag};
 use crate::model::rule::{Cidr, Matcher, Resolve};
+use crate::model::{self, ProviderKind, ProviderSource, Tag};
 use crate::set::{self, Entries, domain_pattern, read_mrs};
 
 /// Longest file of a provider, in bytes.

@@ -9,8 +9,8 @@ use crate::dialect::native;
 use crate::dialect::value;
 use crate::model::rule::{Manner, Verdict};
 use crate::model::{
-    Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient, Transports,
-    Verify,
+    Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient,
+    Transports, Verify,
 };
 use crate::source::Source;
 
@@ -50,7 +50,8 @@ pub(super) fn built_in_outbounds() -> Vec<Outbound> {
         ("PASS", OutboundProtocol::Refuse(Refusal::Pass)),
         ("COMPATIBLE", OutboundProtocol::Direct),
     ];
-    let outbound = |(name, protocol): (&str, _)| Outbound { name: name.into(), dial: Dial::default(), protocol };
+    let outbound =
+        |(name, protocol): (&str, _)| Outbound { name: name.into(), dial: Dial::default(), protocol };
     all.into_iter().map(outbound).collect()
 }
 
@@ -162,7 +163,8 @@ fn dial(source: &Source<'_>, value: &Value) -> Result<Dial, String> {
 fn server(value: &Value) -> Result<adit_proto::wire::Target, String> {
     let need = |key: &str| tree::text_of(value, key).ok_or_else(|| format!("{key} is missing"));
     let host = need("server")?;
-    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
+    let host =
+        if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
     value::target(&format!("{host}:{}", need("port")?)).map_err(|problem| problem.text)
 }
 
@@ -263,7 +265,8 @@ fn says_udp(value: &Value) -> bool {
 /// The entry with another name, and without keys that say nothing about the way or are read elsewhere.
 fn bare(value: &Value) -> Value {
     const LEFT_OUT: [&str; 4] = ["name", "client-fingerprint", "mptcp", "dialer-proxy"];
-    let members = tree::members(value).iter().map(|member| Key { key: member.key.replace('_', "-"), ..member.clone() });
+    let members =
+        tree::members(value).iter().map(|member| Key { key: member.key.replace('_', "-"), ..member.clone() });
     let members = members.filter(|member| !LEFT_OUT.contains(&&*member.key));
     let name = Value { at: value.at, node: Node::Text("proxy".to_owned().into()) };
     let name = Key { key: "name".to_owned(), at: value.at, value: name };

@@ -176,8 +176,9 @@ pub(super) fn document(
 ) -> Result<(Vec<Entry>, Option<String>), String> {
     let text = text.trim_start_matches('\u{feff}');
     let source = Source::new(file, text);
-    let is_mapping = text.lines().any(|line| line.starts_with("proxies:") || line.starts_with("\"proxies\":"))
-        || text.trim_start().starts_with('{');
+    let is_mapping =
+        text.lines().any(|line| line.starts_with("proxies:") || line.starts_with("\"proxies\":"))
+            || text.trim_start().starts_with('{');
     let (entries, bad) = if is_mapping {
         let root = yaml::parse(&source, 0..text.len()).map_err(|found| match found.line {
             0 => found.problem,
@@ -306,7 +307,8 @@ fn foreign(scheme: &str, line: &str) -> Entry {
         Some(rest.split('"').next()?.to_owned())
     };
     let name = fragment.or_else(inside).filter(|name| !name.trim().is_empty());
-    let name: String = name.unwrap_or_else(|| kind.to_owned()).chars().filter(|c| !c.is_control()).take(128).collect();
+    let name: String =
+        name.unwrap_or_else(|| kind.to_owned()).chars().filter(|c| !c.is_control()).take(128).collect();
     let why = format!("adit does not read links of {}", value::excerpt(kind));
     Entry::dead(&name, kind, &why, true)
 }
@@ -342,20 +344,17 @@ fn decode(text: &str) -> Option<String> {
 }
 
 /// The entries that the provider's filters leave, with the keys of `override`.
-fn selected(
-    context: &mut Context<'_>,
-    value: &Value,
-    path: &str,
-    mut entries: Vec<Entry>,
-) -> Vec<Entry> {
+fn selected(context: &mut Context<'_>, value: &Value, path: &str, mut entries: Vec<Entry>) -> Vec<Entry> {
     let had = !entries.is_empty();
     if let Some(filter) = tree::text_of(value, "filter").filter(|filter| !filter.is_empty()) {
         let all = group::regexes(context, value.at, &format!("{path}.filter"), filter);
-        entries.retain(|entry| all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(false)));
+        entries
+            .retain(|entry| all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(false)));
     }
     if let Some(filter) = tree::text_of(value, "exclude-filter").filter(|filter| !filter.is_empty()) {
         let all = group::regexes(context, value.at, &format!("{path}.exclude-filter"), filter);
-        entries.retain(|entry| !all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(true)));
+        entries
+            .retain(|entry| !all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(true)));
     }
     if let Some(kinds) = tree::text_of(value, "exclude-type").filter(|kinds| !kinds.is_empty()) {
         let kinds: Vec<String> = kinds.split('|').map(|kind| kind.trim().to_lowercase()).collect();
@@ -387,12 +386,7 @@ struct Overrides {
     dead: Option<String>,
 }
 
-fn overrides(
-    context: &mut Context<'_>,
-    value: &Value,
-    path: &str,
-    through: Option<String>,
-) -> Overrides {
+fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Option<String>) -> Overrides {
     use crate::model::Family;
     let mut all = Overrides { through, ..Overrides::default() };
     for member in tree::get(value, "override").map(tree::members).unwrap_or_default() {
@@ -500,8 +494,7 @@ fn add(
     for mut entry in entries {
         let name = entry.outbound.name.to_string();
         let is_taken = |name: &str| context.targets.contains_key(name);
-        let name =
-            if is_taken(&name) { free.free(&format!("{name} ({provider})"), is_taken) } else { name };
+        let name = if is_taken(&name) { free.free(&format!("{name} ({provider})"), is_taken) } else { name };
         entry.outbound.name = name.as_str().into();
         super::add_entry(context, entry, outbounds);
         names.push(name);

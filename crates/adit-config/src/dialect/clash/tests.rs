@@ -42,7 +42,9 @@ fn setup(config: &str, files: &[(&str, &str)]) -> Result<Setup, Diagnostics> {
 
 fn names(setup: &Setup, group: &str) -> Vec<String> {
     let outbound = setup.config.outbound(group).unwrap();
-    let model::OutboundProtocol::Choice(choice) = &outbound.protocol else { panic!("no group: {outbound:?}") };
+    let model::OutboundProtocol::Choice(choice) = &outbound.protocol else {
+        panic!("no group: {outbound:?}")
+    };
     choice.members.iter().map(ToString::to_string).collect()
 }
 
@@ -67,7 +69,8 @@ fn documents_of_providers() {
         trojan://secret@a.test:443?x=y#far\nss://bad\nvmess://eyJwcyI6ICLoioLngrkifQ==\n";
     let standard = base64::engine::general_purpose::STANDARD.encode(links);
     let url_safe = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(links);
-    let cut: String = standard.as_bytes().chunks(76).map(|line| format!("{}\r\n", str::from_utf8(line).unwrap())).collect();
+    let cut: String =
+        standard.as_bytes().chunks(76).map(|line| format!("{}\r\n", str::from_utf8(line).unwrap())).collect();
     for (text, wants, foreign) in [
         (yaml, vec!["one", "two", "far"], "adit does not speak vmess"),
         (links, vec!["one", "one-01", "far", "節点"], "adit does not read links of trojan"),
@@ -96,8 +99,11 @@ fn documents_of_providers() {
 /// Every cut and every flipped bit of a document gives an answer.
 #[test]
 fn damaged_documents() {
-    let whole = "proxies:\n- {name: one, type: ss, server: a.test, port: 1, cipher: aes-128-gcm, password: p}\n";
-    for text in [whole, "ss://YWVzLTEyOC1nY206cA@a.test:1#one\n", "c3M6Ly9ZV1Z6TFRFeU9DMW5ZMjA2Y0FAYS50ZXN0OjEjb25l"] {
+    let whole =
+        "proxies:\n- {name: one, type: ss, server: a.test, port: 1, cipher: aes-128-gcm, password: p}\n";
+    for text in
+        [whole, "ss://YWVzLTEyOC1nY206cA@a.test:1#one\n", "c3M6Ly9ZV1Z6TFRFeU9DMW5ZMjA2Y0FAYS50ZXN0OjEjb25l"]
+    {
         for end in 0..=text.len() {
             subscription::document("cut", &text[..end], &[]).ok();
         }
@@ -146,7 +152,8 @@ fn filters_and_overrides() {
              proxy-groups:\n- {{name: G, type: select, {group}}}\n"
         )
     };
-    let members = |keys: &str, group: &str| names(&setup(&file(keys, group), &[("list", list)]).unwrap(), "G");
+    let members =
+        |keys: &str, group: &str| names(&setup(&file(keys, group), &[("list", list)]).unwrap(), "G");
     for (keys, group, want) in [
         ("filter: HK", "use: [p]", vec!["HK 1", "HK 2"]),
         ("exclude-filter: 'info|JP', exclude-type: http", "use: [p]", vec!["HK 1"]),
@@ -155,8 +162,16 @@ fn filters_and_overrides() {
         ("", "use: [p], exclude-type: 'Socks5|direct|HTTP'", vec!["HK 1"]),
         ("", "include-all-proxies: true", vec!["another", "own"]),
         ("", "include-all: true, filter: 'o|1'", vec!["another", "own", "HK 1", "JP 1", "info"]),
-        ("filter: '^HK', override: {additional-prefix: '[p] ', additional-suffix: '!'}", "use: [p]", vec!["[p] HK 1!", "[p] HK 2!"]),
-        ("filter: JP, override: {proxy-name: [{pattern: 'JP (.)', target: 'Japan-$1'}]}", "use: [p]", vec!["Japan-1"]),
+        (
+            "filter: '^HK', override: {additional-prefix: '[p] ', additional-suffix: '!'}",
+            "use: [p]",
+            vec!["[p] HK 1!", "[p] HK 2!"],
+        ),
+        (
+            "filter: JP, override: {proxy-name: [{pattern: 'JP (.)', target: 'Japan-$1'}]}",
+            "use: [p]",
+            vec!["Japan-1"],
+        ),
         ("filter: nothing", "use: [p]", vec![]),
     ] {
         assert_eq!(members(keys, group), want, "{keys} {group}");
@@ -195,7 +210,10 @@ fn keys_of_groups() {
     assert_eq!(select.test.interval, None);
     let test = group("U");
     assert_eq!(test.policy, model::Policy::UrlTest(std::time::Duration::from_millis(50)));
-    assert_eq!((&*test.test.url, test.udp, test.test.lazy, test.test.unified), ("http://t.test/", false, false, true));
+    assert_eq!(
+        (&*test.test.url, test.udp, test.test.lazy, test.test.unified),
+        ("http://t.test/", false, false, true)
+    );
     assert_eq!((test.test.max_failed, test.test.expected_text()), (2, "200/204-206".to_owned()));
     assert_eq!(test.test.interval, Some(std::time::Duration::from_secs(60)));
     assert_eq!(group("F").test.interval, Some(std::time::Duration::from_secs(300)));
@@ -215,8 +233,14 @@ fn keys_of_groups() {
         ("- {name: A, type: load-balance, proxies: [DIRECT], strategy: x}", "unsupported strategy: x"),
         ("- {name: A, type: select, proxies: [DIRECT], filter: '('}", "filter"),
         ("- {name: A, type: url-test, proxies: [DIRECT], expected-status: 70000}", "expected-status"),
-        ("- {name: A, type: select, proxies: [DIRECT]}\n- {name: A, type: select, proxies: [DIRECT]}", "the duplicate name"),
-        ("- {name: A, type: select, proxies: [B]}\n- {name: B, type: select, proxies: [A]}", "loop is detected"),
+        (
+            "- {name: A, type: select, proxies: [DIRECT]}\n- {name: A, type: select, proxies: [DIRECT]}",
+            "the duplicate name",
+        ),
+        (
+            "- {name: A, type: select, proxies: [B]}\n- {name: B, type: select, proxies: [A]}",
+            "loop is detected",
+        ),
     ] {
         let found = setup(&format!("proxy-groups:\n{bad}\n"), &[]).unwrap_err().to_string();
         assert!(found.contains(wants), "{bad}: {found}");

@@ -10,8 +10,8 @@ use super::value;
 use super::write::Entries;
 use crate::dialect::value::Problem;
 use crate::model::{
-    Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls, Tag,
-    Verify,
+    Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls,
+    Tag, Verify,
 };
 
 /// Tolerance of a group without the key.
@@ -47,11 +47,7 @@ pub(super) fn read(
     (choice, members)
 }
 
-fn selected(
-    members: &[Spanned<Box<str>>],
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-) -> Option<Tag> {
+fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Tag> {
     let selected = fields.read(report, &rows::SELECTED)?;
     if !members.iter().any(|member| member.value == selected.value) {
         report.error(&selected.at, fields.path(&rows::SELECTED), Problem::new("not a member of the group"));
@@ -155,9 +151,10 @@ pub(super) fn check_members(
         return;
     }
     let Some(names) = Config::group_loop(outbounds) else { return };
-    let first = outbounds.iter().zip(given).find(|(outbound, (_, members))| {
-        names.contains(&outbound.name) && !members.is_empty()
-    });
+    let first = outbounds
+        .iter()
+        .zip(given)
+        .find(|(outbound, (_, members))| names.contains(&outbound.name) && !members.is_empty());
     if let Some((_, (path, members))) = first {
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let problem = format!("a loop of groups: {}", names.join(" -> "));

@@ -137,8 +137,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
-    let members: Vec<_> =
-        raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let members: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all

@@ -15,11 +15,7 @@ use crate::model::{Download, Outbound};
 const INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Reads all sets. The files are not opened.
-pub(super) fn read(
-    root: &mut Fields<'_>,
-    outbounds: &[Outbound],
-    report: &mut Report<'_>,
-) -> Vec<Set> {
+pub(super) fn read(root: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Set> {
     let tables = root.tables(report, &rows::SETS).unwrap_or_default();
     let mut taken = HashSet::new();
     tables.into_iter().filter_map(|table| read_set(table, &mut taken, outbounds, report)).collect()

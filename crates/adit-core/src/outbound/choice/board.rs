@@ -90,7 +90,10 @@ impl Board {
     /// The results of an outbound; those of one that was never tested are empty.
     pub(crate) fn history(&self, name: &str) -> DelayHistory {
         let record = self.all().get(name).cloned();
-        record.map_or_else(|| DelayHistory { alive: true, ..DelayHistory::default() }, |record| record.history())
+        record.map_or_else(
+            || DelayHistory { alive: true, ..DelayHistory::default() },
+            |record| record.history(),
+        )
     }
 
     /// Forgets outbounds that are gone.
@@ -146,10 +149,11 @@ impl Record {
 
     fn history(&self) -> DelayHistory {
         let log = self.log();
-        let by_url = log.urls.iter().filter(|(_, _, samples)| !samples.is_empty()).map(|(url, mark, samples)| {
-            let is_alive = mark.state.load(Ordering::Relaxed) != DEAD;
-            (url.to_string(), (is_alive, samples.iter().copied().collect()))
-        });
+        let by_url =
+            log.urls.iter().filter(|(_, _, samples)| !samples.is_empty()).map(|(url, mark, samples)| {
+                let is_alive = mark.state.load(Ordering::Relaxed) != DEAD;
+                (url.to_string(), (is_alive, samples.iter().copied().collect()))
+            });
         DelayHistory {
             alive: self.is_alive.load(Ordering::Relaxed),
             samples: log.samples.iter().copied().collect(),
@@ -176,11 +180,7 @@ impl Log {
 
 impl Mark {
     fn new() -> Self {
-        Self {
-            state: AtomicU8::new(UNTESTED),
-            delay: AtomicU32::new(NEVER),
-            tested_at: Mutex::new(None),
-        }
+        Self { state: AtomicU8::new(UNTESTED), delay: AtomicU32::new(NEVER), tested_at: Mutex::new(None) }
     }
 
     /// The latest delay in milliseconds; [`NEVER`] if there is none.

@@ -160,9 +160,15 @@ mod tests {
     fn url_test() {
         let mut current = None;
         let mut taken = Vec::new();
-        for delays in
-            [[100, 90, 300], [100, 90, 30], [100, 90, 95], [100, 20, 80], [30, 90, 81], [30, 90, 80], [0, 0, 0]]
-        {
+        for delays in [
+            [100, 90, 300],
+            [100, 90, 30],
+            [100, 90, 95],
+            [100, 20, 80],
+            [30, 90, 81],
+            [30, 90, 80],
+            [0, 0, 0],
+        ] {
             current = least_delay(&seen(&delays), current, 50);
             taken.push(current.unwrap());
         }
@@ -180,7 +186,8 @@ mod tests {
 
     #[test]
     fn fallback() {
-        for (delays, want) in [([9, 9, 9], 0), ([0, 9, 9], 1), ([0, 0, 9], 2), ([0, 0, 0], 0), ([9, 0, 9], 0)] {
+        for (delays, want) in [([9, 9, 9], 0), ([0, 9, 9], 1), ([0, 0, 9], 2), ([0, 0, 0], 0), ([9, 0, 9], 0)]
+        {
             assert_eq!(first_alive(seen(&delays)), want);
         }
     }

@@ -94,7 +94,8 @@ fn write(path: &Path, kept: &BTreeMap<String, String>) -> io::Result<()> {
     beside.push(".new");
     let beside = PathBuf::from(beside);
     let text = serde_json::to_string_pretty(kept)?;
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(text.as_bytes())?;
     file.write_all(b"\n")?;
     file.sync_all()?;

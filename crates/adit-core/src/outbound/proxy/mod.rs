@@ -181,9 +181,10 @@ async fn socks(
 impl Factory for Arc<ProxyShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         let outbound = Rc::new(Proxied { connector, shared: self.clone() });
-        let packets = self.client.udp().then(|| {
-            Rc::new(SocksPackets::new(outbound.clone(), around)) as Rc<dyn PacketOutbound>
-        });
+        let packets = self
+            .client
+            .udp()
+            .then(|| Rc::new(SocksPackets::new(outbound.clone(), around)) as Rc<dyn PacketOutbound>);
         Leaf { outbound, packets }
     }
 }

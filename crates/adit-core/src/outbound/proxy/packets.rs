@@ -40,12 +40,7 @@ pub(super) struct SocksPackets {
 impl SocksPackets {
     pub(super) fn new(outbound: Rc<Proxied>, around: &Around<'_>) -> Self {
         let dial = &around.model.dial;
-        Self {
-            outbound,
-            egress: dial.egress.clone(),
-            udp: around.udp.clone(),
-            names: around.dns.scope(dial),
-        }
+        Self { outbound, egress: dial.egress.clone(), udp: around.udp.clone(), names: around.dns.scope(dial) }
     }
 }
 
@@ -54,7 +49,8 @@ impl PacketOutbound for SocksPackets {
         let socket = Socket::open(&self.egress).map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
         let (stopper, mut stop) = Stopper::new();
-        let association = Rc::new(Association { state: RefCell::new(State::Opening(Vec::new())), _stopper: stopper });
+        let association =
+            Rc::new(Association { state: RefCell::new(State::Opening(Vec::new())), _stopper: stopper });
         let (weak, outbound, names) =
             (Rc::downgrade(&association), self.outbound.clone(), self.names.clone());
         rt::spawn_local(async move {
@@ -93,10 +89,7 @@ impl PacketOutbound for SocksPackets {
 }
 
 /// The connection of an association and the address that its datagrams go to.
-async fn associate(
-    outbound: &Proxied,
-    names: &Scope,
-) -> Result<(rt::Stream, SocketAddr), String> {
+async fn associate(outbound: &Proxied, names: &Scope) -> Result<(rt::Stream, SocketAddr), String> {
     let shared = &outbound.shared;
     let open = async {
         let stream = shared.begin(&outbound.connector).await.map_err(|error| error.chain())?;

@@ -100,7 +100,9 @@ pub(super) fn url(text: &str) -> Result<Box<str>, Problem> {
 }
 
 fn status(text: &str) -> Result<(u16, u16), Problem> {
-    let bad = || Problem::new("no status code").hint("write a number from 100 to 999 or a range such as \"200-299\"");
+    let bad = || {
+        Problem::new("no status code").hint("write a number from 100 to 999 or a range such as \"200-299\"")
+    };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let number = |text: &str| text.trim().parse().ok().filter(|code| (100..=999).contains(code));
     match (number(first), number(last)) {

@@ -64,9 +64,7 @@ fn least(table: Table, protocol: &str) -> Lines {
 fn company(key: &Key, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
-        "interval" | "through" if key.table == Table::Set => {
-            lines(&[("url", "\"http://example.com/\"")])
-        }
+        "interval" | "through" if key.table == Table::Set => lines(&[("url", "\"http://example.com/\"")]),
         "selected" => lines(&[("members", "[\"home\", \"second\"]")]),
         "username" => lines(&[("password", "\"p\"")]),
         "password" if matches!(protocol, "socks5" | "http") => lines(&[("username", "\"u\"")]),
