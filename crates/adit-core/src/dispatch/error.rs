@@ -81,7 +81,13 @@ impl OpenError {
         match self {
             Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
             Self::Member { source, .. } => source.wants_reset(),
-            _ => false,
+            Self::Rejected
+            | Self::Dead { .. }
+            | Self::Dial(_)
+            | Self::Through { .. }
+            | Self::Handshake(_)
+            | Self::NoMember
+            | Self::Slow { .. } => false,
         }
     }
 

@@ -96,10 +96,10 @@ impl Entry {
 
     /// Why nothing goes through it, if that is so.
     pub(super) fn why_dead(&self) -> Option<&str> {
-        match &self.outbound.protocol {
-            OutboundProtocol::Refuse(Refusal::Dead { why, .. }) => Some(why),
-            _ => None,
-        }
+        let OutboundProtocol::Refuse(Refusal::Dead { why, .. }) = &self.outbound.protocol else {
+            return None;
+        };
+        Some(why)
     }
 }
 

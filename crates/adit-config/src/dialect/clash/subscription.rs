@@ -232,13 +232,15 @@ fn from_values(source: &Source<'_>, items: &[Value], allowed: &[String]) -> (Vec
 
 /// The same entry, dead if it asks for a program that the user has not allowed.
 fn without_plugin(entry: Entry, allowed: &[String]) -> Entry {
-    let plugin = match &entry.outbound.protocol {
-        OutboundProtocol::Shadowsocks(client) => match &client.cover {
+    let plugin = if let OutboundProtocol::Shadowsocks(client) = &entry.outbound.protocol {
+        match &client.cover {
             ClientCover::Plugin(plugin) => Some(plugin),
-            _ => None,
-        },
-        OutboundProtocol::Ssr(client) => client.plugin.as_ref(),
-        _ => None,
+            ClientCover::Obfs(_) => None,
+        }
+    } else if let OutboundProtocol::Ssr(client) = &entry.outbound.protocol {
+        client.plugin.as_ref()
+    } else {
+        None
     };
     let Some(program) = plugin.map(|plugin| plugin.program.to_string()) else { return entry };
     if !program.contains('/') && allowed.contains(&program) {
@@ -457,7 +459,7 @@ impl Overrides {
         let dial = &mut outbound.dial;
         dial.fast_open = self.fast_open.unwrap_or(dial.fast_open);
         dial.family = self.family.unwrap_or(dial.family);
-        dial.egress.interface = self.interface.clone().or(dial.egress.interface.take());
+        dial.egress.interface = self.interface.clone().or_else(|| dial.egress.interface.take());
         dial.egress.mark = self.mark.or(dial.egress.mark);
         if let Some(through) = self.through.as_ref().filter(|through| !through.is_empty()) {
             dial.through = Some(through.as_str().into());

@@ -49,10 +49,11 @@ fn names(setup: &Setup, group: &str) -> Vec<String> {
 }
 
 fn why_dead(setup: &Setup, name: &str) -> String {
-    match &setup.config.outbound(name).unwrap().protocol {
-        model::OutboundProtocol::Refuse(model::Refusal::Dead { why, .. }) => why.to_string(),
-        other => panic!("{name} lives: {other:?}"),
-    }
+    let protocol = &setup.config.outbound(name).unwrap().protocol;
+    let model::OutboundProtocol::Refuse(model::Refusal::Dead { why, .. }) = protocol else {
+        panic!("{name} lives: {protocol:?}")
+    };
+    why.to_string()
 }
 
 const PROVIDER: &str = "proxy-providers:\n  p: {type: file, path: list}\n\
@@ -201,9 +202,10 @@ fn keys_of_groups() {
         unified-delay: true\nrules: ['DOMAIN,a.test,S', 'MATCH,U']\n"
         .replace("        unified", "unified").replace("        - ", "- ");
     let found = setup(&text, &[]).unwrap();
-    let group = |name: &str| match &found.config.outbound(name).unwrap().protocol {
-        model::OutboundProtocol::Choice(choice) => choice.clone(),
-        other => panic!("{other:?}"),
+    let group = |name: &str| {
+        let protocol = &found.config.outbound(name).unwrap().protocol;
+        let model::OutboundProtocol::Choice(choice) = protocol else { panic!("{protocol:?}") };
+        choice.clone()
     };
     let select = group("S");
     assert_eq!((select.hidden, &*select.icon, select.first().map(|tag| &**tag)), (true, "i", Some("REJECT")));

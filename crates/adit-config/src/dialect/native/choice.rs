@@ -27,6 +27,7 @@ pub(super) fn read(
     if fields.is_empty_list(&rows::CHOSEN_MEMBERS) {
         fields.wrong(report, &rows::CHOSEN_MEMBERS, Problem::new("the group has no members"));
     }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller has a kind of group")]
     let policy = match kind {
         Kind::UrlTest => Policy::UrlTest(fields.read(report, &rows::TEST_TOLERANCE).unwrap_or(TOLERANCE)),
         Kind::Fallback => Policy::Fallback,

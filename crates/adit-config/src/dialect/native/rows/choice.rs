@@ -26,6 +26,13 @@ const MAX_HEADERS: usize = 32;
 /// Most ranges of status codes; mihomo takes as many.
 const MAX_STATUSES: usize = 28;
 
+/// A key with one value or a list of them.
+type List<T> = Row<Vec<Spanned<T>>, [T]>;
+/// First and last of a range of status codes.
+type Statuses = (u16, u16);
+/// Name and value of a field.
+type Header = (Box<str>, Secret);
+
 const BALANCES: &[(&str, Balance)] = &[
     ("consistent-hashing", Balance::Consistent),
     ("round-robin", Balance::RoundRobin),
@@ -56,7 +63,7 @@ rows! { CHOICE;
     TEST_FAILURES: Row<u32> = row(key("test-failures", "1 to 1000", "2")
         .at(Table::Outbound, CHOICES, "5", "connections that fail within test-timeout until the members are tested before their time; one that is refused is enough"),
         |field, report| field.number(report, 1..=1000), ToString::to_string);
-    TEST_STATUS: Row<Vec<Spanned<(u16, u16)>>, [(u16, u16)]> = row(key("test-status", "status code or range as \"200-299\", or a list", "[204, \"200-202\"]")
+    TEST_STATUS: List<Statuses> = row(key("test-status", "status code or range as \"200-299\", or a list", "[204, \"200-202\"]")
         .at(Table::Outbound, CHOICES, "any", "status codes of a good response"),
         |field, report| field.numbers_or_texts(report, MAX_STATUSES, status), statuses);
     TEST_UNIFIED: Row<bool> = flag(key("test-unified", "true or false", "true")
@@ -88,7 +95,7 @@ rows! { CHOICE;
     PROXY_FINGERPRINT: Row<[u8; 32]> = row(key("fingerprint", "SHA-256 digest in hex", "\"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"")
         .at(Table::Outbound, PROXIES, "none", "takes the certificate with this digest alone, in the place of signatures and names"),
         |field, report| field.parsed(report, |text| digest(text).ok_or_else(|| Problem::new("not 64 digits of hex"))), |digest| quote(&digest_text(digest)));
-    PROXY_HEADERS: Row<Vec<Spanned<(Box<str>, Secret)>>, [(Box<str>, Secret)]> = row(key("headers", "\"Name: value\", or a list", "\"X-Token: change me\"")
+    PROXY_HEADERS: List<Header> = row(key("headers", "\"Name: value\", or a list", "\"X-Token: change me\"")
         .at(Table::Outbound, HTTP, "none", "fields that are sent to the proxy with each request"),
         |field, report| field.list(report, MAX_HEADERS, header), headers);
 }
