@@ -169,7 +169,7 @@ fn a_person_chooses_and_the_choice_is_kept() {
     let proxies = running.proxies();
     assert_eq!(proxies.select("group", "b"), Ok(()));
     assert_eq!((who(&running), now(&running, "group")), ("b".to_owned(), "b".to_owned()));
-    // What is no member changes nothing.
+    // A name that is no member changes nothing.
     assert_eq!(proxies.select("group", "nobody"), Err(SelectError::NoMember));
     assert_eq!(proxies.select("a", "b"), Err(SelectError::Missing));
     assert_eq!(proxies.select("nothing", "b"), Err(SelectError::Missing));

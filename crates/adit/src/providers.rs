@@ -54,7 +54,7 @@ fn usage(text: &str) -> Option<ListUsage> {
     is_any.then_some(usage)
 }
 
-/// What is known of a list beside its document. It lies in a file beside the copy.
+/// Facts about a list beside its document. They lie in a file beside the copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Beside {

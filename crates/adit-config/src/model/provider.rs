@@ -10,9 +10,9 @@ use super::{DelayTest, Secret, Tag};
 pub struct Provider {
     /// Its name, once among providers of its kind.
     pub name: Tag,
-    /// What it lists.
+    /// Kind of its entries.
     pub kind: ProviderKind,
-    /// Where it comes from.
+    /// Its origin.
     pub source: ProviderSource,
     /// The file that holds it; `None` if it stands in the configuration.
     pub path: Option<PathBuf>,

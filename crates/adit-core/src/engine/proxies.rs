@@ -37,7 +37,7 @@ pub trait Lists: std::fmt::Debug + Send + Sync {
     /// Updates a list at once. `reply` gets the error, in words; it is dropped if the process ends.
     fn update(&self, name: &str, has_outbounds: bool, reply: ListReply);
 
-    /// What is known of a list; `None` if there is no such list.
+    /// The state of a list; `None` if there is no such list.
     fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState>;
 }
 
@@ -266,7 +266,7 @@ impl Proxies {
     pub fn delay_now(&self, name: &str, test: &DelayTest) -> Result<u32, DelayError> {
         let (sender, result) = mpsc::channel();
         self.delay(name, test, move |result| {
-            // Whoever asked waits below.
+            // The caller waits below.
             sender.send(result).ok();
         });
         result.recv().unwrap_or(Err(DelayError::Ending))

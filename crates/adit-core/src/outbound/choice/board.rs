@@ -249,7 +249,7 @@ mod tests {
         assert!(found.alive);
         assert_eq!(found.samples, [DelaySample { unix_s: 1, delay_ms: 7 }]);
         assert_eq!(found.by_url[URL], (false, vec![DelaySample { unix_s: 1, delay_ms: 0 }]));
-        // Where an address was not asked, the latest result of any other counts.
+        // For an address that was not asked, the latest result of any other counts.
         record.note(URL, Verdict::Failed, 2);
         assert!(!record.is_alive(&other));
         record.note(URL, good(3), 3);
