@@ -12,6 +12,7 @@ mod commands;
 mod convert;
 mod demo;
 mod explain;
+mod first_contact;
 mod interop_rawtcp;
 mod kcptun;
 mod kills;

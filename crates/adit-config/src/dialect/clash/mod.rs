@@ -10,7 +10,7 @@
 
 mod flags;
 mod group;
-mod keys;
+pub(super) mod keys;
 mod line;
 mod name;
 mod ports;
@@ -20,7 +20,7 @@ mod rules;
 mod subscription;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(super) mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
