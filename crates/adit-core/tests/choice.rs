@@ -189,7 +189,7 @@ fn a_person_chooses_and_the_choice_is_kept() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// An open connection stays with its member, whatever is chosen, and whatever members there are.
+/// An open connection stays with its member, with any choice and any members.
 #[test]
 fn open_connections_go_on() {
     let ((_, a), (_, b)) = (Fake::start("a"), Fake::start("b"));

@@ -231,7 +231,7 @@ impl TlsConnector {
 /// The certificate that a connector of [`TlsConnector::accepting`] takes. That the server has its key is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepts {
-    /// The one with this SHA-256 digest, whatever its name, dates and issuer.
+    /// The one with this SHA-256 digest, with any name, dates and issuer.
     Fingerprint([u8; 32]),
     /// Any.
     Any,

@@ -5,8 +5,8 @@
 //!                              └ error: the copy stays                              same text and the new copies
 //! ```
 //!
-//! A copy is written beside its place and moved there. What an error or a bad document leaves behind is the list that was
-//! there before. Connections go on: the engine replaces what is other than before, and nothing else.
+//! A copy is written beside its place and moved there. After an error or a bad document the list
+//! that was there before stays. Connections go on: the engine replaces what is other than before, and nothing else.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -436,7 +436,7 @@ pub enum OutboundProtocol {
     Choice(Choice),
     /// Through a SOCKS5 or HTTP proxy.
     Proxy(ProxyClient),
-    /// To the process's own name service, whatever the target.
+    /// To the process's own name service, for any target.
     Dns,
     /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
     Refuse(Refusal),

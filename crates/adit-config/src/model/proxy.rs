@@ -47,7 +47,7 @@ pub enum Verify {
     /// One that an authority of the system has signed for the name.
     #[default]
     Chain,
-    /// The one with this SHA-256 digest, whatever its name, dates and issuer.
+    /// The one with this SHA-256 digest, with any name, dates and issuer.
     Fingerprint([u8; 32]),
     /// Any.
     Nothing,

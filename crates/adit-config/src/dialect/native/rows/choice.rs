@@ -91,7 +91,7 @@ rows! { CHOICE;
     PROXY_SNI: Row<Box<str>, str> = any_text(key("sni", "host name", "\"www.example.com\"")
         .at(Table::Outbound, PROXIES, "host of server", "name that the proxy's certificate must have, with tls"));
     PROXY_INSECURE: Row<bool> = flag(key("skip-cert-verify", "true or false", "true")
-        .at(Table::Outbound, PROXIES, "false", "takes any certificate: whoever is on the way can read and change everything"));
+        .at(Table::Outbound, PROXIES, "false", "takes any certificate: anybody on the way can read and change everything"));
     PROXY_FINGERPRINT: Row<[u8; 32]> = row(key("fingerprint", "SHA-256 digest in hex", "\"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"")
         .at(Table::Outbound, PROXIES, "none", "takes the certificate with this digest alone, in the place of signatures and names"),
         |field, report| field.parsed(report, |text| digest(text).ok_or_else(|| Problem::new("not 64 digits of hex"))), |digest| quote(&digest_text(digest)));
