@@ -162,6 +162,12 @@ impl Dns {
                 let place = |member: &Member| outbounds.iter().position(|o| o.name == member.outbound);
                 waiting.extend(group.members.iter().filter_map(place));
             }
+            if let OutboundProtocol::Choice(choice) = &outbounds[at].protocol
+                && at != start
+            {
+                let place = |member: &Tag| outbounds.iter().position(|outbound| outbound.name == *member);
+                waiting.extend(choice.members.iter().filter_map(place));
+            }
         }
         None
     }
@@ -183,7 +189,13 @@ impl Dns {
             OutboundProtocol::Shadowsocks(client) => note(&client.server),
             OutboundProtocol::Ssr(client) => note(&client.server),
             OutboundProtocol::Obfs(client) => client.servers().iter().for_each(&mut note),
-            OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => {}
+            OutboundProtocol::Proxy(client) => note(&client.server),
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => {}
         }
         if let Some(carrier) = &outbound.dial.carrier {
             note(&carrier.server);

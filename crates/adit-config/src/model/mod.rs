@@ -4,12 +4,15 @@
 pub mod acl;
 mod admin;
 mod carries;
+mod choice;
 mod date;
 mod dns;
 mod group;
 mod kcp;
 mod obfs;
 mod pace;
+mod provider;
+mod proxy;
 mod redirect;
 pub mod rule;
 mod shadowsocks;
@@ -31,6 +34,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::admin::{AdminHttp, ControlSocket};
+pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
@@ -39,6 +43,8 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
+pub use self::provider::{Download, MAX_DOCUMENT, Provider, ProviderKind, ProviderSource};
+pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -91,6 +97,10 @@ pub struct Config {
     pub geoip: Option<rule::GeoFile>,
     /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
     pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
+    /// Lists that are kept up to date while this runs.
+    pub providers: Vec<Provider>,
+    /// The file that keeps the members that people choose across restarts.
+    pub choices: Option<PathBuf>,
 }
 
 impl Config {
@@ -449,6 +459,14 @@ pub enum OutboundProtocol {
     Obfs(ObfsOutbound),
     /// Through one of several others.
     Group(Group),
+    /// Through the member of a group that a person or a test has chosen.
+    Choice(Choice),
+    /// Through a SOCKS5 or HTTP proxy.
+    Proxy(ProxyClient),
+    /// To the process's own name service, for any target.
+    Dns,
+    /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
+    Refuse(Refusal),
 }
 
 /// A Snell client.

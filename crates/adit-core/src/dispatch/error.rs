@@ -19,6 +19,14 @@ pub(crate) enum OpenError {
     /// The configuration says no.
     #[error("the outbound refuses all requests")]
     Rejected,
+    /// The outbound is one that adit cannot speak.
+    #[error("outbound {name} is dead: {why}")]
+    Dead {
+        /// Its name.
+        name: Tag,
+        /// Why.
+        why: Box<str>,
+    },
     /// A rule or an access list refuses the target.
     #[error("refused by a rule")]
     Blocked(Manner),
@@ -62,6 +70,7 @@ impl OpenError {
             Self::Dial(DialError::Private { kind, .. }) => Some(*kind),
             Self::Member { source, .. } => source.private(),
             Self::Rejected
+            | Self::Dead { .. }
             | Self::Blocked(_)
             | Self::Dial(_)
             | Self::Through { .. }
@@ -73,7 +82,17 @@ impl OpenError {
 
     /// Whether the client gets no answer but a reset.
     pub(crate) fn wants_reset(&self) -> bool {
-        matches!(self, Self::Blocked(Manner::Reset | Manner::Drop))
+        match self {
+            Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
+            Self::Member { source, .. } => source.wants_reset(),
+            Self::Rejected
+            | Self::Dead { .. }
+            | Self::Dial(_)
+            | Self::Through { .. }
+            | Self::Handshake(_)
+            | Self::NoMember
+            | Self::Slow { .. } => false,
+        }
     }
 
     /// The failure as a local client is told of it.
@@ -86,7 +105,7 @@ impl OpenError {
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
             Self::Slow { .. } => WireFailure::TimedOut,
-            Self::Through { .. } => WireFailure::General,
+            Self::Through { .. } | Self::Dead { .. } => WireFailure::General,
             Self::Member { source, .. } => source.failure(),
             Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
@@ -120,7 +139,7 @@ impl OpenError {
         match self {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
-            Self::NoMember | Self::Through { .. } | Self::Handshake(_) => 0,
+            Self::NoMember | Self::Dead { .. } | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
@@ -163,6 +182,7 @@ impl OpenError {
             Self::Dial(DialError::Connect { .. } | DialError::Unix { .. }) | Self::Through { .. } => {
                 of_server(codes::NET_OTHER, format!("cannot reach {SERVER}: {}", chain(self)))
             }
+            Self::Dead { .. } => Some(Fault::new(codes::NET_OTHER, self.to_string())),
             Self::NoMember => Some(Fault::new(codes::GROUP_DEAD, "no member of the group can be used")),
             Self::Member { member, source } => {
                 let last = source.chain();

@@ -171,7 +171,7 @@ impl Request {
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
-        router.decide(&self.query(), addresses)
+        self.source.origin.live.decide(router, &self.query(), addresses)
     }
 
     /// The request, as rules see it.
@@ -247,7 +247,8 @@ impl Routed {
 
     async fn dial(&self, fresh: bool) -> Result<Opened, OpenError> {
         let (target, addresses) = (&self.request.target, self.addresses.as_deref());
-        let to = Destination { target, addresses, reach: self.reach };
+        let source = table::source(self.request.source.peer).map(|peer| peer.ip());
+        let to = Destination { target, addresses, reach: self.reach, source };
         self.outbound.connect(to, fresh).await
     }
 

@@ -50,6 +50,16 @@ impl Outbounds {
         self.leaves.borrow().get(name).unwrap_or(&self.nowhere).clone()
     }
 
+    /// The outbound of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Leaf> {
+        self.leaves.borrow().get(name).cloned()
+    }
+
+    /// Whether requests of this kind that a rule sends to a group go on to the next rule.
+    pub(crate) fn passes(&self, name: &str, network: Network) -> bool {
+        self.get(name).is_some_and(|leaf| leaf.outbound.passes(network))
+    }
+
     /// Requests take this one from now on. Open connections over the one before go on.
     pub(crate) fn put(&self, name: Tag, leaf: Leaf) {
         self.watches.forget(&name);
@@ -173,11 +183,21 @@ impl Live {
     pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
         match verdict {
             Verdict::Default => Some(self.leaf()),
-            Verdict::Outbound(name) | Verdict::Streams { outbound: name, .. } => {
-                Some(self.outbounds.find(name))
-            }
+            Verdict::Outbound(name)
+            | Verdict::Streams { outbound: name, .. }
+            | Verdict::Ask { outbound: name, .. } => Some(self.outbounds.find(name)),
             Verdict::Reject(_) | Verdict::Pass(_) => None,
         }
+    }
+
+    /// The decision about a request. A group passes it on where the member that is chosen does.
+    pub(super) fn decide<'r>(
+        &self,
+        router: &'r Router,
+        query: &Query<'_>,
+        addresses: Option<&[IpAddr]>,
+    ) -> Outcome<'r> {
+        router.decide_with(query, addresses, &|group| self.outbounds.passes(group, query.network))
     }
 
     /// The outbound whose name servers answer where rules ask for addresses.
@@ -249,14 +269,14 @@ impl Routes for Live {
             known: route::Known::default(),
         };
         let mut address = None;
-        let mut outcome = router.decide(&query, None);
+        let mut outcome = Self::decide(self, &router, &query, None);
         if outcome == Outcome::NeedsAddresses {
             address = match self.address(question, waker, now) {
                 Some(Known::Addr(addr)) => Some(addr.ip()),
                 Some(Known::Pending) => return Decision::Pending,
                 Some(Known::Nothing | Known::Private(_)) | None => None,
             };
-            outcome = router.decide(&query, Some(address.as_slice()));
+            outcome = Self::decide(self, &router, &query, Some(address.as_slice()));
         }
         let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
         let Some(leaf) = self.leaf_of(decided.verdict) else { return Decision::Reject };

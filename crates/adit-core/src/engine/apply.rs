@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
@@ -21,7 +21,7 @@ use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
 use crate::inbound;
-use crate::outbound;
+use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
 use crate::user::Account;
 
@@ -81,6 +81,7 @@ impl Engine {
         let router = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
+        draft.changes.warnings.extend(self.open_choices(&config));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
         // All that may fail comes before the first inbound is closed.
@@ -248,14 +249,41 @@ impl Engine {
         }
         self.follow_groups(state, &config, &mut changes);
         self.remove_outbounds(state, &config, &mut changes);
+        self.board.retain(|name| state.outbounds.contains_key(name));
         state.config = config;
         self.show(state);
         Ok(changes)
     }
 
+    /// Reads the members that people chose, if they are kept in another file than before.
+    fn open_choices(&self, config: &Config) -> Option<String> {
+        let mut choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        if choices.path() == config.choices.as_deref() {
+            return None;
+        }
+        let (opened, warning) = Choices::open(config.choices.as_deref());
+        *choices = opened;
+        warning
+    }
+
+    /// The state that cores share of a group whose members are chosen.
+    pub(super) fn choice(&self, name: &Tag, choice: &model::Choice, config: &Config) -> outbound::Shared {
+        let wanted = self.choices.lock().unwrap_or_else(PoisonError::into_inner).find(name);
+        let wanted = wanted.filter(|_| choice.policy.is_selectable());
+        outbound::Shared::Choice(Arc::new(ChoiceShared::new(name, choice, config, &self.board, wanted)))
+    }
+
     /// Groups that are not built anew get the members that there are.
     fn follow_groups(&self, state: &State, config: &Config, changes: &mut Changes) {
         for model in &config.outbounds {
+            if let (OutboundProtocol::Choice(choice), Some(held)) =
+                (&model.protocol, state.outbounds.get(&model.name))
+                && let Some(shared) = held.shared.choice()
+                && shared.change(choice, config)
+                && !changes.outbounds_put.contains(&model.name)
+            {
+                changes.groups_changed.push(model.name.clone());
+            }
             let (OutboundProtocol::Group(group), Some(held)) =
                 (&model.protocol, state.outbounds.get(&model.name))
             else {
@@ -297,6 +325,9 @@ impl Engine {
             groups,
             memory: None,
         };
+        let all = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
+        let all = all.map(|held| (held.model.clone(), held.shared.choice().cloned()));
+        self.showcase.set(state.config.clone(), all.collect());
         let has_carrier = view.inbounds.iter().any(|inbound| inbound.carrier.is_some())
             || view.outbounds.iter().any(|outbound| outbound.carrier.is_some());
         self.directory.set(View { memory: has_carrier.then(|| self.memory.clone()), ..view });
@@ -362,6 +393,7 @@ pub(super) fn check_dns(config: &Config) -> Result<(), StartError> {
 pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
     match (&old.protocol, &new.protocol) {
         (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
+        (OutboundProtocol::Choice(_), OutboundProtocol::Choice(_)) => true,
         _ => old == new,
     }
 }

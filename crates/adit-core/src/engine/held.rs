@@ -173,7 +173,11 @@ impl HeldOutbound {
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let mut plugins = engine.plugins(config, Part::Outbound);
-        let shared = outbound::Shared::new(model, config, &mut plugins).map_err(build)?;
+        let shared = if let model::OutboundProtocol::Choice(choice) = &model.protocol {
+            engine.choice(&model.name, choice, config)
+        } else {
+            outbound::Shared::new(model, config, &mut plugins).map_err(build)?
+        };
         let carrier = carrier::for_outbound(model).map_err(build)?;
         let cores = engine.cores();
         Ok(Self {

@@ -6,8 +6,10 @@
 mod apply;
 mod differ;
 mod held;
+mod jobs;
 mod order;
 mod ports;
+mod proxies;
 mod site;
 mod sockets;
 
@@ -16,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
@@ -28,6 +30,7 @@ use thiserror::Error;
 
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
+use self::proxies::Showcase;
 use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
@@ -36,13 +39,16 @@ use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
+use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
+pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
+pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -154,6 +160,12 @@ struct Engine {
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
     faults: Arc<Faults>,
+    /// Results of delay tests.
+    board: Arc<Board>,
+    /// Members that people chose.
+    choices: Mutex<Choices>,
+    showcase: Showcase,
+    lists: OnceLock<Box<dyn Lists>>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -282,6 +294,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
     let faults = Arc::new(Faults::default());
+    let board = Arc::new(Board::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let (mut senders, mut askers) = (Vec::new(), Vec::new());
@@ -293,8 +306,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         askers.push(asker);
         let pulses = pulses.clone();
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let (budget, faults) = (budget.clone(), faults.clone());
-        let plan = Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count };
+        let (budget, faults, board) = (budget.clone(), faults.clone(), board.clone());
+        let plan =
+            Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -314,6 +328,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         follower: Arc::default(),
         memory,
         faults,
+        board,
+        choices: Mutex::default(),
+        showcase: Showcase::default(),
+        lists: OnceLock::new(),
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
@@ -430,6 +448,11 @@ impl Running {
         let (name, held) = state.outbounds.get_key_value(name)?;
         held.shared.group()?;
         Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
+    }
+
+    /// Outbounds and groups, for control programs.
+    pub fn proxies(&self) -> Proxies {
+        Proxies(self.engine.clone())
     }
 
     /// Options that the system does not give, and methods that should not be used; to be shown once.

@@ -20,6 +20,7 @@ mod kcptun;
 mod kills;
 mod manager;
 mod plugin;
+mod providers;
 mod reload;
 mod reload_load;
 mod run;

@@ -31,16 +31,18 @@ const OBEYED: &[&str] = &[
     "listeners",
     "geodata-mode",
     "ipv6",
+    "unified-delay",
+    "global-ua",
+    "profile",
+    "plugins-allowed",
 ];
 
 /// Keys that do not change the way of traffic.
 const QUIET: &[&str] = &[
-    "unified-delay",
     "tcp-concurrent",
     "keep-alive-idle",
     "keep-alive-interval",
     "disable-keep-alive",
-    "global-ua",
     "global-client-fingerprint",
     "etag-support",
     "geodata-loader",
@@ -49,7 +51,6 @@ const QUIET: &[&str] = &[
     "geo-update-interval",
     "geox-url",
     "experimental",
-    "profile",
     "find-process-mode",
     "inbound-tfo",
     "inbound-mptcp",
@@ -137,7 +138,7 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     };
     let Some(found) = context.target(target) else { return };
     let outbound: Tag = match &found.verdict {
-        Verdict::Outbound(tag) => tag.clone(),
+        Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => tag.clone(),
         Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. } => {
             context.refuse(value.at, "mode", format!("{target} refuses everything"));
             return;

@@ -308,7 +308,11 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
         | OutboundProtocol::Obfs(_)
-        | OutboundProtocol::Ssr(_) => false,
+        | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => false,
     }
 }
 

@@ -18,6 +18,7 @@
 mod admin;
 mod bound;
 mod carrier;
+mod choice;
 mod dns;
 pub mod edit;
 mod fields;
@@ -51,6 +52,7 @@ use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
@@ -117,10 +119,11 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
     config.geoip = set::read_geoip(&mut root, report);
-    config.sets = set::read(&mut root, report);
+    config.outbounds = translate_outbounds(outbounds, report);
+    config.sets = set::read(&mut root, &config.outbounds, report);
+    config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
-    config.outbounds = translate_outbounds(outbounds, report);
     config.dns = dns::resolve(dns, &config.outbounds, report);
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
@@ -131,7 +134,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
-    let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let members: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
@@ -142,6 +145,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
             protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
         })
         .collect();
+    choice::check_members(&outbounds, &members, report);
     group::check_members(&outbounds, members, report);
     through::check(&mut outbounds, through, report);
     if outbounds.is_empty() {

@@ -67,7 +67,11 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
-        | OutboundProtocol::Group(_) => None,
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
     });
     servers.chain(clients).collect()
 }

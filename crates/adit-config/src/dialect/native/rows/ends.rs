@@ -77,7 +77,7 @@ rows! { ENDS;
     INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs or tunnel", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
-    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs or group", "\"direct\"")
+    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs, socks5, http, dns, group, select, url-test, fallback or load-balance", "\"direct\"")
         .at(Table::Outbound, ALL, "required", "protocol to reach targets"),
         |field, report| field.choice(report, outbound::KINDS), quote);
     LISTEN: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("listen", "address:port, or a list", "\"127.0.0.1:1080\"")

@@ -50,6 +50,10 @@ fn least(table: Table, protocol: &str) -> Lines {
         }
         (Table::Inbound, "obfs") => lines(&[("target", "\"a.example:1\""), ("obfs", "\"http\"")]),
         (Table::Outbound, "obfs") => lines(&[("server", "\"a.example:1\""), ("obfs", "\"http\"")]),
+        (Table::Outbound, "select" | "url-test" | "fallback" | "load-balance") => {
+            lines(&[("members", "[\"second\"]")])
+        }
+        (Table::Outbound, "socks5" | "http") => lines(&[("server", "\"a.example:1\"")]),
         (Table::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
         _ => Lines::new(),
     });
@@ -60,6 +64,11 @@ fn least(table: Table, protocol: &str) -> Lines {
 fn company(key: &Key, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
+        "interval" | "through" if key.table == Table::Set => lines(&[("url", "\"http://example.com/\"")]),
+        "selected" => lines(&[("members", "[\"home\", \"second\"]")]),
+        "username" => lines(&[("password", "\"p\"")]),
+        "password" if matches!(protocol, "socks5" | "http") => lines(&[("username", "\"u\"")]),
+        "sni" | "skip-cert-verify" | "fingerprint" => lines(&[("tls", "true")]),
         "brutal-cwnd-gain" => lines(&[("brutal-mbps", "10")]),
         "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
@@ -214,7 +223,22 @@ fn protocols(key: &Key) -> Vec<&'static str> {
     let all: &[&'static str] = match key.table {
         Table::Inbound => &PROTOCOLS,
         Table::User => &["mixed", "snell", "shadowsocks", "ssr"],
-        Table::Outbound => &["direct", "reject", "snell", "shadowsocks", "ssr", "obfs", "group"],
+        Table::Outbound => &[
+            "direct",
+            "reject",
+            "snell",
+            "shadowsocks",
+            "ssr",
+            "obfs",
+            "group",
+            "select",
+            "url-test",
+            "fallback",
+            "load-balance",
+            "socks5",
+            "http",
+            "dns",
+        ],
         _ => &["all"],
     };
     all.iter().copied().filter(|protocol| key.protocols.is_empty() || key.applies_to(protocol)).collect()
