@@ -226,7 +226,7 @@ impl Reloader {
     fn settled(&self, mut config: Config) -> Config {
         config.plugin_user.clone_from(&self.config.plugin_user);
         if config.state == StateFile::Usual {
-            if self.config.state == StateFile::Usual && config.inbounds.iter().any(serve::has_state) {
+            if self.config.state == StateFile::Usual && serve::has_state(&config) {
                 state::settle(&mut config, &self.source.files);
             } else {
                 config.state.clone_from(&self.config.state);

@@ -3,8 +3,8 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
-    SnellVersion, SnellVersions, Transports,
+    Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol,
+    SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 use adit_net::rt::Signals;
@@ -63,9 +63,13 @@ pub(crate) fn run_holding<T>(
     Ok(())
 }
 
-/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
-pub(crate) fn has_state(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+/// Whether a configuration has something that outlives a restart: accounts of users, salts that were seen, or names with
+/// fake addresses.
+pub(crate) fn has_state(config: &Config) -> bool {
+    let of_inbound =
+        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
+    config.inbounds.iter().any(of_inbound)
+        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 
 /// Warnings about weak keys and loops.
@@ -193,6 +197,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

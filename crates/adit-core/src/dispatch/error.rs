@@ -18,6 +18,9 @@ pub(crate) enum OpenError {
     /// A rule or an access list refuses the target.
     #[error("refused by a rule")]
     Blocked(Manner),
+    /// The target is a fake address that stands for no name: it is never dialled.
+    #[error("a fake address of no name: the name was forgotten, and has to be looked up again")]
+    Unmapped,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -59,6 +62,7 @@ impl OpenError {
             Self::Member { source, .. } => source.private(),
             Self::Rejected
             | Self::Blocked(_)
+            | Self::Unmapped
             | Self::Dial(_)
             | Self::Through { .. }
             | Self::Handshake(_)
@@ -78,6 +82,7 @@ impl OpenError {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => {
                 WireFailure::NotAllowed
             }
+            Self::Unmapped => WireFailure::HostUnreachable,
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
@@ -113,9 +118,11 @@ impl OpenError {
         /// Linux's number on every platform: clients know that one.
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
+        const EHOSTUNREACH: u8 = 113;
         match self {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
+            Self::Unmapped => EHOSTUNREACH,
             Self::NoMember | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),

@@ -137,6 +137,7 @@ struct Engine {
     directory: Arc<Directory>,
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
+    dns: Arc<dns::Shared>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -257,7 +258,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
-    let dns = Arc::new(dns::Shared::new(&config.dns));
+    let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    let dns = Arc::new(dns);
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let mut senders = Vec::new();
@@ -284,12 +286,13 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         directory,
         follower: Arc::default(),
         memory,
+        dns,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
     let started = running.engine.apply(config).and_then(|changes| {
-        running.warnings = changes.warnings;
+        running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
         let Some(path) = &config.admin else { return Ok(()) };
         let engine = &running.engine;
         let (directory, follower) = (engine.directory.clone(), engine.follower.clone());

@@ -98,7 +98,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let log = merged(&loaded.config.log, flags);
     logging::init(&log, Shape::from(log.format));
     serve::log_findings(&loaded.diagnostics);
-    if loaded.config.inbounds.iter().any(serve::has_state) {
+    if serve::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &paths);
     }
     serve::run(&loaded.config, source(paths, loaded.config.watch))

@@ -36,7 +36,7 @@ pub fn to_toml(config: &Config) -> String {
     if config.udp != Udp::default() {
         out.table(Table::Udp, &Entries::of(bound::UDP, &config.udp));
     }
-    dns::write(&mut out, &config.dns);
+    dns::write(&mut out, &config.dns, &config.inbounds);
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }
