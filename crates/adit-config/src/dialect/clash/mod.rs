@@ -12,6 +12,7 @@ mod flags;
 mod keys;
 mod line;
 mod name;
+mod names;
 mod ports;
 mod provider;
 mod proxy;
