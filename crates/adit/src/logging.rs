@@ -25,6 +25,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::cli::LogArgs;
 use crate::print;
 
 /// Shape of a line.
@@ -47,8 +48,20 @@ impl From<LogFormat> for Shape {
     }
 }
 
+/// Settings from the front of a command line, which outrank those of a program and its file.
+static OVERRULED: OnceLock<LogArgs> = OnceLock::new();
+
+/// Lets these settings outrank all others.
+pub(crate) fn overrule(flags: LogArgs) {
+    drop(OVERRULED.set(flags));
+}
+
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
+    let (log, shape) = match OVERRULED.get() {
+        Some(flags) => (&flags.over(log), flags.log_format.map_or(shape, Shape::from)),
+        None => (log, shape),
+    };
     let (own, others) = filters(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
     let lines = Lines { shape, time: log.time, colour };

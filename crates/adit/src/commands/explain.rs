@@ -18,25 +18,22 @@ use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::commands::batch::{self, Batch};
-use crate::commands::{files, foreign};
+use crate::commands::files;
 use crate::print;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let begun = now();
-    let is_own = args.format.is_some() || args.files.config == [Path::new("-")];
-    let setup = if is_own { None } else { files::clash(&args.files)? };
+    let given = args.files.given();
+    // Standard input is read once.
+    let setup = if given.config == [Path::new("-")] { None } else { files::clash(&given)? };
     if let Some(setup) = &setup {
         for found in [&setup.diagnostics, &setup.refused] {
             print::remark(format_args!("{found}"));
         }
     }
-    anyhow::ensure!(
-        args.format.is_none() || args.files.config.len() < 2,
-        "several files: a file of another program stands alone, name one with -c"
-    );
     let mut config = match &setup {
         Some(setup) => setup.config.clone(),
-        None => foreign::load(args.format, &args.files)?.config,
+        None => files::load(&given)?.config,
     };
     config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;

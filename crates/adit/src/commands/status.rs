@@ -22,7 +22,7 @@ const MOST_USERS: usize = 100;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let socket = socket(args.socket.as_ref(), &args.files)?;
+    let socket = socket(args.socket.as_ref(), &args.files.given())?;
     let terminal = io::stdout().is_terminal();
     loop {
         let status = ask(&socket)?;

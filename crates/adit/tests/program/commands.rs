@@ -28,7 +28,7 @@ fn help_teaches() {
     let dir = Dir::new();
     let (status, out, err) = dir.run(&["--help"]);
     assert_eq!((status, &*err), (0, ""));
-    for word in ["Examples:", "adit demo", "adit run -c adit.toml", "snell-server", "status"] {
+    for word in ["Examples:", "adit demo", "adit run FILE", "snell-server", "status"] {
         assert!(out.contains(word), "{word}: {out}");
     }
     let (status, out, _) = dir.run(&["--version"]);
@@ -196,7 +196,7 @@ fn examples_and_conversion_are_valid() {
     let (_, docs, _) = dir.run(&["config", "docs"]);
     assert!(docs.starts_with("### top of the file\n"), "{docs}");
     dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\ncolour = red\n");
-    let (status, toml, err) = dir.run(&["convert", "s.conf"]);
+    let (status, toml, err) = dir.run(&["import", "s.conf"]);
     assert_eq!(status, 0);
     assert!(err.starts_with("s.conf:4:1: warning: colour: unknown key"), "{err}");
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &toml).0, 0, "{toml}");

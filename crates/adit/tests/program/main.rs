@@ -13,6 +13,7 @@ mod convert;
 mod demo;
 mod dns;
 mod explain;
+mod first_contact;
 mod interop_rawtcp;
 mod kcptun;
 mod kills;

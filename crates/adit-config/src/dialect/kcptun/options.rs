@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
@@ -10,6 +9,7 @@ use zeroize::Zeroizing;
 use super::{Program, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
+use crate::dialect::usage;
 use crate::dialect::value::excerpt;
 use crate::source::Source;
 
@@ -123,13 +123,18 @@ pub enum Invocation {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    let mut out = format!("usage: {} [flags]\n\n", program.name());
+    let mut out = usage::head(program.name(), "kcptun");
     for spec in SPECS.iter().filter(|spec| is_of(spec, program)) {
         let short = if spec.short.is_empty() { String::new() } else { format!(", -{}", spec.short) };
-        writeln!(out, "  {:<22}{}", format!("-{}{short}", spec.name), spec.meaning)
-            .expect("a string takes any text");
+        let value = match spec.kind {
+            Kind::Text => " TEXT",
+            Kind::Number => " NUMBER",
+            Kind::Switch => "",
+        };
+        out.push_str(&usage::flag(&format!("-{}{short}{value}", spec.name), spec.meaning, 28));
     }
-    out.push_str("  -h, -help             prints this text\n  -v, -version          prints the version\n");
+    out.push_str(&usage::flag("-h, -help", "prints this text", 28));
+    out.push_str(&usage::flag("-v, -version", "prints the version", 28));
     out
 }
 

@@ -49,7 +49,7 @@ mod translate;
 mod version;
 
 pub use self::environment::Environment;
-pub use self::flags::{Flags, Invocation, flags, usage};
+pub use self::flags::{Flags, Invocation, flags, usage, version};
 use super::Loaded;
 use crate::diagnostic::Diagnostics;
 use crate::model::Level;

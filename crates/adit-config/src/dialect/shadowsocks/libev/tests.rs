@@ -57,6 +57,13 @@ fn listen(setup: &Setup) -> Vec<String> {
 }
 
 #[test]
+fn a_file_of_another_program_is_named() {
+    let file = Some(("t.json", "{\"port_password\":{\"8388\":\"p\"}}"));
+    let found = load(Program::Server, &Flags::default(), file).unwrap_err().to_string();
+    assert!(found.contains("hint: port_password is ss-manager's: ss-manager -c t.json"), "{found}");
+}
+
+#[test]
 fn debians_file_for_a_server() {
     let setup = good(Program::Server, "-c f", Some(DEBIAN));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
