@@ -114,6 +114,7 @@ fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. } => {}
     }
     if let Some(kcp) = &inbound.socket.carrier {

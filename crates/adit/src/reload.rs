@@ -283,7 +283,7 @@ impl Reloader {
             config.choices.clone_from(&self.config.choices);
         }
         if config.state == StateFile::Usual {
-            if self.config.state == StateFile::Usual && config.inbounds.iter().any(serve::has_state) {
+            if self.config.state == StateFile::Usual && serve::has_state(&config) {
                 state::settle(&mut config, &self.source.files);
             } else {
                 config.state.clone_from(&self.config.state);

@@ -3,7 +3,7 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
+    Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
     SnellVersions, Transports,
 };
 use adit_core::Running;
@@ -79,9 +79,13 @@ pub(crate) fn served(addresses: usize) -> String {
     format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
 }
 
-/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
-pub(crate) fn has_state(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+/// Whether a configuration has something that outlives a restart: accounts of users, salts that were seen, or names with
+/// fake addresses.
+pub(crate) fn has_state(config: &Config) -> bool {
+    let of_inbound =
+        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
+    config.inbounds.iter().any(of_inbound)
+        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 
 /// Warnings about weak keys and loops.
@@ -135,6 +139,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

@@ -16,6 +16,7 @@ impl Inbound {
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
+            InboundProtocol::Dns(server) => server.transports,
         }
     }
 
@@ -27,8 +28,14 @@ impl Inbound {
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
+    }
+
+    /// Whether it answers datagrams itself, so that its outbound need not carry any.
+    pub fn answers_datagrams(&self) -> bool {
+        matches!(self.protocol, InboundProtocol::Dns(_)) && self.takes_datagrams()
     }
 
     /// Whether it is of no use without datagrams.
@@ -47,6 +54,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => {
                 return None;
             }
@@ -63,6 +71,7 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => &self.name,
         }
     }
@@ -75,6 +84,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => &[],
         }
     }
@@ -84,7 +94,10 @@ impl Inbound {
         let is_fixed = match &self.protocol {
             InboundProtocol::Tunnel { .. } | InboundProtocol::Obfs(_) => true,
             InboundProtocol::Shadowsocks(server) => !server.key.hops().is_empty(),
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Ssr(_) => false,
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Dns(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -130,7 +143,7 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
         }
     }
 }

@@ -7,6 +7,7 @@ mod carries;
 mod choice;
 mod date;
 mod dns;
+mod fake;
 mod group;
 mod kcp;
 mod obfs;
@@ -36,7 +37,11 @@ use zeroize::Zeroizing;
 pub use self::admin::{AdminHttp, ControlSocket};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
-pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::fake::{
+    FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
+    USUAL_FILTER, fake_pattern,
+};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::obfs::{
@@ -348,6 +353,8 @@ pub enum InboundProtocol {
         /// Transports that it carries.
         transports: Transports,
     },
+    /// A name server for applications.
+    Dns(DnsInbound),
 }
 
 impl InboundProtocol {
@@ -358,7 +365,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Tunnel { .. } => &[],
+            Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => &[],
         }
     }
 
@@ -366,7 +373,7 @@ impl InboundProtocol {
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
         }
     }
 }

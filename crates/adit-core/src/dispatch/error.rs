@@ -30,6 +30,9 @@ pub(crate) enum OpenError {
     /// A rule or an access list refuses the target.
     #[error("refused by a rule")]
     Blocked(Manner),
+    /// The target is a fake address that stands for no name: it is never dialled.
+    #[error("a fake address of no name: the name was forgotten, and has to be looked up again")]
+    Unmapped,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -72,6 +75,7 @@ impl OpenError {
             Self::Rejected
             | Self::Dead { .. }
             | Self::Blocked(_)
+            | Self::Unmapped
             | Self::Dial(_)
             | Self::Through { .. }
             | Self::Handshake(_)
@@ -86,6 +90,7 @@ impl OpenError {
             Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
             Self::Member { source, .. } => source.wants_reset(),
             Self::Rejected
+            | Self::Unmapped
             | Self::Dead { .. }
             | Self::Dial(_)
             | Self::Through { .. }
@@ -101,6 +106,7 @@ impl OpenError {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => {
                 WireFailure::NotAllowed
             }
+            Self::Unmapped => WireFailure::HostUnreachable,
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
@@ -136,9 +142,11 @@ impl OpenError {
         /// Linux's number on every platform: clients know that one.
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
+        const EHOSTUNREACH: u8 = 113;
         match self {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
+            Self::Unmapped => EHOSTUNREACH,
             Self::NoMember | Self::Dead { .. } | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
@@ -155,9 +163,10 @@ impl OpenError {
     pub(crate) fn fault(&self, is_tunnel: bool) -> Option<Fault> {
         let of_server = |code, text: String| is_tunnel.then(|| Fault::new(code, text));
         match self {
-            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. } | DialError::Port) => {
-                None
-            }
+            Self::Rejected
+            | Self::Blocked(_)
+            | Self::Unmapped
+            | Self::Dial(DialError::Private { .. } | DialError::Port) => None,
             Self::Dial(DialError::Resolve(error)) => name_fault(error, is_tunnel),
             Self::Dial(DialError::Socket { source, .. }) => Some(socket_fault(source)),
             Self::Dial(DialError::Refused { addr, .. }) => {

@@ -12,13 +12,17 @@ use adit_config::model::Tag;
 use adit_config::model::rule::{Network, Verdict};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
-use adit_proto::wire::Target;
+use adit_proto::wire::{Host, Target};
 
 use super::{OpenError, Outbound};
+use crate::dns::{Dns, Fake, Ways};
 use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
+
+/// The port that names are judged for, where nobody has said one.
+const HTTPS_PORT: u16 = 443;
 
 /// An outbound as a core has it.
 #[derive(Clone)]
@@ -98,6 +102,7 @@ pub(crate) struct Live {
     /// Requests for private targets.
     refused: Notice,
     changes: Cell<u32>,
+    dns: Rc<Dns>,
     /// The outbounds that flows of datagrams go over.
     vias: RefCell<Vec<Passage>>,
     next_via: Cell<u32>,
@@ -121,9 +126,16 @@ impl Live {
     }
 
     /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take `outbound`.
-    pub(crate) fn new(inbound: Tag, outbounds: Rc<Outbounds>, outbound: Tag, router: Arc<Router>) -> Self {
+    pub(crate) fn new(
+        inbound: Tag,
+        outbounds: Rc<Outbounds>,
+        outbound: Tag,
+        router: Arc<Router>,
+        dns: Rc<Dns>,
+    ) -> Self {
         Self {
             inbound,
+            dns,
             outbounds,
             outbound: RefCell::new(outbound),
             router: RefCell::new(router),
@@ -133,6 +145,21 @@ impl Live {
             vias: RefCell::default(),
             next_via: Cell::new(0),
         }
+    }
+
+    /// The names of this core.
+    pub(crate) fn dns(&self) -> &Rc<Dns> {
+        &self.dns
+    }
+
+    /// The fake addresses, if there are any.
+    pub(super) fn fake(&self) -> Option<&Arc<Fake>> {
+        self.dns.shared().fake()
+    }
+
+    /// The name that a client was given this address for, if such names are remembered.
+    pub(super) fn name_behind(&self, ip: IpAddr) -> Option<Arc<str>> {
+        self.dns.shared().name_behind(ip, rt::now())
     }
 
     /// Requests that no rule decides take this outbound from now on.
@@ -236,6 +263,29 @@ pub(super) fn source(peer: SocketAddr) -> Option<SocketAddr> {
     (peer.port() != 0).then_some(peer)
 }
 
+impl Ways for Live {
+    fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool> {
+        let router = self.router();
+        let target = Target { host: Host::Name(name.into()), port: HTTPS_PORT };
+        let query = Query {
+            inbound: &self.inbound,
+            source: None,
+            user: None,
+            network: Network::Tcp,
+            target: &target,
+            protocol: None,
+            known: route::Known::default(),
+        };
+        match router.decide(&query, addresses) {
+            Outcome::Decided(decided) => {
+                let leaf = self.leaf_of(decided.verdict);
+                Some(leaf.is_some_and(|leaf| !leaf.outbound.is_tunnel()))
+            }
+            Outcome::NeedsAddresses => addresses.is_some().then_some(false),
+        }
+    }
+}
+
 impl Routes for Live {
     fn changes(&self) -> u32 {
         self.changes.get().wrapping_add(self.outbounds.changes.get())
@@ -249,6 +299,10 @@ impl Routes for Live {
         leaf.packets.as_ref().map(|packets| self.via(&*leaf.outbound, packets, self.reach()))
     }
 
+    fn fake(&self) -> Option<&Arc<Fake>> {
+        Self::fake(self)
+    }
+
     fn accepts(&self, source: IpAddr) -> bool {
         self.router.borrow().accepts(&self.inbound, source)
     }
@@ -259,17 +313,24 @@ impl Routes for Live {
 
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
         let router = self.router();
+        let known = match &question.target.host {
+            Host::Ip(ip) => self.name_behind(*ip).map(|name| (name, *ip)),
+            Host::Name(_) => None,
+        };
+        let named = known
+            .as_ref()
+            .map(|(name, _)| Target { host: Host::Name((**name).into()), port: question.target.port });
         let query = Query {
             inbound: &self.inbound,
             source: source(question.source),
             user: question.user.map(|account| &*account.name),
             network: Network::Udp,
-            target: question.target,
+            target: named.as_ref().unwrap_or(question.target),
             protocol: question.protocol,
             known: route::Known::default(),
         };
-        let mut address = None;
-        let mut outcome = Self::decide(self, &router, &query, None);
+        let mut address = known.map(|(_, ip)| ip);
+        let mut outcome = Self::decide(self, &router, &query, address.as_ref().map(std::slice::from_ref));
         if outcome == Outcome::NeedsAddresses {
             address = match self.address(question, waker, now) {
                 Some(Known::Addr(addr)) => Some(addr.ip()),

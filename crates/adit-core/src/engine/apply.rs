@@ -20,6 +20,7 @@ use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
+use crate::dns::Filter;
 use crate::inbound;
 use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
@@ -78,7 +79,7 @@ impl Engine {
         let mut draft = Draft::default();
         let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart));
         check_dns(&config)?;
-        let router = compile(&config)?;
+        let (router, filter) = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         draft.changes.warnings.extend(self.open_choices(&config));
@@ -87,6 +88,9 @@ impl Engine {
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
+        if let Some((fake, filter)) = self.dns.fake().zip(filter) {
+            fake.set_filter(filter);
+        }
         self.commit(state, config, draft, (gone, renewed, router))
     }
 
@@ -334,10 +338,13 @@ impl Engine {
     }
 }
 
-/// The rules of a configuration as tables, with the files that they refer to.
-pub(super) fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
+/// The rules of a configuration as tables, with the files that they refer to, and the names that get fake addresses if
+/// there are any.
+pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
-    Ok(Arc::new(Router::compile(config, sets).map_err(StartError::Rules)?))
+    let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
+    let router = Router::compile(config, sets).map_err(StartError::Rules)?;
+    Ok((Arc::new(router), filter))
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.

@@ -112,11 +112,11 @@ impl Prepared {
 /// When it is of no use without them.
 pub(super) fn takes(model: &model::Inbound, config: &Config) -> std::io::Result<bool> {
     let carries = config.carries_datagrams(&model.outbound);
-    if model.needs_datagrams() && !carries {
+    if model.needs_datagrams() && !model.answers_datagrams() && !carries {
         let kind = std::io::ErrorKind::Unsupported;
         return Err(std::io::Error::new(kind, "its outbound carries no datagrams"));
     }
-    Ok(carries && model.takes_datagrams())
+    Ok(carries && model.takes_datagrams() || model.answers_datagrams())
 }
 
 impl Held {

@@ -166,6 +166,7 @@ struct Engine {
     choices: Mutex<Choices>,
     showcase: Showcase,
     lists: OnceLock<Box<dyn Lists>>,
+    dns: Arc<dns::Shared>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -292,7 +293,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
-    let dns = Arc::new(dns::Shared::new(&config.dns));
+    let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    let dns = Arc::new(dns);
     let faults = Arc::new(Faults::default());
     let board = Arc::new(Board::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
@@ -332,12 +334,13 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         choices: Mutex::default(),
         showcase: Showcase::default(),
         lists: OnceLock::new(),
+        dns,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
     let started = running.engine.apply(config).and_then(|changes| {
-        running.warnings = changes.warnings;
+        running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
         if let ControlSocket::At(path) = &config.admin {
             let made = running.open_socket(path, Access::Full);
             made.map_err(|source| StartError::Admin { path: path.clone(), source })?;

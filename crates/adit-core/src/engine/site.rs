@@ -327,6 +327,7 @@ impl Site {
             self.outbounds.clone(),
             model.outbound.clone(),
             self.router.borrow().clone(),
+            self.dns.clone(),
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
@@ -409,6 +410,17 @@ impl Site {
         let mut renewals = Vec::new();
         for (socket, exchange) in sockets.datagrams {
             let inbound = slot.borrow().clone();
+            let socket = match inbound.clone().answer(socket, stop.clone()) {
+                Ok(answering) => {
+                    let alive = alive.clone();
+                    rt::spawn_local(async move {
+                        answering.await;
+                        drop(alive);
+                    });
+                    continue;
+                }
+                Err(socket) => socket,
+            };
             let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
             let renewal = Rc::new(Renewal::default());
             renewals.push((renewal.clone(), exchange));

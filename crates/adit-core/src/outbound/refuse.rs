@@ -11,7 +11,7 @@ use adit_net::rt::{self, Pool, Stream};
 
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::dns::Scope;
+use crate::dns::{Answerer, Scope};
 use crate::relay::{Endpoint, Outcome, Policy};
 
 /// A request that is dropped is held this long, as long as mihomo holds it.
@@ -98,7 +98,7 @@ impl Outbound for NameService {
     fn connect<'a>(&'a self, _: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
         Box::pin(async move {
             let (ours, theirs) = Stream::pair().map_err(OpenError::Handshake)?;
-            let names = self.names.clone();
+            let names = Answerer::plain(self.names.clone());
             rt::spawn_local(async move { answer(&theirs, &names).await });
             Ok(Opened::new(Endpoint::plain(ours), Policy::default()))
         })
@@ -113,7 +113,7 @@ impl Outbound for NameService {
 
 /// Answers the questions of one stream, one after the other (RFC 1035, section 4.2.2: a length of two bytes in front of
 /// each message), until it ends or sends what is no question.
-async fn answer(stream: &Stream, names: &Scope) {
+async fn answer(stream: &Stream, names: &Answerer) {
     let mut question = Vec::new();
     loop {
         let mut len = [0; 2];

@@ -102,7 +102,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     logging::init(&log, Shape::from(log.format));
     start::announce(None, &given.config);
     serve::log_findings(&loaded.diagnostics);
-    if loaded.config.inbounds.iter().any(serve::has_state) {
+    if serve::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }
     state::settle_choices(&mut loaded.config, &given.config);

@@ -98,8 +98,11 @@ fn tests_of_files() {
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
         ("tun: {enable: true}", "Parse config error: ./config.yaml:13:1: tun: adit cannot obey it yet"),
-        ("dns: {enable: true, enhanced-mode: fake-ip}", "fake-ip is not served yet"),
-        ("dns: {enable: true, nameserver-policy: {a.test: 1.1.1.1}}", "dns.nameserver-policy"),
+        ("dns: {enable: true, fallback: [192.0.2.1]}", "dns.fallback: adit cannot obey it yet"),
+        (
+            "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",
+            "patterns like this are not read yet",
+        ),
     ] {
         let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
         assert_eq!((status, &*out), (1, "configuration file ./config.yaml test failed\n"), "{line}: {err}");

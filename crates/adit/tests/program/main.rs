@@ -11,6 +11,7 @@ mod clash;
 mod commands;
 mod convert;
 mod demo;
+mod dns;
 mod explain;
 mod faults;
 mod faults_local;

@@ -13,6 +13,7 @@ mod group;
 pub(super) mod keys;
 mod line;
 mod name;
+mod names;
 mod ports;
 mod provider;
 mod proxy;

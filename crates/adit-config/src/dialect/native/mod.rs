@@ -43,9 +43,11 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use toml_edit::Document;
 
+pub(super) use self::dns::{fake_range, server as dns_server};
 pub use self::edit::place_of;
 use self::fields::{Fields, Report, Spanned};
 use self::inbound::RawInbound;
@@ -58,7 +60,7 @@ pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag, Upstream};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -124,8 +126,10 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
-    config.dns = dns::resolve(dns, &config.outbounds, report);
-    config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
+    let (dns, servers) = dns::resolve(dns, &config.outbounds, report);
+    dns::check_sets(&dns, &config.sets, report);
+    config.dns = dns;
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
@@ -155,13 +159,20 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     outbounds
 }
 
-fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Inbound> {
+fn translate_inbounds(
+    raw: Vec<RawInbound>,
+    outbounds: &[Outbound],
+    servers: &[Arc<Upstream>],
+    report: &mut Report<'_>,
+) -> Vec<Inbound> {
     check_listen(&raw, report);
     let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", inbound::protocol_name));
     let names = names(protocols, raw.iter().map(|i| (i.path.as_str(), i.name.as_ref())), report);
     let mut inbounds = Vec::new();
-    for (raw, name) in raw.into_iter().zip(names) {
+    for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
+        let asked = std::mem::take(&mut raw.asked);
+        dns::resolve_asked(&mut raw.protocol, asked, (&raw.path, servers), report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
         inbounds.push(Inbound {

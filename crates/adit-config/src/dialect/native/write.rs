@@ -30,7 +30,7 @@ pub fn to_toml(config: &Config) -> String {
     }
     out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
     out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
-    dns::write(&mut out, &config.dns);
+    dns::write(&mut out, &config.dns, &config.inbounds);
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }

@@ -112,7 +112,11 @@ impl Choice {
 /// Whether a failure speaks against a member, and whether nobody listened there.
 fn counts(error: &OpenError) -> Option<bool> {
     match error {
-        OpenError::Rejected | OpenError::Blocked(_) | OpenError::Dead { .. } | OpenError::NoMember => None,
+        OpenError::Rejected
+        | OpenError::Blocked(_)
+        | OpenError::Unmapped
+        | OpenError::Dead { .. }
+        | OpenError::NoMember => None,
         // A group within counts its own.
         OpenError::Member { .. } => None,
         OpenError::Dial(DialError::Private { .. }) => None,

@@ -27,7 +27,10 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 }
 
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
-    !matches!(inbound.protocol, InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. })
+    !matches!(
+        inbound.protocol,
+        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Dns(_)
+    )
 }
 
 /// Whether others can read the keys in a file.
@@ -55,6 +58,7 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. } => None,
     });
     let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {

@@ -74,7 +74,7 @@ rows! { ENDS;
         .at(Table::Inbound, ALL, "the protocol", "name in logs and status")
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
-    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs or tunnel", "\"mixed\"")
+    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel or dns", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
     OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs, socks5, http, dns, group, select, url-test, fallback or load-balance", "\"direct\"")

@@ -11,7 +11,8 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 8] = ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel"];
+const PROTOCOLS: [&str; 9] =
+    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "dns"];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =
@@ -88,6 +89,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
+        "filter-mode" => lines(&[("filter", "\"a.example\"")]),
         "carrier" => lines(&[("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")]),
         name if name.starts_with("carrier-") => {
             lines(&[("carrier", "\"kcp\""), ("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")])
@@ -182,6 +184,7 @@ fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
         // A second inbound or outbound would take the name of the example.
         Table::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
         Table::DnsPolicy => FRAME.to_owned() + SERVERS,
+        Table::Inbound if protocol == "dns" => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
         // One that no policy names and nobody else asks is not kept.
         Table::DnsUpstream if key.name == "default" => {
             format!("{FRAME}[[dns.policy]]\ndomain = \"a.example\"\nupstream = \"own\"\n")

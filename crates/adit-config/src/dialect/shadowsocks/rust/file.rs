@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use self::log::LogFile;
 use super::Outside;
+use super::names::Names;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
@@ -124,6 +125,8 @@ pub(super) struct Local {
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
     pub(super) acl: Option<PathBuf>,
+    /// Keys of the protocols dns and fake-dns.
+    pub(super) names: Names,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,6 +134,8 @@ pub(super) enum Protocol {
     Socks,
     Http,
     Tunnel,
+    Dns,
+    FakeDns,
     /// Not in this build.
     Later(&'static str),
 }
@@ -141,12 +146,12 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "http" => Protocol::Http,
         "tunnel" => Protocol::Tunnel,
         "redir" => Protocol::Later("redir"),
-        "dns" => Protocol::Later("dns"),
+        "dns" => Protocol::Dns,
         "tun" => Protocol::Later("tun"),
-        "fake-dns" => Protocol::Later("fake-dns"),
+        "fake-dns" => Protocol::FakeDns,
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http or tunnel"));
+            return Err(problem.hint("write socks, http, tunnel, dns or fake-dns"));
         }
     })
 }
@@ -438,7 +443,8 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new(), acl: None })
+        let (users, names) = (Vec::new(), Names::default());
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -459,6 +465,7 @@ impl Reader<'_, '_, '_> {
                 field.warning(self.report, Problem::new(NOT_YET));
             }
         }
+        let names = super::names::read(&mut fields, protocol, self.report);
         // Keys of protocols that are left out as a whole.
         for key in LATER_KEYS {
             fields.take(key);
@@ -483,6 +490,7 @@ impl Reader<'_, '_, '_> {
                 forward: None,
                 users,
                 acl,
+                names,
             });
         }
         if port_field.is_none() {
@@ -500,6 +508,7 @@ impl Reader<'_, '_, '_> {
             forward: forward_host.zip(forward_port),
             users,
             acl,
+            names,
         })
     }
 
@@ -646,19 +655,10 @@ impl Reader<'_, '_, '_> {
 const LATER_KEYS: &[&str] = &[
     "tcp_redir",
     "udp_redir",
-    "local_dns_address",
-    "local_dns_port",
-    "remote_dns_address",
-    "remote_dns_port",
-    "client_cache_size",
     "tun_interface_name",
     "tun_interface_address",
     "tun_interface_destination",
     "tun_device_fd_from_path",
-    "fake_dns_record_expire_duration",
-    "fake_dns_ipv4_network",
-    "fake_dns_ipv6_network",
-    "fake_dns_database_path",
 ];
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
