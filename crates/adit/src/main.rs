@@ -15,6 +15,7 @@ mod logging;
 mod machine;
 mod plugin;
 mod print;
+mod providers;
 mod reload;
 mod replace;
 mod serve;

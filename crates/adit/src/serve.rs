@@ -3,8 +3,8 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Captured, CapturedBy, Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode,
-    SnellVersion, SnellVersions, Transports,
+    Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
+    SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 use adit_net::rt::{Signal, Signals};
@@ -85,9 +85,13 @@ pub(crate) fn served(addresses: usize) -> String {
     format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
 }
 
-/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
-pub(crate) fn has_state(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+/// Whether a configuration has something that outlives a restart: accounts of users, salts that were seen, or names with
+/// fake addresses.
+pub(crate) fn has_state(config: &Config) -> bool {
+    let of_inbound =
+        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
+    config.inbounds.iter().any(of_inbound)
+        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 
 /// Warnings about weak keys and loops.
@@ -146,6 +150,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         }
         InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, .. }) => "redirected TCP, TPROXY UDP",
         InboundProtocol::Captured(_) => "TPROXY",
+        InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

@@ -161,7 +161,8 @@ fn network(inbound: &Inbound, config: &Config) -> &'static str {
     if let Some(carrier) = &inbound.socket.carrier {
         return if carrier.raw_tcp { "udp, and udp that looks like tcp" } else { "udp" };
     }
-    let has_datagrams = inbound.takes_datagrams() && config.carries_datagrams(&inbound.outbound);
+    let is_dns = matches!(inbound.protocol, InboundProtocol::Dns(_));
+    let has_datagrams = inbound.takes_datagrams() && (is_dns || config.carries_datagrams(&inbound.outbound));
     match (inbound.transports().tcp(), has_datagrams) {
         (true, true) => "tcp+udp",
         (false, _) => "udp",
@@ -199,6 +200,9 @@ fn facts(inbound: &Inbound, config: &Config) -> Facts {
             Facts { target: Some(target.to_string()), server: server(), ..facts }
         }
         InboundProtocol::Local(_) | InboundProtocol::Captured(_) => Facts { server: server(), ..facts },
+        InboundProtocol::Dns(port) => {
+            Facts { server: port.upstreams.first().map(|server| server.name.to_string()), ..facts }
+        }
     }
 }
 

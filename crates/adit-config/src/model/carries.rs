@@ -3,8 +3,8 @@
 use adit_proto::wire::Target;
 
 use super::{
-    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover,
-    SnellKeys, SsrServer, SsrUsers, Tag, Transports,
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal,
+    ServerCover, SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -19,6 +19,7 @@ impl Inbound {
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Captured(captured) => captured.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
+            InboundProtocol::Dns(server) => server.transports,
         }
     }
 
@@ -31,8 +32,14 @@ impl Inbound {
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
             | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => self.transports().udp(),
         }
+    }
+
+    /// Whether it answers datagrams itself, so that its outbound need not carry any.
+    pub fn answers_datagrams(&self) -> bool {
+        matches!(self.protocol, InboundProtocol::Dns(_)) && self.takes_datagrams()
     }
 
     /// Whether it is of no use without datagrams.
@@ -52,6 +59,7 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => {
                 return None;
             }
@@ -69,6 +77,7 @@ impl Inbound {
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => &self.name,
         }
     }
@@ -82,6 +91,7 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => &[],
         }
     }
@@ -94,7 +104,8 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Ssr(_)
-            | InboundProtocol::Captured(_) => false,
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -140,7 +151,7 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
         }
     }
 }
@@ -157,7 +168,11 @@ impl Outbound {
             | OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
             | OutboundProtocol::Obfs(_)
-            | OutboundProtocol::Group(_) => None,
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => None,
         }
     }
 
@@ -167,7 +182,11 @@ impl Outbound {
             OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
-            OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
+            OutboundProtocol::Proxy(_) | OutboundProtocol::Dns => true,
+            OutboundProtocol::Reject
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Refuse(_) => false,
         }
     }
 
@@ -183,7 +202,31 @@ impl Outbound {
             OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
             | OutboundProtocol::Obfs(_)
-            | OutboundProtocol::Group(_) => false,
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => false,
+        }
+    }
+}
+
+impl Outbound {
+    /// Whether it carries datagrams by the word of the file. One that does and cannot refuses them: they take no other way.
+    pub fn says_datagrams(&self) -> bool {
+        match &self.protocol {
+            OutboundProtocol::Snell(client) => client.udp && client.version.has_datagrams(),
+            OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
+            OutboundProtocol::Ssr(client) => client.transports.udp(),
+            OutboundProtocol::Proxy(client) => client.udp(),
+            OutboundProtocol::Refuse(Refusal::Dead { udp, .. }) => *udp,
+            OutboundProtocol::Choice(choice) => choice.udp,
+            OutboundProtocol::Obfs(_) => false,
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(Refusal::Drop | Refusal::Pass) => true,
         }
     }
 }
@@ -191,6 +234,13 @@ impl Outbound {
 impl Config {
     /// Whether the outbound of this name carries datagrams, or may come to.
     pub fn carries_datagrams(&self, name: &str) -> bool {
+        self.carries_datagrams_within(name, 0)
+    }
+
+    /// The same of an outbound this deep in groups.
+    fn carries_datagrams_within(&self, name: &str, depth: usize) -> bool {
+        /// Groups that are nested deeper carry none: a loop is no file that starts.
+        const MAX_DEPTH: usize = 32;
         let Some(outbound) = self.outbound(name) else { return false };
         if outbound.dial.through.is_some() {
             return false;
@@ -202,6 +252,14 @@ impl Config {
                 let sends = |name: &str| self.outbound(name).is_some_and(Outbound::sends_datagrams);
                 group.grows || members.any(|member| sends(&member.outbound))
             }
+            OutboundProtocol::Choice(choice) => {
+                let mut members = choice.members.iter();
+                let inside = |member: &Tag| self.carries_datagrams_within(member, depth + 1);
+                choice.udp && depth < MAX_DEPTH && members.any(inside)
+            }
+            OutboundProtocol::Proxy(client) => client.udp(),
+            // A datagram that is refused here takes no other way.
+            OutboundProtocol::Dns | OutboundProtocol::Refuse(_) => false,
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)

@@ -5,13 +5,17 @@ pub mod acl;
 mod admin;
 mod capture;
 mod carries;
+mod choice;
 mod date;
 mod dns;
+mod fake;
 mod group;
 mod kcp;
 mod nat;
 mod obfs;
 mod pace;
+mod provider;
+mod proxy;
 mod redirect;
 pub mod rule;
 mod shadowsocks;
@@ -34,8 +38,13 @@ use zeroize::Zeroizing;
 
 pub use self::admin::{AdminHttp, ControlSocket};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
+pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
-pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::fake::{
+    FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
+    USUAL_FILTER, fake_pattern,
+};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::nat::{Clients, Nat};
@@ -43,6 +52,8 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
+pub use self::provider::{Download, MAX_DOCUMENT, Provider, ProviderKind, ProviderSource};
+pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -97,6 +108,10 @@ pub struct Config {
     pub geoip: Option<rule::GeoFile>,
     /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
     pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
+    /// Lists that are kept up to date while this runs.
+    pub providers: Vec<Provider>,
+    /// The file that keeps the members that people choose across restarts.
+    pub choices: Option<PathBuf>,
 }
 
 impl Config {
@@ -346,6 +361,8 @@ pub enum InboundProtocol {
         /// Transports that it carries.
         transports: Transports,
     },
+    /// A name server for applications.
+    Dns(DnsInbound),
 }
 
 impl InboundProtocol {
@@ -356,7 +373,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => &[],
+            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => &[],
         }
     }
 
@@ -369,7 +386,7 @@ impl InboundProtocol {
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
         }
     }
 }
@@ -480,6 +497,14 @@ pub enum OutboundProtocol {
     Obfs(ObfsOutbound),
     /// Through one of several others.
     Group(Group),
+    /// Through the member of a group that a person or a test has chosen.
+    Choice(Choice),
+    /// Through a SOCKS5 or HTTP proxy.
+    Proxy(ProxyClient),
+    /// To the process's own name service, for any target.
+    Dns,
+    /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
+    Refuse(Refusal),
 }
 
 /// A Snell client.

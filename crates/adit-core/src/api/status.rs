@@ -9,7 +9,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Tag};
+use adit_config::model::{
+    CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
+};
 use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
 
@@ -427,6 +429,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
             CapturedBy::Tproxy => "tproxy",
         },
         InboundProtocol::Tunnel { .. } => "tunnel",
+        InboundProtocol::Dns(_) => "dns",
     }
 }
 
@@ -454,5 +457,19 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Ssr(_) => "ssr",
         OutboundProtocol::Obfs(_) => "obfs",
         OutboundProtocol::Group(_) => "group",
+        OutboundProtocol::Choice(choice) => match &choice.policy {
+            Policy::Select(_) => "select",
+            Policy::UrlTest(_) => "url-test",
+            Policy::Fallback => "fallback",
+            Policy::LoadBalance(_) => "load-balance",
+        },
+        OutboundProtocol::Proxy(client) => match client.kind {
+            ProxyKind::Socks5 { .. } => "socks5",
+            ProxyKind::Http { .. } => "http",
+        },
+        OutboundProtocol::Dns => "dns",
+        OutboundProtocol::Refuse(Refusal::Drop) => "reject-drop",
+        OutboundProtocol::Refuse(Refusal::Pass) => "pass",
+        OutboundProtocol::Refuse(Refusal::Dead { .. }) => "dead",
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Capture, CaptureMode, Config};
@@ -14,6 +14,8 @@ use adit_net::netlink::nft::{Batch, Table};
 use adit_net::netlink::route::links;
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
+
+use crate::notice::Notice;
 
 use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
 use super::ruleset::{DIRECT, TABLE, UdpWay, Ways};
@@ -263,6 +265,17 @@ fn without_datagrams(ways: &Ways) -> Ways {
 fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
     let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
     tables.for_each(|table| batch.add_address(table, set, ip, lives));
+}
+
+/// As [`bypass`], for the DNS service: refusals of the kernel are logged.
+pub(crate) fn note_direct(ips: &[IpAddr], lives: Duration) {
+    static REFUSED: LazyLock<Notice> = LazyLock::new(Notice::default);
+    let addresses: Vec<_> = ips.iter().map(|ip| (*ip, lives)).collect();
+    if let Err(error) = bypass(&addresses, rt::now())
+        && let Some(times) = REFUSED.due(rt::now())
+    {
+        tracing::warn!(%error, times, "addresses of direct names do not pass by the capture");
+    }
 }
 
 /// Lets traffic to these addresses pass by the capture, each for so long and a little longer. It holds when this returns: a

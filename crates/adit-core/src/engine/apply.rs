@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
@@ -21,8 +21,9 @@ use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::{View, inbound_name};
 use crate::capture::{self, Active, CaptureError};
+use crate::dns::Filter;
 use crate::inbound;
-use crate::outbound;
+use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
 use crate::user::Account;
 
@@ -80,14 +81,18 @@ impl Engine {
         let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart)?);
         self.prepare_capture(state, &config)?;
         check_dns(&config)?;
-        let router = compile(&config)?;
+        let (router, filter) = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
+        draft.changes.warnings.extend(self.open_choices(&config));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
+        if let Some((fake, filter)) = self.dns.fake().zip(filter) {
+            fake.set_filter(filter);
+        }
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
         match follow_capture(state) {
@@ -270,14 +275,41 @@ impl Engine {
         }
         self.follow_groups(state, &config, &mut changes);
         self.remove_outbounds(state, &config, &mut changes);
+        self.board.retain(|name| state.outbounds.contains_key(name));
         state.config = config;
         self.show(state);
         Ok(changes)
     }
 
+    /// Reads the members that people chose, if they are kept in another file than before.
+    fn open_choices(&self, config: &Config) -> Option<String> {
+        let mut choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        if choices.path() == config.choices.as_deref() {
+            return None;
+        }
+        let (opened, warning) = Choices::open(config.choices.as_deref());
+        *choices = opened;
+        warning
+    }
+
+    /// The state that cores share of a group whose members are chosen.
+    pub(super) fn choice(&self, name: &Tag, choice: &model::Choice, config: &Config) -> outbound::Shared {
+        let wanted = self.choices.lock().unwrap_or_else(PoisonError::into_inner).find(name);
+        let wanted = wanted.filter(|_| choice.policy.is_selectable());
+        outbound::Shared::Choice(Arc::new(ChoiceShared::new(name, choice, config, &self.board, wanted)))
+    }
+
     /// Groups that are not built anew get the members that there are.
     fn follow_groups(&self, state: &State, config: &Config, changes: &mut Changes) {
         for model in &config.outbounds {
+            if let (OutboundProtocol::Choice(choice), Some(held)) =
+                (&model.protocol, state.outbounds.get(&model.name))
+                && let Some(shared) = held.shared.choice()
+                && shared.change(choice, config)
+                && !changes.outbounds_put.contains(&model.name)
+            {
+                changes.groups_changed.push(model.name.clone());
+            }
             let (OutboundProtocol::Group(group), Some(held)) =
                 (&model.protocol, state.outbounds.get(&model.name))
             else {
@@ -319,16 +351,22 @@ impl Engine {
             groups,
             memory: None,
         };
+        let all = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
+        let all = all.map(|held| (held.model.clone(), held.shared.choice().cloned()));
+        self.showcase.set(state.config.clone(), all.collect());
         let has_carrier = view.inbounds.iter().any(|inbound| inbound.carrier.is_some())
             || view.outbounds.iter().any(|outbound| outbound.carrier.is_some());
         self.directory.set(View { memory: has_carrier.then(|| self.memory.clone()), ..view });
     }
 }
 
-/// The rules of a configuration as tables, with the files that they refer to.
-pub(super) fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
+/// The rules of a configuration as tables, with the files that they refer to, and the names that get fake addresses if
+/// there are any.
+pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
-    Ok(Arc::new(Router::compile(config, sets).map_err(StartError::Rules)?))
+    let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
+    let router = Router::compile(config, sets).map_err(StartError::Rules)?;
+    Ok((Arc::new(router), filter))
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
@@ -415,6 +453,7 @@ pub(super) fn check_dns(config: &Config) -> Result<(), StartError> {
 pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
     match (&old.protocol, &new.protocol) {
         (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
+        (OutboundProtocol::Choice(_), OutboundProtocol::Choice(_)) => true,
         _ => old == new,
     }
 }

@@ -6,8 +6,10 @@
 mod apply;
 mod differ;
 mod held;
+mod jobs;
 mod order;
 mod ports;
+mod proxies;
 mod site;
 mod sockets;
 
@@ -16,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
@@ -28,22 +30,26 @@ use thiserror::Error;
 
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
+use self::proxies::Showcase;
 use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
-use crate::capture::{Active, CaptureError, CaptureReport};
+use crate::capture::{self, Active, CaptureError, CaptureReport};
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
+use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
+pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
+pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -158,6 +164,13 @@ struct Engine {
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
     faults: Arc<Faults>,
+    /// Results of delay tests.
+    board: Arc<Board>,
+    /// Members that people chose.
+    choices: Mutex<Choices>,
+    showcase: Showcase,
+    lists: OnceLock<Box<dyn Lists>>,
+    dns: Arc<dns::Shared>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -286,8 +299,11 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
-    let dns = Arc::new(dns::Shared::new(&config.dns));
+    let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    dns.set_bypass(Arc::new(capture::note_direct));
+    let dns = Arc::new(dns);
     let faults = Arc::new(Faults::default());
+    let board = Arc::new(Board::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let (mut senders, mut askers) = (Vec::new(), Vec::new());
@@ -299,8 +315,9 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         askers.push(asker);
         let pulses = pulses.clone();
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let (budget, faults) = (budget.clone(), faults.clone());
-        let plan = Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count };
+        let (budget, faults, board) = (budget.clone(), faults.clone(), board.clone());
+        let plan =
+            Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -321,12 +338,17 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         follower: Arc::default(),
         memory,
         faults,
+        board,
+        choices: Mutex::default(),
+        showcase: Showcase::default(),
+        lists: OnceLock::new(),
+        dns,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
     let started = running.engine.apply(config).and_then(|changes| {
-        running.warnings = changes.warnings;
+        running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
         if let ControlSocket::At(path) = &config.admin {
             let made = running.open_socket(path, Access::Full);
             made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
@@ -442,6 +464,11 @@ impl Running {
     /// The capture, if there is one.
     pub fn capture(&self) -> Option<CaptureReport> {
         self.engine.state().capture.as_ref().map(|active| active.report().clone())
+    }
+
+    /// Outbounds and groups, for control programs.
+    pub fn proxies(&self) -> Proxies {
+        Proxies(self.engine.clone())
     }
 
     /// Options that the system does not give, and methods that should not be used; to be shown once.

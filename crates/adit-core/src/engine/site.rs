@@ -14,6 +14,7 @@ use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
+use super::jobs::Tools;
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
 use crate::budget::{Budget, Places};
@@ -26,7 +27,9 @@ use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
-use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
+use crate::outbound::{
+    self, Around, Board, Check, Choice, ChoicePackets, Connector, Group, GroupPackets, Tester, Through,
+};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
 use crate::route::{self, Router};
@@ -52,6 +55,7 @@ pub(super) struct Plan {
     pub(super) pulses: Arc<[Pulse]>,
     /// When the process started.
     pub(super) since: Instant,
+    pub(super) board: Arc<Board>,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -64,6 +68,7 @@ struct Site {
     config: RefCell<Arc<Config>>,
     pool: Pool,
     dns: Rc<Dns>,
+    tester: Rc<Tester>,
     guard: Rc<Guard>,
     places: Rc<Places>,
     active: Rc<Cell<usize>>,
@@ -110,7 +115,7 @@ impl OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count } = plan;
     let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
@@ -125,11 +130,13 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
+    let tester = Rc::new(Tester::new(outbounds.clone(), dns.clone(), board));
     let site = Rc::new(Site {
         index,
         count,
         pool,
         dns,
+        tester,
         guard: Rc::new(guard),
         places: places.clone(),
         carrier: carrier::Context::new(active.clone(), memory),
@@ -203,7 +210,7 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, done } = order;
+        let Order { config, put, remove, open, update, close, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             self.router.replace(router);
@@ -226,7 +233,20 @@ impl Site {
         if is_other {
             self.put_direct();
         }
+        for job in jobs {
+            job(self.tools());
+        }
         drop(done);
+    }
+
+    /// The parts of this core that jobs use.
+    fn tools(&self) -> Tools {
+        Tools {
+            outbounds: self.outbounds.clone(),
+            dns: self.dns.clone(),
+            tester: self.tester.clone(),
+            router: self.router.borrow().clone(),
+        }
     }
 
     fn put(&self, put: Put) {
@@ -243,6 +263,12 @@ impl Site {
                     .carries_datagrams(&name)
                     .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
                 Leaf { outbound: group, packets }
+            }
+            outbound::Shared::Choice(shared) => {
+                let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
+                self.check(&name, &group);
+                let packets = ChoicePackets::new(group.clone(), &self.dns);
+                Leaf { outbound: group, packets: Some(Rc::new(packets)) }
             }
             outbound::Shared::Outbound(factory) => {
                 let client = |shared| {
@@ -275,6 +301,19 @@ impl Site {
         self.probers.borrow_mut().insert(name.clone(), stopper);
     }
 
+    /// Tests the members of a group, on one core for all.
+    fn check(&self, name: &Tag, group: &Rc<Choice>) {
+        if self.index != 0 {
+            return;
+        }
+        let (stopper, mut stop) = Stopper::new();
+        let (group, tester) = (group.clone(), self.tester.clone());
+        rt::spawn_local(async move {
+            rt::race(stop.draining(), Box::pin(outbound::check_group(group, tester))).await;
+        });
+        self.probers.borrow_mut().insert(name.clone(), stopper);
+    }
+
     fn open(&self, opening: Opening) {
         let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
         let core = Rc::new(CoreContext {
@@ -288,6 +327,7 @@ impl Site {
             self.outbounds.clone(),
             model.outbound.clone(),
             self.router.borrow().clone(),
+            self.dns.clone(),
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
@@ -370,6 +410,17 @@ impl Site {
         let mut renewals = Vec::new();
         for (socket, exchange) in sockets.datagrams {
             let inbound = slot.borrow().clone();
+            let socket = match inbound.clone().answer(socket, stop.clone()) {
+                Ok(answering) => {
+                    let alive = alive.clone();
+                    rt::spawn_local(async move {
+                        answering.await;
+                        drop(alive);
+                    });
+                    continue;
+                }
+                Err(socket) => socket,
+            };
             let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
             let renewal = Rc::new(Renewal::default());
             renewals.push((renewal.clone(), exchange));

@@ -2,6 +2,7 @@
 
 mod captured;
 mod connected;
+mod dns;
 mod fallback;
 mod local;
 mod obfs;
@@ -54,7 +55,7 @@ pub(crate) struct Inbound {
     pub(crate) active: Rc<Cell<usize>>,
     udp: Rc<model::Udp>,
     /// The core's space for datagrams.
-    scratch: SharedScratch,
+    pub(crate) scratch: SharedScratch,
     /// Rate of its connections, if there is one.
     pacer: Option<Arc<Pacer>>,
     protocol: Rc<dyn Serve>,
@@ -103,6 +104,17 @@ pub(crate) trait Serve {
     ///
     /// `exchange` is shared by the cores of the listener, with the number of this core.
     fn packets(&self, inbound: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>>;
+
+    /// Answers the datagrams of a socket itself until told to stop; `None` if it passes them on instead.
+    fn answer(
+        self: Rc<Self>,
+        inbound: Rc<Inbound>,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
+        let _ = (inbound, stop);
+        Err(socket)
+    }
 }
 
 /// State that an inbound shares over all cores.
@@ -125,6 +137,7 @@ impl Shared {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
             model::InboundProtocol::Captured(captured) => Arc::new(captured::CapturedFactory(*captured)),
+            model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
                 Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)
@@ -171,6 +184,9 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
     if let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol {
         warnings.extend(notice::method_warning(server.key.method()));
     }
+    if let model::InboundProtocol::Dns(server) = &inbound.protocol {
+        warnings.extend(dns::warning(server, &inbound.listen));
+    }
     warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
 }
 
@@ -207,6 +223,18 @@ impl Inbound {
     /// listener, with the number of this core.
     pub(crate) fn packets(&self, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
         self.protocol.packets(self, exchange)
+    }
+
+    /// Answers the datagrams of a socket until told to drain, if its protocol does.
+    ///
+    /// # Errors
+    /// The socket, if its datagrams are passed on.
+    pub(crate) fn answer(
+        self: Rc<Self>,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
+        self.protocol.clone().answer(self, socket, stop)
     }
 
     /// Relays the datagrams of `listener` until told to drain.

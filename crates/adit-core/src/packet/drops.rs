@@ -44,6 +44,8 @@ pub(crate) enum DropReason {
     Blocked,
     /// A rule refuses it.
     Rule,
+    /// Its target is a fake address of no name.
+    Unmapped,
     /// Its target's address may not be used.
     Private(Private),
     /// The user may use no more, or not so fast.
@@ -76,6 +78,7 @@ impl DropReason {
             Self::Blocked => &dropped.blocked,
             Self::Rule | Self::Private(_) => &dropped.rule,
             Self::Limited => &dropped.user_limit,
+            Self::Unmapped => &dropped.unmapped,
         };
         counter.add(1);
         if let Self::Wire(error) = self {

@@ -16,6 +16,7 @@ use adit_proto::wire::Target;
 use super::inbound::Client;
 use super::outbound::{Lane, PacketOutbound};
 use super::table::Tick;
+use crate::dns::Fake;
 use crate::fault::Watch;
 use crate::user::Account;
 
@@ -34,6 +35,8 @@ pub(super) struct FlowKey {
     pub(super) client: Client,
     pub(super) via: Via,
     pub(super) lane: Lane,
+    /// The number of the fake address that the client sends to, 0 for a real one: such a flow has no other target.
+    pub(super) alias: u64,
 }
 
 /// A question for the router.
@@ -71,6 +74,11 @@ pub(crate) trait Routes {
 
     /// The outbound of all datagrams, where there is nothing to decide.
     fn fixed(&self) -> Option<Via>;
+
+    /// The fake addresses that targets may be, if there are any.
+    fn fake(&self) -> Option<&Arc<Fake>> {
+        None
+    }
 
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;

@@ -145,7 +145,8 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         InboundProtocol::Local(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Captured(_)
-        | InboundProtocol::Tunnel { .. } => false,
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Dns(_) => false,
     }
 }
 

@@ -98,7 +98,8 @@ impl Fitter {
                 | InboundProtocol::Snell(_)
                 | InboundProtocol::Shadowsocks(_)
                 | InboundProtocol::Ssr(_)
-                | InboundProtocol::Obfs(_) => continue,
+                | InboundProtocol::Obfs(_)
+                | InboundProtocol::Dns(_) => continue,
             };
             if !transports.udp() || fetched || carries_datagrams(outbounds, &inbound.outbound) {
                 continue;
@@ -127,8 +128,15 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
             members.any(|member| member.outbound != *name && carries_datagrams(outbounds, &member.outbound))
         }
-        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_)) | None => {
-            false
-        }
+        Some(
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_),
+        )
+        | None => false,
     }
 }

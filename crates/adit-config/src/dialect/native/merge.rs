@@ -53,6 +53,8 @@ impl Merged {
             sets,
             geoip,
             lists,
+            providers,
+            choices,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -66,7 +68,11 @@ impl Merged {
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
+        if choices.is_some() {
+            self.config.choices = choices;
+        }
         self.config.lists.extend(lists);
+        self.config.providers.extend(providers);
         for set in sets {
             self.set(file, set);
         }

@@ -19,6 +19,7 @@ mod admin;
 mod bound;
 mod capture;
 mod carrier;
+mod choice;
 mod dns;
 pub mod edit;
 mod fields;
@@ -43,21 +44,24 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use toml_edit::Document;
 
+pub(super) use self::dns::{fake_range, server as dns_server};
 pub use self::edit::place_of;
 use self::fields::{Fields, Report, Spanned};
 use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag, Upstream};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -119,13 +123,16 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
     config.geoip = set::read_geoip(&mut root, report);
-    config.sets = set::read(&mut root, report);
+    config.outbounds = translate_outbounds(outbounds, report);
+    config.sets = set::read(&mut root, &config.outbounds, report);
+    config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
-    config.outbounds = translate_outbounds(outbounds, report);
-    config.dns = dns::resolve(dns, &config.outbounds, report);
+    let (dns, servers) = dns::resolve(dns, &config.outbounds, report);
+    dns::check_sets(&dns, &config.sets, report);
+    config.dns = dns;
     config.capture = capture.map(|raw| capture::resolve(raw, &config.outbounds, report));
-    config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
@@ -134,7 +141,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
-    let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let members: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
@@ -145,6 +152,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
             protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
         })
         .collect();
+    choice::check_members(&outbounds, &members, report);
     group::check_members(&outbounds, members, report);
     through::check(&mut outbounds, through, report);
     if outbounds.is_empty() {
@@ -154,13 +162,20 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     outbounds
 }
 
-fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Inbound> {
+fn translate_inbounds(
+    raw: Vec<RawInbound>,
+    outbounds: &[Outbound],
+    servers: &[Arc<Upstream>],
+    report: &mut Report<'_>,
+) -> Vec<Inbound> {
     check_listen(&raw, report);
     let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", inbound::protocol_name));
     let names = names(protocols, raw.iter().map(|i| (i.path.as_str(), i.name.as_ref())), report);
     let mut inbounds = Vec::new();
-    for (raw, name) in raw.into_iter().zip(names) {
+    for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
+        let asked = std::mem::take(&mut raw.asked);
+        dns::resolve_asked(&mut raw.protocol, asked, (&raw.path, servers), report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
         inbounds.push(Inbound {

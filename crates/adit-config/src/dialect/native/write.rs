@@ -30,7 +30,7 @@ pub fn to_toml(config: &Config) -> String {
     }
     out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
     out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
-    dns::write(&mut out, &config.dns);
+    dns::write(&mut out, &config.dns, &config.inbounds);
     if let Some(capture) = &config.capture {
         capture::write(&mut out, capture);
     }

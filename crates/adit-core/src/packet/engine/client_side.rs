@@ -11,6 +11,7 @@ use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, Stage, UNANSWERED, Waiting};
 use crate::budget::FlowSlot;
+use crate::packet::aliases::Alias;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
@@ -106,27 +107,34 @@ impl Engine {
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
+        let alias = match &self.fake {
+            Some(fake) => self.aliases.find(fake, &target)?,
+            None => None,
+        };
+        let given = target;
+        let target: &Target = alias.as_ref().map_or(&given, |alias| &alias.name);
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
-            match self.decide(&client, peer, &target, &scratch.batch.block[payload.range.clone()]) {
+            match self.decide(&client, peer, target, &scratch.batch.block[payload.range.clone()]) {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
                 Decision::Unresolved => return Err(DropReason::Unresolved),
                 Decision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
-                    return self.keep_undecided(client, (peer, payload.class), target, bytes);
+                    return self.keep_undecided(client, (peer, payload.class), given, bytes);
                 }
             }
         };
-        let key = FlowKey { client, via, lane: Lane::Common };
-        let key = self.lane(key, &target, &payload.range, scratch)?;
+        let key =
+            FlowKey { client, via, lane: Lane::Common, alias: alias.as_ref().map_or(0, |alias| alias.key) };
+        let key = self.lane(key, target, &payload.range, scratch)?;
         let id = match self.flows.find(&key) {
             Some(id) => id,
-            None => self.begin(key, peer, &target, scratch)?,
+            None => self.begin(key, peer, (target, alias.clone()), scratch)?,
         };
-        self.forward(id, Aim { target: &target, at }, payload, scratch)
+        self.forward(id, Aim { target, at }, payload, scratch)
     }
 
     /// The way to `target`, asked for once per client and target.
@@ -195,7 +203,7 @@ impl Engine {
         &mut self,
         key: FlowKey,
         peer: Peer,
-        target: &Target,
+        (target, alias): (&Target, Option<Rc<Alias>>),
         scratch: &mut Scratch,
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.
@@ -208,13 +216,14 @@ impl Engine {
             }
             made => made,
         };
-        let flow = match made {
+        let mut flow = match made {
             Ok(flow) => flow,
             Err(reason) => {
                 self.inbound.release(&key.client);
                 return Err(reason);
             }
         };
+        flow.alias = alias;
         let (id, evicted) = self.flows.insert(key, flow, UNANSWERED, self.now);
         let metrics = &self.metrics.datagrams;
         metrics.flows.add(1);
@@ -246,6 +255,7 @@ impl Engine {
         Ok(Flow {
             peer,
             side,
+            alias: None,
             waker: None,
             last: None,
             is_spread: false,

@@ -22,6 +22,7 @@ use adit_net::udp::Socket;
 use adit_proto::wire::Target;
 
 use self::undecided::Undecided;
+use super::aliases::{Alias, Aliases};
 use super::drops::{DropReason, Tally};
 use super::gather::Gather;
 use super::inbound::{Arrival, PacketInbound, Peer};
@@ -34,6 +35,7 @@ use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
+use crate::dns::Fake;
 use crate::fault::Watch;
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
@@ -144,6 +146,9 @@ pub(crate) struct Engine {
     /// The outbound of all datagrams, where nothing is to be decided, as of so many changes.
     fixed: Option<Via>,
     changes: u32,
+    /// Fake addresses, if there are any.
+    fake: Option<Arc<Fake>>,
+    aliases: Aliases,
     renewal: Rc<Renewal>,
     places: Rc<Places>,
     decisions: Decisions,
@@ -172,6 +177,8 @@ struct Flow {
     /// Address that answers go to, and the address of this host that they come from.
     peer: Peer,
     side: PacketFlow,
+    /// The fake address that it is for, if it is for one.
+    alias: Option<Rc<Alias>>,
     waker: Option<Waker>,
     /// The last target, and where its datagrams are sent: most of the time also the next one's.
     last: Option<(Target, SocketAddr)>,
@@ -274,6 +281,8 @@ impl Engine {
             inbound,
             fixed: routes.fixed(),
             changes: routes.changes(),
+            fake: routes.fake().cloned(),
+            aliases: Aliases::default(),
             renewal,
             places,
             routes,
@@ -376,6 +385,7 @@ impl Engine {
             self.ended(&key);
         }
         self.make_room_for_others();
+        self.aliases.sweep();
         for (class, silent) in [(NORMAL, RESTING), (UNANSWERED, STILL), (ONCE, STILL)] {
             while let Some(id) = self.flows.oldest_of(class, REST_AFTER, self.now) {
                 self.flows.demote(id, silent);

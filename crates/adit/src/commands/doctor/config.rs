@@ -29,7 +29,10 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
     !matches!(
         inbound.protocol,
-        InboundProtocol::Local(_) | InboundProtocol::Captured(_) | InboundProtocol::Tunnel { .. }
+        InboundProtocol::Local(_)
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Dns(_)
     )
 }
 
@@ -59,6 +62,7 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
         | InboundProtocol::Captured(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. } => None,
     });
     let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
@@ -71,7 +75,11 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
-        | OutboundProtocol::Group(_) => None,
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
     });
     servers.chain(clients).collect()
 }

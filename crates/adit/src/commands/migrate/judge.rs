@@ -148,6 +148,7 @@ fn is_tcp(inbound: &Inbound) -> bool {
         Protocol::Shadowsocks(server) => server.transports.tcp(),
         Protocol::Tunnel { transports, .. } => transports.tcp(),
         Protocol::Captured(captured) => captured.transports.tcp(),
+        Protocol::Dns(server) => server.transports.tcp(),
         Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Obfs(_) | Protocol::Local(_) => true,
     };
     carries && inbound.socket.carrier.is_none()

@@ -7,6 +7,7 @@
 //! Rows say what a value is. Rules about several keys together stand where the table is read.
 
 pub(super) mod capture;
+pub(in crate::dialect) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
 pub(super) mod link;
@@ -86,6 +87,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     dns::DNS,
     capture::CAPTURE,
     ends::ENDS,
+    choice::CHOICE,
     link::LINKS,
     rule::RULE,
 ];

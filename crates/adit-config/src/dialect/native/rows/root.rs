@@ -2,8 +2,10 @@
 //! [`bound`](crate::dialect::native::bound).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use super::{ALL, Row, Tables, chosen, flag, named, row, rows, tables};
+use super::{ALL, Row, Tables, chosen, exposed, flag, named, row, rows, span, tables};
+use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::value::{Problem, listen, quote, secret, text_of};
 use crate::model::Secret;
@@ -91,4 +93,12 @@ rows! { SET;
     SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
         .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
         |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
+    SET_URL: Row<Secret> = row(key("url", "address that begins with http:// or https://", "\"https://example.com/office.txt\"")
+        .at(Table::Set, ALL, "none", "server that the file is a copy of: the list is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is"),
+        |field, report| field.parsed(report, |text| super::choice::url(text).map(|url| Secret::new(&*url))), exposed);
+    SET_INTERVAL: Row<Duration> = span(key("interval", "duration, or 0s for once", "\"6h\"")
+        .at(Table::Set, ALL, "24h", "time between two fetches"));
+    SET_THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
+        .at(Table::Set, ALL, "none: as the rules say", "outbound that the list is fetched through"),
+        |field, report| field.spanned(report, super::name), quote);
 }

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use self::log::LogFile;
 use super::Outside;
+use super::names::Names;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
@@ -125,6 +126,8 @@ pub(super) struct Local {
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
     pub(super) acl: Option<PathBuf>,
+    /// Keys of the protocols dns and fake-dns.
+    pub(super) names: Names,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,6 +137,8 @@ pub(super) enum Protocol {
     Tunnel,
     /// Connections that the firewall brings in this way, and datagrams by TPROXY.
     Redir(CapturedBy),
+    Dns,
+    FakeDns,
     /// Not in this build.
     Later(&'static str),
 }
@@ -144,12 +149,12 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "http" => Protocol::Http,
         "tunnel" => Protocol::Tunnel,
         "redir" => Protocol::Redir(CapturedBy::Redirect),
-        "dns" => Protocol::Later("dns"),
+        "dns" => Protocol::Dns,
         "tun" => Protocol::Later("tun"),
-        "fake-dns" => Protocol::Later("fake-dns"),
+        "fake-dns" => Protocol::FakeDns,
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http, tunnel or redir"));
+            return Err(problem.hint("write socks, http, tunnel, redir, dns or fake-dns"));
         }
     })
 }
@@ -441,7 +446,8 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new(), acl: None })
+        let (users, names) = (Vec::new(), Names::default());
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -472,6 +478,7 @@ impl Reader<'_, '_, '_> {
             (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
             (protocol, _) => protocol,
         };
+        let names = super::names::read(&mut fields, protocol, self.report);
         // Keys of protocols that are left out as a whole.
         for key in LATER_KEYS {
             fields.take(key);
@@ -496,6 +503,7 @@ impl Reader<'_, '_, '_> {
                 forward: None,
                 users,
                 acl,
+                names,
             });
         }
         if port_field.is_none() {
@@ -513,6 +521,7 @@ impl Reader<'_, '_, '_> {
             forward: forward_host.zip(forward_port),
             users,
             acl,
+            names,
         })
     }
 
@@ -666,21 +675,8 @@ pub(super) fn redir_type(text: &str) -> Result<CapturedBy, Problem> {
     }
 }
 
-const LATER_KEYS: &[&str] = &[
-    "local_dns_address",
-    "local_dns_port",
-    "remote_dns_address",
-    "remote_dns_port",
-    "client_cache_size",
-    "tun_interface_name",
-    "tun_interface_address",
-    "tun_interface_destination",
-    "tun_device_fd_from_path",
-    "fake_dns_record_expire_duration",
-    "fake_dns_ipv4_network",
-    "fake_dns_ipv6_network",
-    "fake_dns_database_path",
-];
+const LATER_KEYS: &[&str] =
+    &["tun_interface_name", "tun_interface_address", "tun_interface_destination", "tun_device_fd_from_path"];
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
 fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {
