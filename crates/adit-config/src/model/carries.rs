@@ -13,6 +13,8 @@ impl Inbound {
             InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
                 Transports::Tcp
             }
+            // It has packets of its own.
+            InboundProtocol::Tun(_) => Transports::Tcp,
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
@@ -27,7 +29,8 @@ impl Inbound {
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
-            | InboundProtocol::Tunnel { .. } => self.transports().udp(),
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => self.transports().udp(),
         }
     }
 
@@ -47,7 +50,8 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
-            | InboundProtocol::Tunnel { .. } => {
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => {
                 return None;
             }
         };
@@ -63,7 +67,8 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
-            | InboundProtocol::Tunnel { .. } => &self.name,
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &self.name,
         }
     }
 
@@ -75,7 +80,8 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
-            | InboundProtocol::Tunnel { .. } => &[],
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &[],
         }
     }
 
@@ -84,7 +90,10 @@ impl Inbound {
         let is_fixed = match &self.protocol {
             InboundProtocol::Tunnel { .. } | InboundProtocol::Obfs(_) => true,
             InboundProtocol::Shadowsocks(server) => !server.key.hops().is_empty(),
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Ssr(_) => false,
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Tun(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -130,7 +139,7 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Tun(_) => false,
         }
     }
 }

@@ -35,6 +35,7 @@ mod snell;
 mod ssr;
 mod tcp;
 mod through;
+mod tun;
 mod users;
 mod write;
 

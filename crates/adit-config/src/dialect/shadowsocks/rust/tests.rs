@@ -104,7 +104,8 @@ fn the_extended_example() {
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)
-        | InboundProtocol::Obfs(_) => panic!(),
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Tun(_) => panic!(),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), ["Mixed", "Http", "8.8.8.8:53"]);
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
