@@ -193,6 +193,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Tun(_) => "virtual interface",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

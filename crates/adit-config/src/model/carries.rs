@@ -21,6 +21,19 @@ impl Inbound {
         }
     }
 
+    /// Name of the virtual interface that it makes, if it makes one.
+    pub fn interface_name(&self) -> Option<&str> {
+        match &self.protocol {
+            InboundProtocol::Tun(tun) => Some(&tun.name),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Tunnel { .. } => None,
+        }
+    }
+
     /// Whether datagrams come to a port of its own, or to the plugin that has that port.
     pub fn takes_datagrams(&self) -> bool {
         match &self.protocol {

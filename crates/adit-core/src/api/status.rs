@@ -325,6 +325,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
+        InboundProtocol::Tun(_) => "tun",
     }
 }
 

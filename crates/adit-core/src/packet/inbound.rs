@@ -39,6 +39,8 @@ pub(crate) struct Peer {
 pub(crate) struct Arrival {
     /// Address that it came from.
     pub(crate) peer: Peer,
+    /// The port that it was sent to, beside [`Peer::local`], where that is known; else 0.
+    pub(crate) port: u16,
     /// Its traffic class.
     pub(crate) class: u8,
     /// Seconds since the engine started.

@@ -142,7 +142,10 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         InboundProtocol::Snell(server) => server.psk.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Ssr(server) => server.users.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Local(_) | InboundProtocol::Obfs(_) | InboundProtocol::Tunnel { .. } => false,
+        InboundProtocol::Local(_)
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => false,
     }
 }
 

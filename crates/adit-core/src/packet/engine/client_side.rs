@@ -13,7 +13,7 @@ use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, S
 use crate::budget::FlowSlot;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
-use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
+use crate::packet::inbound::{Arrival, Client, Destination, Opened, Peer, next_together};
 use crate::packet::known::Known;
 use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
@@ -67,7 +67,7 @@ impl Engine {
             return Err(DropReason::Rule);
         }
         let peer = Self::peer_of(datagram);
-        let arrival = self.arrival(peer, datagram.class);
+        let arrival = Arrival { port: datagram.to_port, ..self.arrival(peer, datagram.class) };
         let bytes = &mut scratch.batch.block[datagram.range()];
         let Some(opened) = self.inbound.open(&arrival, bytes)? else { return Ok(()) };
         let payload = Payload::of(datagram, opened.payload.clone());
@@ -85,7 +85,9 @@ impl Engine {
         if begins_anew {
             self.end_all(client, scratch);
         }
-        self.pass_on(client, peer, target, payload, scratch)
+        let result = self.pass_on(client, peer, &target, payload, scratch);
+        self.refused(peer, &target, &result);
+        result
     }
 
     /// Ends the flows of a client that begins anew. Its state stays: it is that of the new beginning.
@@ -102,31 +104,31 @@ impl Engine {
         &mut self,
         client: Client,
         peer: Peer,
-        target: Destination,
+        target: &Destination,
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
-            match self.decide(&client, peer, &target, &scratch.batch.block[payload.range.clone()]) {
+            match self.decide(&client, peer, target, &scratch.batch.block[payload.range.clone()]) {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
                 Decision::Unresolved => return Err(DropReason::Unresolved),
                 Decision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
-                    return self.keep_undecided(client, (peer, payload.class), target, bytes);
+                    return self.keep_undecided(client, (peer, payload.class), target.clone(), bytes);
                 }
             }
         };
         let key = FlowKey { client, via, lane: Lane::Common };
-        let key = self.lane(key, &target, &payload.range, scratch)?;
+        let key = self.lane(key, target, &payload.range, scratch)?;
         let id = match self.flows.find(&key) {
             Some(id) => id,
-            None => self.begin(key, peer, &target, scratch)?,
+            None => self.begin(key, peer, target, scratch)?,
         };
-        self.forward(id, Aim { target: &target, at }, payload, scratch)
+        self.forward(id, Aim { target, at }, payload, scratch)
     }
 
     /// The way to `target`, asked for once per client and target.

@@ -27,7 +27,10 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 }
 
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
-    !matches!(inbound.protocol, InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. })
+    !matches!(
+        inbound.protocol,
+        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Tun(_)
+    )
 }
 
 /// Whether others can read the keys in a file.
@@ -55,7 +58,8 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
-        | InboundProtocol::Tunnel { .. } => None,
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => None,
     });
     let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
         OutboundProtocol::Shadowsocks(client) => match &client.cover {
