@@ -164,6 +164,18 @@ impl TunSocket {
         self.offload == Offload::TcpAndUdp
     }
 
+    /// Whether the interface is still there. Its removal wakes nobody.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn check(&self) -> io::Result<()> {
+        sys::check(self.fd.get_ref()).map_err(|error| self.gone(&error))
+    }
+
+    fn gone(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("interface {} is gone: {error}", self.name))
+    }
+
     /// One packet, with its header where there is one; `buffer` holds 65,545 bytes or what comes is cut.
     ///
     /// # Errors
@@ -174,10 +186,7 @@ impl TunSocket {
             match self.fd.get_ref().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let text = format!("interface {} is gone: {error}", self.name);
-                    return Poll::Ready(Err(io::Error::new(error.kind(), text)));
-                }
+                Err(error) => return Poll::Ready(Err(self.gone(&error))),
                 read => return Poll::Ready(read),
             }
         }

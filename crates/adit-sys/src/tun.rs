@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -73,6 +73,15 @@ fn open_with(name: &str, has_header: bool) -> io::Result<(File, Box<str>)> {
     Ok((file, name))
 }
 
+/// Whether the interface behind a file that [`open`] or [`open_offload`] gave is still there: somebody may have removed it.
+///
+/// # Errors
+/// The error of reads and writes from then on (`EBADFD`).
+pub fn check(file: &File) -> io::Result<()> {
+    let mut request = Request { name: [0; libc::IFNAMSIZ], value: Value { room: [0; 3] } };
+    request.make(file.as_raw_fd(), libc::TUNGETIFF as _)
+}
+
 /// `include/uapi/linux/if_tun.h`.
 const TUN_F_CSUM: libc::c_ulong = 0x01;
 const TUN_F_TSO4: libc::c_ulong = 0x02;
@@ -124,28 +133,50 @@ pub fn set_address_v4(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<(
 }
 
 /// The same for an IPv6 address, beside those that are there. It can be used at once: such interfaces have no neighbours
-/// that could hold it.
+/// that could hold it, so nobody is asked (`IFA_F_NODAD`, which no ioctl takes).
 ///
 /// # Errors
 /// As [`set_address_v4`]; `PermissionDenied` also where IPv6 is switched off for the interface.
 pub fn set_address_v6(name: &str, address: Ipv6Addr, prefix: u8) -> io::Result<()> {
-    /// `struct in6_ifreq` of `include/uapi/linux/ipv6.h`.
-    #[repr(C)]
-    struct Request6 {
-        address: [u8; 16],
-        prefix: u32,
-        interface: libc::c_int,
-    }
-    #[expect(clippy::disallowed_methods, reason = "the socket carries nothing")]
-    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     let mut request = Request::new(name)?;
-    request.make(socket.as_raw_fd(), libc::SIOCGIFINDEX as _)?;
+    request.make(control_socket()?.as_raw_fd(), libc::SIOCGIFINDEX as _)?;
     // SAFETY: the kernel has just written the number.
     let interface = unsafe { request.value.number };
-    let request = Request6 { address: address.octets(), prefix: prefix.into(), interface };
-    // SAFETY: the pointer is to an `in6_ifreq` that outlives the call, which only reads it.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw const request) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let message = new_address(interface, address, prefix);
+    let kind = socket2::Type::RAW.cloexec();
+    let socket = socket2::Socket::new(socket2::Domain::from(libc::AF_NETLINK), kind, None)?;
+    socket.send(&message)?;
+    let mut answer = [0; 512];
+    let len = (&socket).read(&mut answer)?;
+    match answer[..len].get(NETLINK_HEADER..).and_then(<[u8]>::first_chunk) {
+        Some(&error) => match i32::from_ne_bytes(error) {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
+        },
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Bytes of `struct nlmsghdr`.
+const NETLINK_HEADER: usize = 16;
+
+/// `RTM_NEWADDR` of rtnetlink(7): header, `struct ifaddrmsg`, and the address as its own and as the one of the prefix.
+fn new_address(interface: libc::c_int, address: Ipv6Addr, prefix: u8) -> Vec<u8> {
+    const LEN: u32 = 16 + 8 + 2 * 20;
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    let mut out = Vec::with_capacity(LEN as usize);
+    out.extend(LEN.to_ne_bytes());
+    out.extend(libc::RTM_NEWADDR.to_ne_bytes());
+    out.extend((flags as u16).to_ne_bytes());
+    // Number, and the kernel as receiver.
+    out.extend([1_u32.to_ne_bytes(), 0_u32.to_ne_bytes()].concat());
+    out.extend([libc::AF_INET6 as u8, prefix, libc::IFA_F_NODAD as u8, 0]);
+    out.extend(interface.to_ne_bytes());
+    for kind in [libc::IFA_LOCAL, libc::IFA_ADDRESS] {
+        out.extend([20_u16.to_ne_bytes(), kind.to_ne_bytes()].concat());
+        out.extend(address.octets());
+    }
+    out
 }
 
 /// Sets the largest packet of the interface `name` in bytes, 68 at least and 1,280 for IPv6, and how many wait at most for
@@ -261,6 +292,15 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_as_long_as_it_says() {
+        let message = new_address(3, Ipv6Addr::LOCALHOST, 126);
+        assert_eq!(message.len(), 64);
+        assert_eq!(message[..4], 64_u32.to_ne_bytes());
+        // Family, prefix and flags, as `ip -6 addr add ::1/126 dev x nodad` sends them.
+        assert_eq!(message[16..20], [10, 126, 2, 0]);
+    }
+
+    #[test]
     fn an_interface_that_is_not_there_is_an_error() {
         assert!(turn_offload_off("no-such-if").is_err());
         assert!(set_address_v4("no-such-if", Ipv4Addr::LOCALHOST, 30).is_err());
@@ -276,6 +316,7 @@ mod tests {
                     assert!(opened.offload <= wanted, "{opened:?}");
                     assert!(opened.name.starts_with("adtest") && !opened.name.contains('%'), "{opened:?}");
                     assert_eq!(opened.offload == Offload::Off, wanted == Offload::Off, "{opened:?}");
+                    check(&opened.file).unwrap();
                 }
                 Err(error) => eprintln!("skipped: an interface takes CAP_NET_ADMIN: {error}"),
             }

@@ -53,6 +53,8 @@ pub(super) struct TunPort {
     /// Identification of the next packet.
     id: u16,
     fragments: Notice,
+    /// The interface has been removed.
+    gone: Option<io::Error>,
 }
 
 /// A packet's headers, read.
@@ -85,6 +87,7 @@ impl TunPort {
             refusals: REFUSALS,
             id: 0,
             fragments: Notice::default(),
+            gone: None,
         }
     }
 
@@ -295,6 +298,9 @@ fn group_len(datagrams: &[Outgoing], sources: &[SocketAddr], takes_segments: boo
 
 impl Port for TunPort {
     fn poll_receive(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut u64) -> Poll<io::Result<()>> {
+        if let Some(error) = self.gone.take() {
+            return Poll::Ready(Err(error));
+        }
         batch.begin_packets();
         let (mut slot, mut bytes) = (0, 0);
         for packet in 0..PACKETS {
@@ -345,6 +351,7 @@ impl Port for TunPort {
     fn tick(&mut self, _: Tick) {
         self.refusals = REFUSALS;
         self.shared.nat().tick();
+        self.gone = self.socket.check().err();
     }
 
     fn refuse(&mut self, peer: Peer, target: &Target, reason: &DropReason) {

@@ -147,6 +147,7 @@ fn is_tcp(inbound: &Inbound) -> bool {
         Protocol::Shadowsocks(server) => server.transports.tcp(),
         Protocol::Tunnel { transports, .. } => transports.tcp(),
         Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Obfs(_) | Protocol::Local(_) => true,
+        Protocol::Tun(_) => false,
     };
     carries && inbound.socket.carrier.is_none()
 }

@@ -237,7 +237,7 @@ fn has_udp(inbound: &Inbound) -> bool {
         Protocol::Snell(server) => server.udp && server.quic,
         Protocol::Shadowsocks(server) => server.transports.udp(),
         Protocol::Ssr(_) => true,
-        Protocol::Obfs(_) | Protocol::Local(_) | Protocol::Tunnel { .. } => false,
+        Protocol::Obfs(_) | Protocol::Local(_) | Protocol::Tunnel { .. } | Protocol::Tun(_) => false,
     }
 }
 

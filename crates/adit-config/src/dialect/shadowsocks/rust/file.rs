@@ -9,6 +9,7 @@ use adit_proto::shadowsocks::Method;
 use zeroize::Zeroizing;
 
 use super::Outside;
+use super::tun::TunKeys;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
@@ -120,6 +121,8 @@ pub(super) struct Local {
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
     pub(super) acl: Option<PathBuf>,
+    /// Of protocol `tun`.
+    pub(super) tun: TunKeys,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,6 +130,7 @@ pub(super) enum Protocol {
     Socks,
     Http,
     Tunnel,
+    Tun,
     /// Not in this build.
     Later(&'static str),
 }
@@ -138,11 +142,11 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "tunnel" => Protocol::Tunnel,
         "redir" => Protocol::Later("redir"),
         "dns" => Protocol::Later("dns"),
-        "tun" => Protocol::Later("tun"),
+        "tun" => Protocol::Tun,
         "fake-dns" => Protocol::Later("fake-dns"),
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http or tunnel"));
+            return Err(problem.hint("write socks, http, tunnel or tun"));
         }
     })
 }
@@ -440,7 +444,17 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users: Vec::new(), acl: None })
+        Some(Local {
+            origin,
+            protocol,
+            host,
+            port,
+            mode: None,
+            forward: None,
+            users: Vec::new(),
+            acl: None,
+            tun: TunKeys::default(),
+        })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -462,6 +476,7 @@ impl Reader<'_, '_, '_> {
             }
         }
         // Keys of protocols that are left out as a whole.
+        let tun = TunKeys::take(&mut fields, self.report);
         for key in LATER_KEYS {
             fields.take(key);
         }
@@ -475,7 +490,7 @@ impl Reader<'_, '_, '_> {
         if disabled {
             return None;
         }
-        if let Protocol::Later(_) = protocol {
+        if let Protocol::Later(_) | Protocol::Tun = protocol {
             return Some(Local {
                 origin,
                 protocol,
@@ -485,6 +500,7 @@ impl Reader<'_, '_, '_> {
                 forward: None,
                 users,
                 acl,
+                tun,
             });
         }
         if port_field.is_none() {
@@ -502,6 +518,7 @@ impl Reader<'_, '_, '_> {
             forward: forward_host.zip(forward_port),
             users,
             acl,
+            tun,
         })
     }
 
@@ -653,10 +670,6 @@ const LATER_KEYS: &[&str] = &[
     "remote_dns_address",
     "remote_dns_port",
     "client_cache_size",
-    "tun_interface_name",
-    "tun_interface_address",
-    "tun_interface_destination",
-    "tun_device_fd_from_path",
     "fake_dns_record_expire_duration",
     "fake_dns_ipv4_network",
     "fake_dns_ipv6_network",

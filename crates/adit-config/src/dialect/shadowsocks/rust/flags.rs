@@ -100,6 +100,10 @@ pub(super) enum Flag {
     InboundReceive,
     OutboundSend,
     OutboundReceive,
+    TunName,
+    TunAddress,
+    TunDestination,
+    TunPath,
     /// Belongs to protocols that are not in this build, or has no effect yet.
     Later,
     Help,
@@ -124,7 +128,7 @@ macro_rules! known {
 known! {
     ALL value(Config, Some('c'), &["config"]) "FILE  configuration file";
     LOCAL value(LocalAddr, Some('b'), &["local-addr"]) "ADDRESS:PORT  local port";
-    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http or tunnel";
+    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http, tunnel or tun";
     LOCAL value(ForwardAddr, Some('f'), &["forward-addr"]) "HOST:PORT  target of protocol tunnel";
     ENDS value(ServerAddr, Some('s'), &["server-addr"]) "HOST:PORT  server";
     MANAGER value(ServerHost, Some('s'), &["server-host"]) "ADDRESS  address of its servers";
@@ -173,10 +177,10 @@ known! {
     LOCAL value(Later, None, &["local-dns-addr"]) "ADDRESS  protocol dns, not in this build";
     LOCAL value(Later, None, &["remote-dns-addr"]) "ADDRESS  protocol dns, not in this build";
     LOCAL value(Later, None, &["dns-addr"]) "ADDRESS  protocol dns, not in this build";
-    LOCAL value(Later, None, &["tun-interface-name"]) "NAME  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-address"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-destination"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-device-fd-from-path"]) "FILE  protocol tun, not in this build";
+    LOCAL value(TunName, None, &["tun-interface-name"]) "NAME  interface of protocol tun";
+    LOCAL value(TunAddress, None, &["tun-interface-address"]) "NETWORK  its address, as 10.255.0.1/24";
+    LOCAL value(TunDestination, None, &["tun-interface-destination"]) "NETWORK  far end, which is always the next address";
+    LOCAL value(TunPath, None, &["tun-device-fd-from-path"]) "FILE  not in this build: the interface is always made";
     LOCAL value(Later, None, &["fake-dns-record-expire-duration"]) "SECONDS  protocol fake-dns, not in this build";
     LOCAL value(Later, None, &["fake-dns-ipv4-network"]) "NETWORK  protocol fake-dns, not in this build";
     LOCAL value(Later, None, &["fake-dns-ipv6-network"]) "NETWORK  protocol fake-dns, not in this build";

@@ -10,6 +10,7 @@ use adit_proto::wire::{Host, Target};
 
 use super::file::{self, Local, Origin, Protocol, Server, Wanted};
 use super::flags::{Flag, Flags};
+use super::tun::TunKeys;
 use super::{Exit, Outside, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::Report;
@@ -297,6 +298,13 @@ impl Builder<'_> {
     fn flag_local(&mut self) -> Option<Local> {
         let (host, port) = self.flag(Flag::LocalAddr, split)?;
         let protocol = self.flag(Flag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
+        let text = |text: &str| Ok(text.to_owned());
+        let tun = TunKeys {
+            name: self.flag(Flag::TunName, text),
+            address: self.flag(Flag::TunAddress, text),
+            destination: self.flag(Flag::TunDestination, text),
+            fd_path: self.flag(Flag::TunPath, text),
+        };
         Some(Local {
             origin: Origin::Flag("--local-addr"),
             protocol,
@@ -306,6 +314,7 @@ impl Builder<'_> {
             forward: self.flag(Flag::ForwardAddr, split),
             users: Vec::new(),
             acl: None,
+            tun,
         })
     }
 
@@ -553,12 +562,20 @@ impl Builder<'_> {
     }
 
     fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
-        let Local { origin, protocol, host, port, forward, users, mode, .. } = local;
+        let Local { origin, protocol, host, port, forward, users, mode, tun, .. } = local;
         let report = &mut self.report;
         if let Protocol::Later(name) = protocol {
             let problem = Problem::new(format!("{name} is not in this build, so this port is left out"));
             origin.warning(report, "protocol", problem);
             return None;
+        }
+        if protocol == Protocol::Tun {
+            let tun = tun.interface(&origin, report)?;
+            // It counts among the local ports, which are numbered, and listens on none.
+            let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            taken.push(none);
+            let made = inbound(taken.len(), "tun", none, InboundProtocol::Tun(tun));
+            return Some(Inbound { listen: Vec::new(), ..made });
         }
         if port == 0 {
             origin.error(report, "local_port", Problem::new("missing"));
@@ -583,7 +600,7 @@ impl Builder<'_> {
             // Other protocols of the port do not disturb a SOCKS client.
             Protocol::Socks => LocalProtocols::Mixed,
             Protocol::Http => LocalProtocols::Http,
-            Protocol::Tunnel | Protocol::Later(_) => {
+            Protocol::Tunnel | Protocol::Tun | Protocol::Later(_) => {
                 let Some((host, port)) = forward else {
                     origin.error(
                         report,
