@@ -149,6 +149,20 @@ impl TunSocket {
         Ok(Self { fd, name, offload })
     }
 
+    /// Packets of a socket that keeps their boundaries, in the place of an interface, for tests. With a header it takes
+    /// all offload.
+    ///
+    /// # Errors
+    /// The system's error.
+    #[doc(hidden)]
+    pub fn over(socket: std::os::unix::net::UnixDatagram, has_header: bool) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(socket));
+        let offload = if has_header { Offload::TcpAndUdp } else { Offload::Off };
+        let interface = Interface { file, name: "test".into(), offload };
+        Self::new(TunDevice { interface, addresses: Vec::new(), warnings: Vec::new() })
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -21,6 +21,9 @@ mod nat;
 mod packets;
 mod port;
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -117,9 +120,10 @@ impl Serve for Tun {
     ) -> io::Result<Option<Device>> {
         let socket = TunSocket::new(device)?;
         let sources = packets::Sources::default();
+        let seen_as = (inbound.name.clone(), inbound.metrics.clone());
         Ok(Some(Device {
             packets: Box::new(TunPackets::new(sources.clone())),
-            port: Box::new(TunPort::new(socket, self.0.clone(), listening, inbound, sources)),
+            port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, sources)),
             idle: self.0.config.udp_idle,
         }))
     }

@@ -14,8 +14,8 @@ use adit_proto::ip::offload::{Kind, LEN as OFFLOAD_LEN, Offload};
 use adit_proto::ip::{self, Header, icmp, tcp, udp};
 use adit_proto::wire::{Host, Target};
 
+use super::Shared;
 use super::packets::Sources;
-use super::{Inbound, Shared};
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
 use crate::packet::{DropReason, Peer, Port, Tick};
@@ -64,12 +64,12 @@ struct Packet {
 }
 
 impl TunPort {
-    /// The interface behind `socket`, whose listeners are `listening`.
+    /// The interface behind `socket`, whose listeners are `listening`; under the name and counters of its inbound.
     pub(super) fn new(
         socket: TunSocket,
         shared: Arc<Shared>,
         listening: &[SocketAddr],
-        inbound: &Inbound,
+        (name, metrics): (Tag, Arc<InboundMetrics>),
         sources: Sources,
     ) -> Self {
         let link = |is_v6: bool| {
@@ -81,14 +81,19 @@ impl TunPort {
             v6: link(true),
             socket,
             shared,
-            name: inbound.name.clone(),
-            metrics: inbound.metrics.clone(),
+            name,
+            metrics,
             sources,
             refusals: REFUSALS,
             id: 0,
             fragments: Notice::default(),
             gone: None,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn take_gone(&mut self) -> bool {
+        self.gone.take().is_some()
     }
 
     /// Bytes in front of a packet.
