@@ -41,15 +41,23 @@ pub struct TunError {
 impl fmt::Display for TunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {} interface {}: {}", self.step, self.name, self.source)?;
-        match self.source.kind() {
-            io::ErrorKind::PermissionDenied => f.write_str(
-                "\nhint: it takes CAP_NET_ADMIN: run as root, or once `setcap cap_net_admin+ep` on the program",
-            ),
-            io::ErrorKind::NotFound => f.write_str("\nhint: there is no /dev/net/tun: `modprobe tun`"),
-            io::ErrorKind::ResourceBusy => {
-                f.write_str("\nhint: another process holds it: give `interface` another name")
-            }
-            _ => Ok(()),
+        let hint = self.hint();
+        if hint.is_empty() { Ok(()) } else { write!(f, "\nhint: {hint}") }
+    }
+}
+
+impl TunError {
+    /// Advice for the user; empty for none.
+    fn hint(&self) -> &'static str {
+        let kind = self.source.kind();
+        if kind == io::ErrorKind::PermissionDenied {
+            "it takes CAP_NET_ADMIN: run as root, or once `setcap cap_net_admin+ep` on the program"
+        } else if kind == io::ErrorKind::NotFound {
+            "there is no /dev/net/tun: `modprobe tun`"
+        } else if kind == io::ErrorKind::ResourceBusy {
+            "another process holds it: give `interface` another name"
+        } else {
+            ""
         }
     }
 }

@@ -75,7 +75,7 @@ impl TunAddress<Ipv4Addr> {
         let bits = u32::from(address);
         check(bits.into(), 32, prefix)?;
         // The last address of a prefix with more than two is for all of its hosts.
-        let is_for_all = prefix < 31 && u64::from(bits) + 1 == (u64::from(bits) | (1 << (32 - prefix)) - 1);
+        let is_for_all = prefix < 31 && u64::from(bits) + 1 == (u64::from(bits) | ((1 << (32 - prefix)) - 1));
         let is_no_host = address.is_unspecified() || address.is_loopback() || address.is_multicast();
         if is_no_host || address.is_broadcast() {
             return Err(TunAddressError::NoHost);

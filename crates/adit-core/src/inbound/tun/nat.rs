@@ -271,7 +271,10 @@ mod tests {
     fn all_ports_are_used_and_no_more() {
         let mut nat = Nat::default();
         let target: SocketAddr = "198.51.100.1:443".parse().unwrap();
-        let client = |number: u16| SocketAddr::from(([10, 0, (number >> 8) as u8, number as u8], 5000));
+        let client = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            SocketAddr::from(([10, 0, high, low], 5000))
+        };
         let mut streams = Vec::new();
         for number in 0..MOST {
             let port = nat.outgoing((client(number), target), true).unwrap();

@@ -365,7 +365,7 @@ fn echoes_are_answered_for_own_prefixes_alone() {
             let (_, packet) = bench.written(true).unwrap();
             let header = Header::parse(&packet).unwrap();
             assert!(icmp::is_intact(&packet, &header));
-            assert_eq!((header.source, packet[20]), (std::net::IpAddr::from(to), kind));
+            assert_eq!((header.source, packet[20]), (IpAddr::from(to), kind));
         }
     })
     .unwrap();
