@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::Tag;
-use adit_config::model::rule::{Network, Verdict};
+use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
 
@@ -231,6 +231,9 @@ impl Routes for Live {
             outcome = router.decide(&query, Some(address.as_slice()));
         }
         let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
+        if *decided.verdict == Verdict::Reject(Manner::Drop) {
+            return Decision::Drop;
+        }
         let packets = self.leaf_of(decided.verdict).and_then(|leaf| leaf.packets);
         let Some(packets) = packets else { return Decision::Reject };
         let via = self.via(&packets, self.reach_of(&decided));

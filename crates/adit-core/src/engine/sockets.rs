@@ -162,7 +162,8 @@ fn open_device(
     let found = std::mem::take(&mut device.warnings);
     warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
     let interface = Some(device.name().into());
-    let options = ListenOptions { interface, v6_only: true, ..ListenOptions::from(&inbound.socket) };
+    let common = ListenOptions::from(&inbound.socket);
+    let options = ListenOptions { interface, v6_only: true, is_near: true, ..common };
     for (ip, _) in &device.addresses {
         let made = listen::listen_many(SocketAddr::new(*ip, 0), &options, cores.len());
         let made = made.map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;

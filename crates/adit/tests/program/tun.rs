@@ -22,6 +22,7 @@ const ECHOES: u16 = 7002;
 const CLOSED: u16 = 7009;
 /// Ports that the configuration treats in another way.
 const REFUSED: u16 = 7010;
+const SILENT: u16 = 7011;
 const QUIC: u16 = 443;
 /// The variable that tells this program its role when it is started again, in one of the networks.
 const INSIDE: &str = "ADIT_TEST_INSIDE";
@@ -50,6 +51,9 @@ udp = false
 [[rule]]
 port = {REFUSED}
 reject = "reset"
+[[rule]]
+port = {SILENT}
+reject = "drop"
 [[rule]]
 network = "udp"
 port = {QUIC}
@@ -480,6 +484,11 @@ fn refusals() {
             at_once(&format!("datagram to {host} {port}"), &attempt, &[ErrorKind::ConnectionRefused]);
         }
     }
+    let socket = socket_for(TARGETS[0]);
+    socket.connect(addr(TARGETS[0], SILENT)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.send(b"hello").unwrap();
+    assert_eq!(socket.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::WouldBlock, "nobody is told");
     // The neighbour itself serves nothing.
     let attempt = || connect("198.18.0.2", 80).err().map_or(ErrorKind::Other, |error| error.kind());
     at_once("the neighbour", &attempt, &[ErrorKind::ConnectionRefused]);

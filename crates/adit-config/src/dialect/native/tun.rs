@@ -10,8 +10,8 @@ use crate::model::{Tun, TunPrefix};
 pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, name: Option<Box<str>>) -> Tun {
     let mut tun = Tun::default();
     tun.name = name.unwrap_or(tun.name);
-    tun.mtu = fields.read(report, &rows::TUN_MTU).unwrap_or(tun.mtu);
     tun.offload = fields.read(report, &rows::OFFLOAD).unwrap_or(tun.offload);
+    tun.mtu = fields.read(report, &rows::TUN_MTU).unwrap_or(Tun::usual_mtu(tun.offload));
     tun.udp_idle = fields.read(report, &rows::UDP_TIMEOUT);
     if fields.has(&rows::ADDRESS) {
         let addresses = fields.read(report, &rows::ADDRESS).unwrap_or_default();
@@ -54,7 +54,7 @@ pub(super) fn write(out: &mut Entries, tun: &Tun) {
         let addresses: Vec<TunPrefix> = v4.into_iter().chain(tun.v6.map(TunPrefix::V6)).collect();
         out.put(&rows::ADDRESS, &addresses);
     }
-    out.put_unless(&rows::TUN_MTU, &tun.mtu, &usual.mtu);
+    out.put_unless(&rows::TUN_MTU, &tun.mtu, &Tun::usual_mtu(tun.offload));
     out.put_unless(&rows::OFFLOAD, &tun.offload, &usual.offload);
     out.put_some(&rows::UDP_TIMEOUT, tun.udp_idle.as_ref());
 }

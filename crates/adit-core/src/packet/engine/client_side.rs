@@ -115,6 +115,7 @@ impl Engine {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
+                Decision::Drop => return Err(DropReason::Silence),
                 Decision::Unresolved => return Err(DropReason::Unresolved),
                 Decision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
@@ -144,7 +145,7 @@ impl Engine {
         let question = Question { source: peer.at, user: self.inbound.account(client), target, protocol };
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now);
         match decision {
-            Decision::Through(_) | Decision::At(..) | Decision::Reject => {
+            Decision::Through(_) | Decision::At(..) | Decision::Reject | Decision::Drop => {
                 self.decisions.insert(*client, target, decision, self.now);
             }
             Decision::Unresolved | Decision::Pending => {}

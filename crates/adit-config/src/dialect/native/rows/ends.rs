@@ -241,7 +241,7 @@ rows! { ENDS;
         .at(Table::Inbound, TUN, "198.18.0.1/30 and fdad:17:ad17::1/126", "addresses of the interface; the address behind each belongs to it too"),
         |field, report| field.list(report, 2, |text| text.parse::<TunPrefix>().map_err(tun_address)), all_quoted);
     TUN_MTU: Row<u16> = row(key("mtu", "1280 to 65535 bytes", "1500")
-        .at(Table::Inbound, TUN, "9000", "largest packet of the interface"),
+        .at(Table::Inbound, TUN, "65535; 9000 without offload", "largest packet of the interface; 1500 suits applications that size datagrams by it"),
         |field, report| field.number(report, Tun::MIN_MTU.into()..=u16::MAX.into()), ToString::to_string);
     OFFLOAD: Row<bool> = row(key("offload", "on or off", "\"off\"")
         .at(Table::Inbound, TUN, "on", "takes many packets of the kernel as one, if it gives them so"),
