@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
 
+mod figures;
 mod instructions;
 mod process;
 mod size;
@@ -30,6 +31,8 @@ usage: cargo xtask <command>
   instructions [CASE...] [--save]
             count instructions and allocations of the codecs under valgrind and hold them against bench/instructions.tsv, or
             store them
+  figures [--check]
+            write the tables of figures in README.md from bench/results, or say whether they differ
   png DIR   draw each SVG file of a folder, such as plots of `adit bench run --svg DIR`, as PNG beside it
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
   full      the long suite: .ci/run, every ignored test (interop and soak are among them), instruction counts, fuzz discovery
@@ -56,6 +59,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
         ["size", rest @ ..] => size::size(&root, rest),
         ["bench", rest @ ..] => suites::bench(&root, rest),
         ["instructions", rest @ ..] => instructions::instructions(&root, rest),
+        ["figures", rest @ ..] => figures::figures(&root, rest),
         ["png", dir] => suites::png(&root, dir),
         ["interop"] => suites::interop(&root),
         ["full"] => suites::full(&root),

@@ -52,8 +52,8 @@ const PLACEHOLDERS: &[&str] = &[
 ];
 
 /// Warnings about `config`, without places in a file; `file` names it. `own` are the machine's addresses, by which it may
-/// reach itself.
-pub fn advise(file: &str, config: &Config, own: &[IpAddr]) -> Diagnostics {
+/// reach itself, and `unix_s` is the time in seconds since 1970.
+pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagnostics {
     let mut found = Diagnostics::new();
     let file: Arc<str> = file.into();
     for inbound in &config.inbounds {
@@ -62,6 +62,13 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr]) -> Diagnostics {
             let hint = format!("`adit key {method}` makes a good one");
             found.push(Diagnostic::warning(&file, key, problem).hint(hint));
         });
+        for user in inbound.protocol.users() {
+            if user.limits.expires.is_some_and(|expiry| unix_s >= expiry.unix_s()) {
+                let key = format!("inbound {}: user {}: expires", inbound.name, user.name);
+                let warning = Diagnostic::warning(&file, key, "the account has expired: the user is refused");
+                found.push(warning.hint("set a later day, or remove the user"));
+            }
+        }
         if let Some(path) = path_back(config, inbound, own) {
             let problem = format!("its connections come back to it: {}", path.join(" -> "));
             let warning = Diagnostic::warning(&file, format!("inbound {}", inbound.name), problem);
@@ -225,13 +232,28 @@ mod tests {
     use super::*;
     use crate::dialect::native;
 
+    /// 2026-11-23.
+    const NOW: u64 = 1_795_392_000;
+
     fn warnings(text: &str) -> String {
         let loaded = native::parse("f", text).unwrap();
-        advise("f", &loaded.config, &["192.0.2.7".parse().unwrap()]).to_string()
+        advise("f", &loaded.config, &["192.0.2.7".parse().unwrap()], NOW).to_string()
     }
 
     fn server(psk: &str, listen: &str) -> String {
         format!("[[inbound]]\nprotocol = \"snell\"\nlisten = \"{listen}\"\npsk = \"{psk}\"\n")
+    }
+
+    #[test]
+    fn users_that_have_expired() {
+        let file = |day: &str| {
+            format!(
+                "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[inbound.users]]\nname = \"ann\"\n\
+                 password = \"long enough a word\"\nexpires = \"{day}\"\n"
+            )
+        };
+        assert!(warnings(&file("2020-01-01")).contains("user ann: expires: the account has expired"));
+        assert_eq!(warnings(&file("2026-11-23")), "");
     }
 
     #[test]

@@ -4,6 +4,14 @@
 //! adit.toml:12:3: inbound[0].lsiten: unknown key
 //!   hint: did you mean `listen`?
 //! ```
+//!
+//! A text whose form is broken is shown, with `*` in the place of what may be a key:
+//!
+//! ```text
+//! adit.toml:3:12: invalid string
+//!   3 | protocol = snell
+//!     |            ^
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +27,11 @@ pub enum Severity {
     /// It runs, but something in it has no effect or is unwise.
     Warning,
 }
+
+/// A line of a text, in which nothing secret is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Excerpt(String);
 
 /// One finding. No text in it ever holds a key or password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,6 +49,9 @@ pub struct Diagnostic {
     pub key: String,
     /// The problem: lower case, no full stop.
     pub problem: String,
+    /// The line in the text, made safe to be shown; a caret stands below [`Self::column`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excerpt: Option<Box<Excerpt>>,
     /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -66,8 +82,32 @@ impl Diagnostic {
         self
     }
 
+    /// The same with the line in the text, in which nothing secret may be left.
+    #[must_use]
+    pub fn excerpt(mut self, line: impl Into<String>) -> Self {
+        self.excerpt = Some(Box::new(Excerpt(line.into())));
+        self
+    }
+
     fn new(severity: Severity, file: &Arc<str>, key: String, problem: String) -> Self {
-        Self { severity, file: Arc::clone(file), line: 0, column: 0, key, problem, hint: None }
+        let file = Arc::clone(file);
+        Self { severity, file, line: 0, column: 0, key, problem, excerpt: None, hint: None }
+    }
+
+    /// The line with a caret below the column; a long line is cut on both sides.
+    fn write_excerpt(&self, f: &mut dyn fmt::Write, Excerpt(line): &Excerpt, paint: &Paint) -> fmt::Result {
+        /// Characters in front of the column that are shown, and in all.
+        const BEFORE: usize = 50;
+        const ALL: usize = 70;
+        let Paint { red, cyan, reset, .. } = paint;
+        let at = self.column.saturating_sub(1);
+        let skipped = at.saturating_sub(BEFORE);
+        let shown: String =
+            line.chars().skip(skipped).take(ALL).map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
+        let number = self.line.to_string();
+        let (bar, gap) = (" ".repeat(number.len()), " ".repeat(at - skipped));
+        writeln!(f, "  {cyan}{number} |{reset} {}", shown.trim_end())?;
+        writeln!(f, "  {cyan}{bar} |{reset} {gap}{red}^{reset}")
     }
 
     fn write(&self, f: &mut dyn fmt::Write, paint: &Paint) -> fmt::Result {
@@ -88,6 +128,9 @@ impl Diagnostic {
             write!(f, "{tint}{}:{reset} ", Printable(&self.key))?;
         }
         writeln!(f, "{}", Printable(&self.problem))?;
+        if let Some(line) = self.excerpt.as_ref().filter(|_| self.line > 0) {
+            self.write_excerpt(f, line, paint)?;
+        }
         match &self.hint {
             Some(hint) => writeln!(f, "  {cyan}hint:{reset} {}", Printable(hint)),
             None => Ok(()),
@@ -253,7 +296,7 @@ impl fmt::Display for Printable<'_> {
         use fmt::Write as _;
 
         for c in self.0.chars() {
-            if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            if is_unsafe(c) {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 f.write_char(c)?;
@@ -261,6 +304,11 @@ impl fmt::Display for Printable<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a character changes what a terminal shows beside itself.
+fn is_unsafe(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -286,6 +334,10 @@ mod tests {
                 "adit.toml:2:1: warning: udp: not in this build yet\n",
             ),
             (Diagnostic::error(&file, "", "no such file"), "adit.toml: no such file\n"),
+            (
+                Diagnostic::error(&file, "", "bad").at((3, 4)).excerpt("ab\tc\u{1b}d").hint("h"),
+                "adit.toml:3:4: bad\n  3 | ab c d\n    |    ^\n  hint: h\n",
+            ),
             (Diagnostic::error(&file, "a\u{1b}[2J", "bad"), "adit.toml: a\\u{1b}[2J: bad\n"),
         ] {
             assert_eq!(diagnostic.to_string(), text);

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod codes;
 pub mod diagnostic;
 pub mod dialect;
 pub mod model;

@@ -91,7 +91,22 @@ pub fn read_up_to(path: &Path, max: usize) -> Result<Zeroizing<String>, Diagnost
     if bytes.len() > max {
         return Err(Diagnostic::error(&name, "", too_long(max)));
     }
-    Ok(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(decoded(&bytes))
+}
+
+/// The text of a file: UTF-8, or UTF-16 with the mark that programs of Windows put in front.
+fn decoded(bytes: &[u8]) -> Zeroizing<String> {
+    let join: fn([u8; 2]) -> u16 = match bytes {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => return Zeroizing::new(String::from_utf8_lossy(bytes).into_owned()),
+    };
+    let units = bytes[2..].chunks_exact(2).map(|pair| join([pair[0], pair[1]]));
+    let chars = char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER));
+    // Room for all of it, so that no part is left behind in memory.
+    let mut text = Zeroizing::new(String::with_capacity(bytes.len() * 2));
+    text.extend(chars);
+    text
 }
 
 #[cfg(test)]
@@ -107,6 +122,21 @@ mod tests {
             assert_eq!(source.locate(offset), place, "{offset}");
         }
         assert_eq!(Source::new("f", "").locate(0), (1, 1));
+    }
+
+    #[test]
+    fn texts_of_windows() {
+        for (bytes, text) in [
+            (&b"ab\xc3\xa9"[..], "abé"),
+            (b"\xff\xfea\0b\0\xe9\0\r\0", "abé\r"),
+            (b"\xfe\xff\0a\0b\0\xe9\0", "abé"),
+            (b"\xff\xfe\x3d\xd8\0\xde", "😀"),
+            (b"\xff\xfe\x3d\xd8", "\u{fffd}"),
+            (b"\xff\xfe", ""),
+            (b"\xff", "\u{fffd}"),
+        ] {
+            assert_eq!(&*decoded(bytes), text, "{bytes:?}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use adit_config::model::Limits;
 
 use crate::budget::{Held, Holder, Places, Rank};
+use crate::fault::Watch;
 use crate::guard::prefix;
 use crate::record::EndReason;
 use crate::user::{Account, Lease, Limit};
@@ -80,6 +81,8 @@ pub(crate) struct Conn {
     waker: RefCell<Option<Waker>>,
     /// The user whose connection it is, where there are users.
     lease: RefCell<Option<Rc<Lease>>>,
+    /// Is told of the first answer.
+    watch: RefCell<Option<Rc<Watch>>>,
 }
 
 impl Holder for Conn {
@@ -231,6 +234,14 @@ impl Entry {
         {
             held.set_rank(Rank::Answered);
         }
+        if let Some(watch) = self.conn.watch.take() {
+            watch.answered();
+        }
+    }
+
+    /// The first answer of this request is told to `watch`.
+    pub(crate) fn set_watch(&self, watch: Option<Rc<Watch>>) {
+        self.conn.watch.replace(watch);
     }
 
     /// So many bytes wait for slow readers.

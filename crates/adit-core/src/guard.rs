@@ -149,18 +149,25 @@ impl Guard {
 
     /// Lines for the log: sources whose keys failed since they were last named, with the count.
     pub(crate) fn take_report(&self, now: Instant) -> Vec<(IpAddr, u32)> {
+        let is_due =
+            |s: &Source| s.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
+        self.take_failures(Some(now), is_due)
+    }
+
+    /// The same for what has not been named when the process ends.
+    pub(crate) fn take_rest(&self) -> Vec<(IpAddr, u32)> {
+        self.take_failures(None, |_| true)
+    }
+
+    fn take_failures(&self, now: Option<Instant>, is_due: impl Fn(&Source) -> bool) -> Vec<(IpAddr, u32)> {
         let mut state = self.state.borrow_mut();
-        let mut due: Vec<_> = state
-            .sources
-            .iter_mut()
-            .filter(|(_, source)| source.failures > 0)
-            .filter(|(_, s)| s.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY))
-            .collect();
+        let failed = state.sources.iter_mut().filter(|(_, source)| source.failures > 0);
+        let mut due: Vec<_> = failed.filter(|(_, source)| is_due(source)).collect();
         due.sort_by_key(|(ip, source)| (std::cmp::Reverse(source.failures), **ip));
         due.truncate(NAMED);
         due.into_iter()
             .map(|(ip, source)| {
-                source.reported_at = Some(now);
+                source.reported_at = now.or(source.reported_at);
                 (*ip, std::mem::take(&mut source.failures))
             })
             .collect()
@@ -216,6 +223,11 @@ impl Ticket {
     /// Records that the connection has authenticated; its source is known from now on.
     pub(crate) fn authenticated(self, now: Instant) {
         self.guard.state.borrow_mut().source(self.source, now).known = true;
+    }
+
+    /// The source that it counts for: an IPv4 address, or an IPv6 /64.
+    pub(crate) fn source(&self) -> IpAddr {
+        self.source
     }
 
     /// Whether this connection has had to make room.
@@ -298,6 +310,8 @@ mod tests {
         ticket.failed(now);
         assert_eq!(guard.take_report(now), []);
         assert_eq!(guard.take_report(now + REPORT_EVERY), [(ip(1), 1)]);
+        ticket.failed(now);
+        assert_eq!((guard.take_rest(), guard.take_rest()), (vec![(ip(1), 1)], vec![]));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod conns;
 mod dispatch;
 mod dns;
 mod engine;
+mod fault;
 mod guard;
 mod inbound;
 mod keys;
@@ -42,4 +43,5 @@ pub use dns::{fuzz_dns_files, fuzz_dns_reply, lookup, resolver};
 pub use engine::{
     Applier, ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
 };
+pub use fault::LastError;
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

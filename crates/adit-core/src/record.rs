@@ -97,9 +97,9 @@ impl Record<'_> {
         let Self { inbound, outbound, peer, target, .. } = self;
         let peer = peer.map(tracing::field::display);
         if destinations {
-            tracing::info!(inbound, outbound, peer, %target, up, down, %took, reason = reason.name(), detail = %reason, "connection ended");
+            tracing::info!(inbound, outbound, peer, %target, up, down, %took, %reason, "connection ended");
         } else {
-            tracing::debug!(inbound, outbound, peer, %target, up, down, %took, reason = reason.name(), detail = %reason, "connection ended");
+            tracing::debug!(inbound, outbound, peer, %target, up, down, %took, %reason, "connection ended");
         }
     }
 }

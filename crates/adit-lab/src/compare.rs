@@ -58,8 +58,9 @@ pub(crate) fn run(first: &Path, second: &Path, out: &mut dyn Write) -> Result<()
 }
 
 fn read(path: &Path) -> Result<BTreeMap<Name, Ratio>> {
-    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    let report: Value = serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let report: Value =
+        serde_json::from_str(&text).with_context(|| format!("cannot read {}", path.display()))?;
     ratios(&report).with_context(|| format!("{}: not the raw data of a run", path.display()))
 }
 

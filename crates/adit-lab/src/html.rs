@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use comfy_table::Table;
@@ -11,6 +12,7 @@ use crate::measure::{Measure, Metric};
 use crate::methods;
 use crate::rounds::{Plan, Report};
 use crate::stats::summary;
+use crate::subject::Subject;
 use crate::svg::{Bar, bars, escape};
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
@@ -24,7 +26,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:60rem;margin:2rem 
 /// # Errors
 /// If the file cannot be written.
 pub fn write(report: &Report, plan: &Plan, path: &Path) -> Result<()> {
-    fs::write(path, page(report, plan)?).with_context(|| format!("write {}", path.display()))
+    fs::write(path, page(report, plan)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes each plot as a file of its own into the folder `dir`.
@@ -32,12 +34,12 @@ pub fn write(report: &Report, plan: &Plan, path: &Path) -> Result<()> {
 /// # Errors
 /// If the folder or a file cannot be written.
 pub fn write_plots(report: &Report, plan: &Plan, dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for &measure in &plan.measures {
         for metric in measure.metrics().iter().filter(|metric| metric.ratio) {
             let path = dir.join(format!("{measure}-{}.svg", metric.key));
             let text = plot(report, plan, measure, metric);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
     Ok(())
@@ -46,13 +48,25 @@ pub fn write_plots(report: &Report, plan: &Plan, dir: &Path) -> Result<()> {
 fn page(report: &Report, plan: &Plan) -> Result<String> {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>adit bench</title>\n<style>{STYLE}</style>\n<h1>adit bench</h1>\n<pre>{}</pre>\n",
-        escape(&report.machine.text())
+         <title>adit bench</title>\n<style>{STYLE}</style>\n<h1>adit bench</h1>\n"
     );
-    writeln!(page, "<p>{}</p>", escape(&report.method()))?;
+    for &measure in &plan.measures {
+        if let Some(best) = best(report, plan, measure) {
+            writeln!(page, "<p><b>{}</b></p>", escape(&best))?;
+        }
+    }
+    let words: Vec<String> = std::env::args().collect();
+    let adit = env!("CARGO_PKG_VERSION");
+    let about = format!(
+        "date: {}\ncommand: {}\nadit: {adit}\n{}",
+        date(SystemTime::now()),
+        words.join(" "),
+        report.machine.text()
+    );
+    writeln!(page, "<pre>{}</pre>\n<p>{}</p>", escape(&about), escape(&report.method()))?;
     for &measure in &plan.measures {
         let about = escape(&measure.about(&plan.sizes));
-        writeln!(page, "<h2 id=\"{measure}\">{measure}</h2>\n<p>{about}</p>")?;
+        writeln!(page, "<h2 id=\"{measure}\">{about}</h2>\n<p>measure {measure}</p>")?;
         page.push_str(&table(&report.table(plan, measure)));
         if let Some(reference) = &plan.by_method
             && let Some(methods) = methods::table(report, measure, reference)
@@ -60,7 +74,7 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
             writeln!(page, "<p>Speed per processor time in percent of {}</p>", escape(reference))?;
             page.push_str(&table(&methods));
         }
-        for metric in measure.metrics().iter().filter(|metric| metric.ratio) {
+        for metric in measure.metrics().iter().filter(|metric| metric.ratio || is_rate(metric)) {
             page.push_str(&plot(report, plan, measure, metric));
         }
     }
@@ -69,6 +83,55 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
     let raw = serde_json::to_string(report)?.replace("</", "<\\/");
     writeln!(page, "<script type=\"application/json\" id=\"raw\">{raw}</script>\n</html>")?;
     Ok(page)
+}
+
+/// Whether a figure counts something per second, of which more is better.
+fn is_rate(metric: &Metric) -> bool {
+    metric.heading.ends_with("/s")
+}
+
+/// The subject with the best value of the first figure of a measure, where there are several.
+fn best(report: &Report, plan: &Plan, measure: Measure) -> Option<String> {
+    let metric = measure.metrics().first()?;
+    let middle = |subject: &Subject| {
+        let column = report.column(&subject.name, measure, metric.key);
+        let values: Vec<f64> = column.into_iter().flatten().collect();
+        Some((summary(&values)?.median, subject.name.clone()))
+    };
+    let mut found: Vec<(f64, String)> = plan.subjects.iter().filter_map(middle).collect();
+    found.sort_by(|one, other| one.0.total_cmp(&other.0));
+    if is_rate(metric) {
+        found.reverse();
+    }
+    let [(best, first), .., (worst, last)] = &*found else { return None };
+    let Metric { heading, digits, .. } = metric;
+    Some(format!(
+        "{measure}, {heading}: {first} {best:.digits$} is the best, {last} {worst:.digits$} the last"
+    ))
+}
+
+/// Day and time of UTC: `2026-01-02 03:04 UTC`.
+fn date(now: SystemTime) -> String {
+    const MONTHS: [u64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (mut days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for (at, len) in MONTHS.into_iter().enumerate() {
+        let len = len + u64::from(at == 1 && is_leap(year));
+        if days < len {
+            break;
+        }
+        days -= len;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minutes / 60, minutes % 60)
 }
 
 fn notes(page: &mut String, report: &Report) -> Result<()> {
@@ -98,7 +161,8 @@ fn plot(report: &Report, plan: &Plan, measure: Measure, metric: &Metric) -> Stri
             Bar { name: subject.name.clone(), values, middle }
         })
         .collect();
-    bars(&format!("{measure}: {}", metric.heading), metric.digits, &rows)
+    let better = if is_rate(metric) { "more is better" } else { "less is better" };
+    bars(&format!("{measure}: {} ({better})", metric.heading), metric.digits, &rows)
 }
 
 /// The same table as on the terminal.
@@ -110,4 +174,25 @@ fn table(table: &Table) -> String {
     let head = table.header().map_or_else(String::new, |header| row(header, "th"));
     let body: String = table.row_iter().map(|line| row(line, "td")).collect();
     format!("<table>\n{head}{body}</table>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn days_and_times() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (951_868_799, "2000-02-29 23:59 UTC"),
+            (1_767_225_599, "2025-12-31 23:59 UTC"),
+            (1_767_225_600, "2026-01-01 00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
 }

@@ -24,6 +24,7 @@ pub mod exchange;
 pub mod floor;
 pub mod html;
 pub mod link;
+mod listing;
 pub mod load;
 pub mod machine;
 pub mod measure;
@@ -63,6 +64,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
 use crate::link::{Network, Site, Spec};
+use crate::listing::{Known, entry, measure_names, subject_names};
 use crate::measure::{Measure, Sizes};
 use crate::scenario::Scenario;
 use crate::subject::{Helper, Programs, Subject};
@@ -161,12 +163,12 @@ struct RunArgs {
     rounds: Option<usize>,
     /// Subjects, separated by commas; NAME:METHOD chooses the cipher where --list says so, CLIENT@SERVER takes halves of
     /// two.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = Known(subject_names), hide_possible_values = true)]
     subjects: Vec<String>,
     /// Measures, separated by commas: downN, upN, getN, putN, pingN, latency, conn, connN, first-byte, idle, idleN, calls,
     /// base, wireN, busy-connect[N], busy-echo[N], and with datagrams of N bytes udp-bulkN[-gso], udp-maxN[-gso], udp-lowN, udp-scatterN, udp-echoN,
     /// udp-latencyN, udp-jitterN, udp-overN, udp-idle; over a link path-downN, path-upN, path-ping, path-share.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = Known(measure_names), hide_possible_values = true)]
     measures: Vec<String>,
     /// Subjects to compare with, separated by commas; `none` for no comparison. A name without a method means
     /// that program with the method of the row.
@@ -305,56 +307,20 @@ fn list() -> Result<()> {
     writeln!(out, "subjects:")?;
     for subject in subject::builtin() {
         let name = if subject.method.is_some() { format!("{}[:METHOD]", subject.name) } else { subject.name };
-        writeln!(out, "  {name:<28} {}", subject.about)?;
+        entry(&mut out, &name, &subject.about)?;
     }
     writeln!(out, "measures:")?;
     let sizes = Scenario::quick().sizes()?;
-    let streams = [
-        "down1",
-        "up8",
-        "get8",
-        "put1",
-        "ping1",
-        "busy-connect2",
-        "latency",
-        "conn",
-        "conn8",
-        "first-byte",
-        "idle",
-        "idle1000",
-        "calls",
-        "base",
-        "wire1",
-    ];
-    let datagrams = [
-        "udp-bulk64",
-        "udp-bulk1400-gso",
-        "udp-max64",
-        "udp-low64",
-        "udp-scatter512",
-        "udp-echo64",
-        "udp-latency64",
-        "udp-jitter1400",
-        "udp-over64",
-        "udp-idle",
-        "busy-echo2",
-    ];
-    let links = ["path-down1", "path-up1", "path-ping", "path-share"];
-    for name in streams.into_iter().chain(datagrams).chain(links) {
-        writeln!(out, "  {name:<28} {}", name.parse::<Measure>()?.about(&sizes))?;
+    for name in measure_names() {
+        entry(&mut out, name, &name.parse::<Measure>()?.about(&sizes))?;
     }
     writeln!(out, "scenarios:")?;
     for scenario in Scenario::all() {
-        writeln!(
-            out,
-            "  {:<28} {} rounds of {} over {}",
-            scenario.name,
-            scenario.rounds,
-            scenario.measures.join(","),
-            scenario.subjects.join(",")
-        )?;
+        let (measures, subjects) = (scenario.measures.join(", "), scenario.subjects.join(", "));
+        let about = format!("{} rounds of {measures} over {subjects}", scenario.rounds);
+        entry(&mut out, &scenario.name, &about)?;
         for link in &scenario.links {
-            writeln!(out, "  {:<28} over {link}", "")?;
+            entry(&mut out, "", &format!("over {link}"))?;
         }
     }
     Ok(())
@@ -383,7 +349,7 @@ impl ProgramArgs {
     pub(crate) fn subjects(&self) -> Result<Vec<Subject>> {
         let mut all = subject::builtin();
         for path in &self.subject_file {
-            let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
             let added = Subject::parse(&text).with_context(|| format!("subject in {}", path.display()))?;
             all.retain(|subject| subject.name != added.name);
             all.push(added);
@@ -597,7 +563,7 @@ fn soak(args: &CheckArgs, helper: Helper) -> Result<()> {
     check::print(&outcome, &subject.name, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&outcome)?;
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     ensure!(outcome.passed(), "integrity check failed: {} (seed {})", subject.name, args.seed);
     Ok(())

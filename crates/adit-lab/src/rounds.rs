@@ -224,10 +224,14 @@ impl Report {
 
     /// The method by which the figures were made, for people.
     pub(crate) fn method(&self) -> String {
-        let baselines = if self.baselines.is_empty() { "none".to_owned() } else { self.baselines.join(", ") };
+        let ratio = if self.baselines.is_empty() {
+            String::new()
+        } else {
+            format!("ratio to {}: median of the ratios per round; ", self.baselines.join(", "))
+        };
         let link = self.link.as_ref().map_or_else(String::new, |link| format!("link: {link}\n"));
         format!(
-            "{link}{} rounds, interleaved; median [min-max]; ratio to {baselines}: median of the ratios per round; \
+            "{link}{} rounds, interleaved; median [min-max]; {ratio}\
              1 KB = 1000 B\nCPU = user + system time of the subject's processes together",
             self.rounds
         )
@@ -275,7 +279,7 @@ impl Report {
     /// If the file cannot be written.
     pub fn write_json(&self, path: &std::path::Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Fails if any sample did, or there is none.

@@ -56,7 +56,7 @@ pub(crate) fn run(adit: &Path, json: Option<&Path>) -> Result<()> {
     if let Some(path) = json {
         let output = explain(&["--json"]).output()?;
         ensure!(output.status.success(), "{} explain failed: {}", adit.display(), output.status);
-        fs::write(path, output.stdout).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, output.stdout).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

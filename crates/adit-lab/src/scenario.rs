@@ -112,6 +112,22 @@ impl Scenario {
         }
     }
 
+    /// The figures of the tables in README.md.
+    #[must_use]
+    pub fn readme() -> Self {
+        Self {
+            name: "readme".into(),
+            subjects: names(
+                "floor-aead adit-snell sing-box-snell5 opensnell \
+                 adit-ss:aes-128-gcm ss-rust:aes-128-gcm sing-box-ss:aes-128-gcm ss-libev:aes-128-gcm",
+            ),
+            measures: names("base down1 down8 up8 conn first-byte busy-connect2 idle1000"),
+            rounds: 5,
+            baseline: "none".into(),
+            ..Self::quick()
+        }
+    }
+
     /// Every cipher of Shadowsocks that more than one program knows.
     #[must_use]
     pub fn ciphers() -> Self {
@@ -258,6 +274,7 @@ impl Scenario {
             Self::quick(),
             Self::full(),
             Self::shadowsocks(),
+            Self::readme(),
             Self::ciphers(),
             Self::udp(),
             Self::udp_socks(),

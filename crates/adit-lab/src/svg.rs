@@ -106,7 +106,8 @@ pub fn scatter(title: &str, axes: (&str, &str), points: &[(f64, f64, usize)], cl
         &mut svg,
         &format!(r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{name_x}</text>"#, LEFT + wide, HEIGHT - 4.0),
     );
-    line(&mut svg, &format!(r#"<text x="4" y="{:.1}">{name_y}</text>"#, HEAD - 10.0));
+    // Beside the top of its axis: the title stands above it.
+    line(&mut svg, &format!(r#"<text x="{:.1}" y="{:.1}">{name_y}</text>"#, LEFT + 6.0, HEAD + 10.0));
     for &(x, y, class) in points {
         let (x, y) = (LEFT + x / most_x * wide, base - y / most_y * high);
         line(&mut svg, &format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="1.8" class="c{class}"/>"#));
@@ -149,6 +150,14 @@ fn line(svg: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_an_axis_is_below_the_title() {
+        let svg = scatter("payload by time", ("s", "bytes"), &[(1.0, 2.0, 0)], &["up"]);
+        let line = svg.lines().find(|line| line.contains(">bytes<")).unwrap();
+        let y = line.split("y=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        assert!(y.parse::<f64>().unwrap() >= 16.0 + 12.0, "{line}");
+    }
 
     #[test]
     fn bars_share_a_scale_and_text_is_escaped() {

@@ -119,7 +119,8 @@ impl Counting {
         self.child.wait().with_context(|| format!("wait for {}", self.counter.name()))?;
         // strace writes its table after it let go of the processes.
         thread::sleep(Duration::from_millis(20));
-        let text = fs::read_to_string(&self.file).with_context(|| format!("read {}", self.file.display()))?;
+        let text =
+            fs::read_to_string(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
         let calls = match self.counter {
             Counter::Perf => parse_perf(&text),
             Counter::Strace => parse_strace(&text),

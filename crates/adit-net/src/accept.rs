@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use adit_config::codes::SYS_DESCRIPTORS;
 use adit_sys::rate::unpace_local;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
@@ -216,7 +217,7 @@ impl Acceptor {
         let times = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).permit(now);
         if let Some(times) = times {
             let shed = self.counters.shed;
-            warn!(%error, times, shed, "cannot accept connections, trying again");
+            warn!(code = SYS_DESCRIPTORS.id, %error, times, shed, "cannot accept connections, trying again");
         }
         sleep(if short_for < PAUSE[1] { PAUSE[0] } else { PAUSE[1] }).await;
     }

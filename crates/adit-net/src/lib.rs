@@ -36,6 +36,7 @@ mod holder;
 #[cfg(test)]
 mod testing;
 
+pub use adit_sys::clock::local_time;
 pub use adit_sys::lock::try_lock;
 pub use adit_sys::process::{run_behind, wait_for_parent};
 pub use adit_sys::user::User;

@@ -95,6 +95,11 @@ pub struct ListenError {
 const ENODEV: i32 = 19;
 
 impl ListenError {
+    /// Whether another socket has the address.
+    pub fn is_taken(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrInUse
+    }
+
     /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         let kind = self.source.kind();

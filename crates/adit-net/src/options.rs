@@ -17,12 +17,10 @@ const KEEP_ALIVE_PROBES: u32 = 9;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Warning {
     /// Listeners may not accept TCP Fast Open.
-    #[error("TCP Fast Open is off for listeners (hint: set bit 2 of the sysctl net.ipv4.tcp_fastopen)")]
+    #[error("TCP Fast Open is off for listeners (hint: sysctl -w net.ipv4.tcp_fastopen=3)")]
     FastOpenServer,
     /// Outgoing connections may not use TCP Fast Open.
-    #[error(
-        "TCP Fast Open is off for outgoing connections (hint: set bit 1 of the sysctl net.ipv4.tcp_fastopen)"
-    )]
+    #[error("TCP Fast Open is off for outgoing connections (hint: sysctl -w net.ipv4.tcp_fastopen=3)")]
     FastOpenClient,
     /// The kernel has no such option, or refused it.
     #[error("TCP Fast Open is refused by the system: {0}")]

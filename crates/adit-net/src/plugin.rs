@@ -41,6 +41,20 @@ const READY: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(1);
 /// Last output of a plugin is read for this long after its end.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Well-known plugins, and where they come from.
+const PACKAGES: &[(&str, &str)] = &[
+    ("obfs-local", "the package simple-obfs of Debian; adit is one too: link it to that name"),
+    ("obfs-server", "the package simple-obfs of Debian; adit is one too: link it to that name"),
+    ("gq-client", "adit: link it to that name"),
+    ("gq-server", "adit: link it to that name"),
+    ("v2ray-plugin", "the package shadowsocks-v2ray-plugin of Debian, where it is called ss-v2ray-plugin"),
+    ("ss-v2ray-plugin", "the package shadowsocks-v2ray-plugin of Debian"),
+    ("xray-plugin", "the releases of github.com/teddysun/xray-plugin"),
+    ("kcptun-client", "adit: link it to that name"),
+    ("kcptun-server", "adit: link it to that name"),
+    ("ck-client", "the releases of github.com/cbeuw/Cloak"),
+    ("ck-server", "the releases of github.com/cbeuw/Cloak"),
+];
 /// Longest line of a plugin that is logged in one piece, in bytes.
 const MAX_LINE: usize = 1024;
 
@@ -72,13 +86,28 @@ impl PluginPort {
     }
 }
 
+/// Follows a plugin that ends and comes back, on the thread of the plugins.
+pub trait Observer: Send + Sync {
+    /// It has ended and will be started again; why, in one line.
+    fn ended(&self, name: &Tag, why: &str);
+
+    /// It listens.
+    fn started(&self, name: &Tag);
+}
+
 /// The plugins of this process. Dropping it ends them.
-#[derive(Debug)]
 pub struct Plugins {
     stopper: Stopper,
     stop: Stop,
     host: Option<Host>,
     user: Option<Arc<str>>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl fmt::Debug for Plugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugins").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -87,27 +116,33 @@ struct Host {
     thread: JoinHandle<()>,
 }
 
-#[derive(Debug)]
 struct Order {
     job: Job,
     ready: std::sync::mpsc::Sender<io::Result<()>>,
 }
 
 /// One plugin to be kept running.
-#[derive(Debug)]
 struct Job {
     name: Tag,
     plugin: model::Plugin,
     role: Role,
     port: PluginPort,
     user: Option<Arc<str>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Plugins {
     /// None yet; all of them will run as `user`, by name or number, or as the user of this process.
     pub fn new(user: Option<&str>) -> Self {
         let (stopper, stop) = Stopper::new();
-        Self { stopper, stop, host: None, user: user.map(Into::into) }
+        Self { stopper, stop, host: None, user: user.map(Into::into), observer: None }
+    }
+
+    /// Plugins that are started from now on are followed by `observer`, which writes about those that end.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     /// Starts a plugin for the inbound or outbound `name` and keeps it running. Returns when it listens for all of its
@@ -123,6 +158,7 @@ impl Plugins {
             role,
             port: port.clone(),
             user: self.user.clone(),
+            observer: self.observer.clone(),
         };
         let (ready, started) = std::sync::mpsc::channel();
         let dead = || io::Error::other("the thread that starts plugins has died");
@@ -189,7 +225,8 @@ async fn supervise(job: Job, ready: std::sync::mpsc::Sender<io::Result<()>>, sto
         }
         if let Some(ready) = first.take() {
             // The caller shows it.
-            drop(ready.send(Err(io::Error::other(format!("plugin {}: {end}", job.plugin.program)))));
+            let hint = if end.is_missing() { missing(&job.plugin.program) } else { String::new() };
+            drop(ready.send(Err(io::Error::other(format!("plugin {}: {end}{hint}", job.plugin.program)))));
             return;
         }
         if stop.is_draining() {
@@ -203,7 +240,15 @@ async fn supervise(job: Job, ready: std::sync::mpsc::Sender<io::Result<()>>, sto
             // It may have been the port.
             job.port.0.store(0, Ordering::Relaxed);
         }
-        warn!(name = &*job.name, plugin = &*job.plugin.program, %end, again_in = ?pause, "plugin has ended");
+        let program = &*job.plugin.program;
+        match &job.observer {
+            Some(observer) => {
+                let seconds = pause.as_secs_f32();
+                let why = format!("plugin {program} has ended: {end}; it is started again in {seconds} s");
+                observer.ended(&job.name, &why);
+            }
+            None => warn!(name = &*job.name, plugin = program, %end, again_in = ?pause, "plugin has ended"),
+        }
         let mut told = stop.clone();
         rt::race(told.draining(), rt::sleep(pause)).await;
         if stop.is_draining() {
@@ -222,6 +267,22 @@ enum End {
     NotStarted(io::Error),
     /// By itself, and the last that it wrote.
     Exited(ExitStatus, String),
+}
+
+impl End {
+    /// Whether there is no such program.
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::NotStarted(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The place where a missing program was looked for, and the package that has it.
+fn missing(program: &str) -> String {
+    let place = if program.contains('/') { "at this path" } else { "in the folders of PATH" };
+    let file = program.rsplit('/').next().unwrap_or(program);
+    let package = PACKAGES.iter().find(|(name, _)| *name == file).map(|(_, package)| *package);
+    let package = package.map_or_else(String::new, |package| format!("; it is in {package}"));
+    format!(" (it was looked for {place}{package})")
 }
 
 impl fmt::Display for End {
@@ -264,6 +325,8 @@ async fn run_once(
         }
         if let Some(ready) = first.take() {
             drop(ready.send(Ok(())));
+        } else if let Some(observer) = &job.observer {
+            observer.started(&job.name);
         }
         pending::<()>().await;
     };
@@ -306,7 +369,7 @@ async fn end(child: &mut Child) {
 
 /// Starts the program; returns with it where it will listen.
 fn spawn(job: &Job) -> io::Result<(Child, SocketAddr)> {
-    let Job { plugin, role, port, user, name: _ } = job;
+    let Job { plugin, role, port, user, name: _, observer: _ } = job;
     let (remote, local, listens_at) = match role {
         Role::Client { server } => {
             // Free at this moment: the plugin has to open it itself. The same again, if that can be: flows of datagrams

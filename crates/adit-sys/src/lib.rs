@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "this crate exists to hold it")]
 
 pub mod alloc;
+pub mod clock;
 #[cfg(target_os = "linux")]
 pub mod diag;
 pub mod lock;

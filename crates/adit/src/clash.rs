@@ -17,7 +17,7 @@ use adit_core::route::Router;
 
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve};
+use crate::{print, serve, start};
 
 /// Runs the program.
 pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -44,6 +44,7 @@ fn run(flags: &Flags) -> ExitCode {
     let loaded = load(flags, &home, &file);
     let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
+    start::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
         tracing::warn!("flag -{flag} has no effect: adit does not serve the control interface yet");
     }

@@ -1,48 +1,59 @@
 //! The words of adit's own command line.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
+use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
-use adit_config::model::{Level, LogFormat};
+use adit_config::model::{Level, Log, LogFormat};
 use adit_core::route::Target;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+
+/// Heading of the options that every command has.
+const LOG: &str = "Log options";
 
 const EXAMPLES: &str = "\
 Examples:
-  adit up                            a server with fresh keys, as a service; prints lines for clients
-  adit demo                          see it work on this machine, nothing to configure
-  adit key                           a key for a new server
-  adit check -c adit.toml            all errors of a file
-  adit run -c adit.toml              run it until a signal
-  adit share -c adit.toml --host proxy.example.com --qr
-                                     lines and a QR code for the clients of that server
-  adit explain -c adit.toml --to example.com:443
-                                     which way a connection would take, and by which rule
-  adit status                        open connections, traffic, refusals by cause
-  adit reload                        have a running adit read its files again; nothing that stays is cut
-  adit user add ann                  a new user of a running server: line, link and QR code
+  adit up             a server with fresh keys, as a service; lines for clients
+  adit demo           see it work on this machine, nothing to configure
+  adit key METHOD     a key for a new server
+  adit check FILE     all errors of a file
+  adit run FILE       run it until a signal: adit.toml, another program's file,
+                      or a link
+  adit share --host proxy.example.com --qr
+                      lines and a QR code for the clients of that server
+  adit explain --to example.com:443
+                      which way a connection would take, and by which rule
+  adit import FILE    another program's file, or a link, as adit.toml
+  adit status         open connections, traffic, refusals by cause
+  adit reload         have a running adit read its files again
+  adit user add ann   a new user of a running server: line, link and QR code
 
-In place of other programs:
-  adit snell-server -c FILE          OpenSnell's flags and files; the official server's file as well
-  adit snell-client -c FILE
+In place of other programs (`adit help NAME` lists the flags of one):
+  adit snell-server | snell-client -c FILE
+                      OpenSnell's flags and files, the official server's file
   adit ss-local | ss-server | ss-tunnel | ss-manager ...
-                                     shadowsocks-libev's flags and files
+                      shadowsocks-libev's flags and files
   adit sslocal | ssserver | ssmanager | ssservice | ssurl ...
-                                     shadowsocks-rust's
+                      shadowsocks-rust's
   adit ssr-local | ssr-tunnel | ssr-server ...
-                                     ShadowsocksR's: the C client, and server.py with mudb.json
+                      ShadowsocksR's: the C client, server.py and mudb.json
   adit kcptun-client | kcptun-server ...
-                                     kcptun's
+                      kcptun's
   adit gq-client | gq-server | obfs-local | obfs-server ...
-                                     GoQuiet's and simple-obfs', as SIP003 plugins too
+                      GoQuiet's and simple-obfs', as SIP003 plugins too
+  adit mihomo | clash ...
+                      mihomo's
   ln -s $(command -v adit) /usr/local/bin/snell-server
-                                     the same under the old name: units and scripts stay as they are";
+                      the same under the old name: units and scripts stay";
 
 /// A safe, fast proxy that takes the place of Snell and Shadowsocks programs, their files and flags included.
 #[derive(Debug, Parser)]
-#[command(name = "adit", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "adit", version, propagate_version = true, max_term_width = 80)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -54,14 +65,54 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
     /// Log more: once for debug, twice for trace
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = LOG, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Least severe level that is logged: error, warn, info, debug or trace
-    #[arg(long, global = true, value_name = "LEVEL", value_parser = level, conflicts_with = "verbose")]
+    /// Least severe level that is logged
+    #[arg(long, global = true, help_heading = LOG, value_name = "LEVEL", value_parser = levels(), conflicts_with = "verbose")]
     pub(crate) log_level: Option<Level>,
-    /// Shape of a log line: text or json
-    #[arg(long, global = true, value_name = "FORMAT", value_parser = format)]
+    /// Shape of a log line
+    #[arg(long, global = true, help_heading = LOG, value_name = "FORMAT", value_parser = log_formats())]
     pub(crate) log_format: Option<LogFormat>,
+}
+
+impl LogArgs {
+    /// The settings of a file, overruled by these.
+    pub(crate) fn over(&self, log: &Log) -> Log {
+        let asked = match self.verbose {
+            0 => self.log_level,
+            1 => Some(Level::Debug),
+            _ => Some(Level::Trace),
+        };
+        Log {
+            level: asked.unwrap_or(log.level),
+            format: self.log_format.unwrap_or(log.format),
+            ..log.clone()
+        }
+    }
+}
+
+/// The number of arguments at the front that are options for the log, with their values.
+pub(crate) fn log_options(args: &[OsString]) -> usize {
+    let mut count = 0;
+    while let Some(arg) = args.get(count).and_then(|arg| arg.to_str()) {
+        let is_short =
+            arg.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b == b'v'));
+        count += match arg {
+            "--verbose" => 1,
+            "--log-level" | "--log-format" => 2,
+            _ if is_short || arg.starts_with("--log-level=") || arg.starts_with("--log-format=") => 1,
+            _ => break,
+        };
+    }
+    count
+}
+
+/// Options for the log, alone in front of the name of a program.
+#[derive(Debug, Parser)]
+#[command(name = "adit")]
+pub(crate) struct LogOnly {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -89,17 +140,20 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Report all errors of a configuration
     Check(CheckArgs),
-    /// Say which rule and outbound a request would take, and why earlier rules do not match
+    /// Say what a message's code means, or which rule and outbound a request would take
     ///
-    /// No port is opened and nothing is dialled. A name is looked up only if a rule asks for its addresses.
+    /// Takes a code (`adit explain ADIT-NET-02`), a request (`--to`) or a file of requests (`--batch`). No port is opened and
+    /// nothing is dialled. A name is looked up only if a rule asks for its addresses.
     Explain(ExplainArgs),
     /// Print a new random key
     Key(KeyArgs),
     /// Print a server for its clients: lines, files, a link, a QR code
     Share(ShareArgs),
-    /// Turn servers as other clients write them (Surge, mihomo, sing-box, snell://, ss:// and ssr:// links, subscriptions) into adit.toml
+    /// Turn another program's file, a list of servers or a link into adit.toml
     ///
-    /// Prints to standard output. A setting that adit does not have is an error that names the field.
+    /// Reads files of Snell, Shadowsocks, ShadowsocksR, kcptun, mihomo, Surge and sing-box, SIP008, snell://, ss:// and
+    /// ssr:// links, and subscriptions; adit.toml goes to standard output. A server or section that adit cannot express
+    /// is left out with a warning that names it.
     Import(ImportArgs),
     /// Show the state of a running adit
     Status(StatusArgs),
@@ -118,8 +172,9 @@ pub(crate) enum Command {
     /// Print an example of, or the reference for, adit.toml
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn another program's file (OpenSnell, shadowsocks-libev, shadowsocks-rust, ShadowsocksR) into adit.toml, on standard output
-    Convert(ConvertArgs),
+    /// The same as import
+    #[command(hide = true)]
+    Convert(ImportArgs),
     /// Measure adit and other programs on this machine
     Bench(Box<adit_lab::Args>),
     /// Look at packets: sizes, empty acknowledgements, retransmissions, round trips
@@ -129,58 +184,87 @@ pub(crate) enum Command {
     /// Print completions for a shell
     ///
     /// For instance: adit completions bash > /etc/bash_completion.d/adit
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-    /// Print the manual page, or write all of them into a folder
-    Man {
-        /// Folder for the pages
-        #[arg(value_hint = ValueHint::DirPath)]
-        dir: Option<PathBuf>,
-    },
+    Completions(CompletionsArgs),
+    /// Print a manual page, or write all of them into a folder
+    Man(ManArgs),
+    /// Print the version
+    Version,
 }
 
 /// Choice of the configuration.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct FileArgs {
     /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
     ///
     /// Inbounds and outbounds of several files add up.
     #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
+    /// The program that they are for; it is told from the text without it.
+    #[arg(skip)]
+    pub(crate) format: Option<Format>,
+}
+
+impl FileArgs {
+    /// These files, of any format.
+    pub(crate) fn of(config: Vec<PathBuf>) -> Self {
+        Self { config, format: None }
+    }
+}
+
+/// Choice of a configuration of any format, with or without `-c`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AnyFileArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Files, the same as with -c; other programs' files and links are recognised
+    #[arg(value_name = "FILE", conflicts_with = "config", value_hint = ValueHint::FilePath)]
+    paths: Vec<PathBuf>,
+    /// Read the file as this program's [default: by its text]
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = formats())]
+    format: Option<Format>,
+}
+
+impl AnyFileArgs {
+    /// The files that were named, in one way or the other.
+    pub(crate) fn given(&self) -> FileArgs {
+        FileArgs { config: [&*self.files.config, &*self.paths].concat(), format: self.format }
+    }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) files: FileArgs,
+    pub(crate) files: AnyFileArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    pub(crate) files: FileArgs,
+    pub(crate) files: AnyFileArgs,
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
     /// Count warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Read the files as another program's: snell-server, ss-local, ssserver, ssr-local and so on, or as a list of SIP008: sip008
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
-    pub(crate) format: Option<Format>,
-    /// Files, the same as with -c
-    #[arg(value_name = "FILE", conflicts_with = "config", value_hint = ValueHint::FilePath)]
-    pub(crate) paths: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("question").required(true).args(["code", "codes", "to", "measure", "batch"]))]
 pub(crate) struct ExplainArgs {
+    /// Code of a message: ADIT-NET-02, or NET-02
+    #[arg(value_name = "CODE", value_parser = code, conflicts_with_all = ["config", "format"])]
+    pub(crate) code: Option<Code>,
+    /// Print the table of all codes, as Markdown
+    #[arg(long)]
+    pub(crate) codes: bool,
     #[command(flatten)]
     pub(crate) files: FileArgs,
+    /// Read the file as this program's [default: by its text]
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = formats())]
+    pub(crate) format: Option<Format>,
     /// Target of the request
-    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["measure", "batch"])]
+    #[arg(long, value_name = "HOST:PORT")]
     pub(crate) to: Option<Target>,
     /// The client's address, with or without a port
     #[arg(long, value_name = "ADDRESS", value_parser = client)]
@@ -200,15 +284,12 @@ pub(crate) struct ExplainArgs {
     /// The protocol that the client speaks to the target, as rules name it: tls, http and so on
     #[arg(long, value_name = "PROTOCOL")]
     pub(crate) protocol: Option<String>,
-    /// Read the file as another program's: ss-local, ssserver, snell-client, ssr-local and so on
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
-    pub(crate) format: Option<Format>,
     /// Decide about each request of a file and print how long that takes; a line is
     /// `tcp|udp CLIENT:PORT HOST:PORT [ADDRESS]...`
-    #[arg(long, value_name = "FILE", conflicts_with = "to", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) measure: Option<PathBuf>,
     /// Decide about each request of a file, `-` for standard input: one JSON object a line in and out
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["to", "measure"], value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) batch: Option<PathBuf>,
     /// Write for a program
     #[arg(long)]
@@ -218,12 +299,12 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ShareArgs {
     #[command(flatten)]
-    pub(crate) files: FileArgs,
+    pub(crate) files: AnyFileArgs,
     /// Address or name by which clients reach this server
     #[arg(long)]
     pub(crate) host: Option<String>,
     /// One form alone: surge, mihomo, sing-box, opensnell, shadowrocket or adit
-    #[arg(long)]
+    #[arg(long, value_parser = forms())]
     pub(crate) form: Option<Form>,
     /// The inbound of this name alone
     #[arg(long, value_name = "NAME")]
@@ -239,11 +320,20 @@ pub(crate) struct ShareArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// A file, `-` for standard input, or a link
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) source: String,
-    /// Read it as this form: surge, mihomo, sing-box or shadowrocket [default: by its shape]
-    #[arg(long)]
+    #[arg(value_name = "FILE", required_unless_present = "config", value_hint = ValueHint::FilePath)]
+    pub(crate) source: Option<String>,
+    /// The same
+    #[arg(short, long, value_name = "FILE", conflicts_with = "source", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<String>,
+    /// Read it as this program's [default: by its text]
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = formats())]
+    pub(crate) format: Option<Format>,
+    /// Read it as servers in this form
+    #[arg(long, value_parser = forms(), conflicts_with = "format")]
     pub(crate) form: Option<Form>,
+    /// Count warnings as errors: nothing may be left out
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, Args)]
@@ -252,7 +342,7 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) files: FileArgs,
+    pub(crate) files: AnyFileArgs,
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
@@ -428,14 +518,57 @@ pub(crate) enum ConfigCommand {
     Docs,
 }
 
+/// The programs whose files are read, as values that shells complete.
+fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::names()).try_map(|name| Format::parse(&name))
+}
+
+/// The forms of lines for clients.
+fn forms() -> impl TypedValueParser<Value = Form> {
+    PossibleValuesParser::new(Form::ALL.map(Form::name)).try_map(|name| name.parse::<Form>())
+}
+
+/// The levels of the log.
+fn levels() -> impl TypedValueParser<Value = Level> {
+    PossibleValuesParser::new(["error", "warn", "info", "debug", "trace"]).try_map(|name| level(&name))
+}
+
+/// The shapes of log lines.
+fn log_formats() -> impl TypedValueParser<Value = LogFormat> {
+    PossibleValuesParser::new(["text", "json"]).try_map(|name| format(&name))
+}
+
 #[derive(Debug, Args)]
-pub(crate) struct ConvertArgs {
-    /// The file
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-    /// Read it as this program's, or as a list of SIP008: sip008; not needed for Snell's files with one section
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = Format::parse)]
-    pub(crate) format: Option<Format>,
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+    /// A program that adit replaces [default: adit itself]
+    #[arg(value_name = "PROGRAM", value_parser = PossibleValuesParser::new(programs()), hide_possible_values = true)]
+    pub(crate) program: Option<String>,
+    /// Write those of adit and of all the programs into this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "program", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Folder for the pages
+    #[arg(value_hint = ValueHint::DirPath, conflicts_with = "page")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The page: adit, adit.toml, or a program that adit replaces
+    #[arg(long, value_name = "NAME", default_value = "adit", hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(["adit", "adit.toml"].into_iter().chain(programs())))]
+    pub(crate) page: String,
+}
+
+/// The names of the programs that adit replaces.
+fn programs() -> impl Iterator<Item = &'static str> {
+    crate::NAMES.iter().map(|known| known.name)
+}
+
+/// A code of the table.
+fn code(text: &str) -> Result<Code, String> {
+    codes::find(text).ok_or_else(|| "no such code; `adit explain --codes` lists all".to_owned())
 }
 
 /// An address, with or without a port.
@@ -487,6 +620,40 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_eighty_columns() {
+        fn check(command: &mut clap::Command) {
+            let text = command.render_long_help().to_string();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&mut command);
+        for known in crate::NAMES {
+            for line in (known.usage)().lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", known.name);
+            }
+        }
+    }
+
+    #[test]
+    fn options_in_front_of_a_name() {
+        for (args, want) in [
+            (&[][..], 0),
+            (&["snell-server"], 0),
+            (&["-v", "snell-server"], 1),
+            (&["-vv", "--log-format=json", "--log-level", "info", "x"], 4),
+            (&["-c", "-v"], 0),
+            (&["--verbose", "-", "-v"], 1),
+        ] {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            assert_eq!(log_options(&args), want, "{args:?}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve};
+use crate::{print, serve, start};
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
@@ -57,6 +57,7 @@ fn run(program: Program, flags: Flags) -> ExitCode {
     if let Err(error) = start_log(setup.log.as_deref()) {
         return fail(&error);
     }
+    start::announce(Some(program.name()), &source.files);
     serve::log_findings(&setup.diagnostics);
     let Setup { config, counters, .. } = setup;
     let watch = |running: &Running| {
@@ -72,7 +73,7 @@ fn run(program: Program, flags: Flags) -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    tracing::error!(hint = print::hint(error), "{error:#}");
+    tracing::error!(code = print::code(error), hint = print::hint(error), "{error:#}");
     ExitCode::from(EXIT_FAILURE)
 }
 

@@ -6,11 +6,16 @@
 //! json     {"time":"2026-01-02T03:04:05.678901Z","level":"info","message":"listening","inbound":"home"}
 //! ```
 //!
+//! Text has the short local time on a terminal, and UTC in files and pipes. If the journal reads standard error
+//! (`JOURNAL_STREAM`), lines have no time and begin with the priority, `<4>` for a warning.
+//!
 //! adit's own code is heard from the level asked for on; the libraries below it only at debug (their warnings) and
 //! at trace (their debug lines), because what they say may name destinations.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
 use adit_config::model::{Level, Log, LogFormat};
@@ -25,6 +30,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::cli::LogArgs;
 use crate::print;
 
 /// Shape of a line.
@@ -47,11 +53,31 @@ impl From<LogFormat> for Shape {
     }
 }
 
+/// Settings from the front of a command line, which outrank those of a program and its file.
+static OVERRULED: OnceLock<LogArgs> = OnceLock::new();
+
+/// Lets these settings outrank all others.
+pub(crate) fn overrule(flags: LogArgs) {
+    drop(OVERRULED.set(flags));
+}
+
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
+    let (log, shape) = match OVERRULED.get() {
+        Some(flags) => (&flags.over(log), flags.log_format.map_or(shape, Shape::from)),
+        None => (log, shape),
+    };
     let (own, others) = filters(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
-    let lines = Lines { shape, time: log.time, colour };
+    let is_journal =
+        FILE.get().is_none() && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
+    let is_terminal = shape == Shape::Text && FILE.get().is_none() && io::stderr().is_terminal();
+    let stamp = match (log.time, is_journal, is_terminal) {
+        (false, ..) | (_, true, _) => Stamp::Nothing,
+        (_, _, true) => Stamp::Local,
+        _ => Stamp::Utc,
+    };
+    let lines = Lines { shape, stamp, has_priority: is_journal, colour };
     let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(Destination);
     // A second start of logging in one process is a no-op.
     tracing_subscriber::registry()
@@ -95,12 +121,7 @@ impl<'a> MakeWriter<'a> for Destination {
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LineWriter {
-        LineWriter(match *meta.level() {
-            tracing::Level::ERROR => 3,
-            tracing::Level::WARN => 4,
-            tracing::Level::INFO => 6,
-            _ => 7,
-        })
+        LineWriter(priority(*meta.level()))
     }
 }
 
@@ -134,9 +155,39 @@ fn filters(level: Level) -> (LevelFilter, LevelFilter) {
     }
 }
 
+/// Time at the beginning of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stamp {
+    Nothing,
+    /// Date and time with microseconds, in UTC.
+    Utc,
+    /// Hour, minute and second of this machine.
+    Local,
+}
+
+/// Whether the journal is what reads standard error: `stream` is the device and inode of its socket (systemd.exec).
+fn reads_standard_error(stream: Option<&str>) -> bool {
+    let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
+    let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
+    let Ok(meta) = std::fs::File::from(stderr).metadata() else { return false };
+    device.parse() == Ok(meta.dev()) && inode.parse() == Ok(meta.ino())
+}
+
+/// The priority of a line as syslog counts: 0 (emergency) to 7 (debug).
+fn priority(level: tracing::Level) -> u8 {
+    match level {
+        tracing::Level::ERROR => 3,
+        tracing::Level::WARN => 4,
+        tracing::Level::INFO => 6,
+        _ => 7,
+    }
+}
+
 struct Lines {
     shape: Shape,
-    time: bool,
+    stamp: Stamp,
+    /// Whether a line begins with its priority.
+    has_priority: bool,
     colour: bool,
 }
 
@@ -149,8 +200,16 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut time = String::new();
-        if self.time {
-            SystemTime.format_time(&mut Writer::new(&mut time))?;
+        match self.stamp {
+            Stamp::Nothing => {}
+            Stamp::Utc => SystemTime.format_time(&mut Writer::new(&mut time))?,
+            Stamp::Local => {
+                let (hour, minute, second) = adit_net::local_time(adit_net::rt::unix_time());
+                write!(time, "{hour:02}:{minute:02}:{second:02}")?;
+            }
+        }
+        if self.has_priority {
+            write!(out, "<{}>", priority(*event.metadata().level()))?;
         }
         self.write(&mut out, &time, *event.metadata().level(), &fields)
     }
@@ -325,7 +384,7 @@ mod tests {
             ],
         };
         let mut out = String::new();
-        let lines = Lines { shape, time: true, colour: false };
+        let lines = Lines { shape, stamp: Stamp::Utc, has_priority: false, colour: false };
         lines.write(&mut out, time, tracing::Level::INFO, &fields).unwrap();
         out
     }
@@ -348,6 +407,16 @@ mod tests {
             assert_eq!(line(shape, time), want);
         }
         assert!(line(Shape::Json, true).starts_with("{\"time\":\"2026-01-02T03:04:05Z\","));
+    }
+
+    #[test]
+    fn the_journal_is_known_by_its_socket() {
+        let stderr = std::fs::File::from(io::stderr().as_fd().try_clone_to_owned().unwrap());
+        let (device, inode) = (stderr.metadata().unwrap().dev(), stderr.metadata().unwrap().ino());
+        assert!(reads_standard_error(Some(&format!("{device}:{inode}"))));
+        for other in [None, Some(""), Some("x:y"), Some(&*format!("{device}:{}", inode + 1))] {
+            assert!(!reads_standard_error(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -18,12 +18,14 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod start;
 mod state;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use adit_config::dialect;
 use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
 use adit_config::dialect::opensnell::Program;
 use adit_config::dialect::plugin::Program as Plugin;
@@ -32,35 +34,66 @@ use adit_config::dialect::shadowsocks::{libev, rust, ssr};
 /// The main function of a program, given its arguments.
 type Main = fn(Vec<OsString>) -> ExitCode;
 
+/// A program that adit replaces.
+pub(crate) struct Name {
+    /// The name that it is called by.
+    pub(crate) name: &'static str,
+    main: Main,
+    /// Its flags, for a person.
+    pub(crate) usage: fn() -> String,
+}
+
+const fn name(name: &'static str, main: Main, usage: fn() -> String) -> Name {
+    Name { name, main, usage }
+}
+
+/// One line for each program of a family: its name, its main function and its flags.
+macro_rules! names {
+    ($($name:literal => $module:path, $usage:path, $program:expr;)*) => {
+        &[$(name($name, |args| $module($program, args), || $usage($program))),*]
+    };
+}
+
+const fn kcptun_of(side: Side, release: Release) -> Kcptun {
+    Kcptun { side, release }
+}
+
 /// The names that adit answers to.
-const NAMES: &[(&str, Main)] = &[
-    ("mihomo", |args| clash::main("mihomo", args)),
-    ("clash", |args| clash::main("clash", args)),
-    ("clash-meta", |args| clash::main("clash-meta", args)),
-    ("snell-server", |args| snell::main(Program::Server, args)),
-    ("snell-client", |args| snell::main(Program::Client, args)),
-    ("ss-local", |args| shadowsocks::libev::main(libev::Program::Local, args)),
-    ("ss-server", |args| shadowsocks::libev::main(libev::Program::Server, args)),
-    ("ss-tunnel", |args| shadowsocks::libev::main(libev::Program::Tunnel, args)),
-    ("ss-manager", |args| shadowsocks::libev::main(libev::Program::Manager, args)),
-    ("sslocal", |args| shadowsocks::rust::main(rust::Program::Local, args)),
-    ("ssserver", |args| shadowsocks::rust::main(rust::Program::Server, args)),
-    ("ssmanager", |args| shadowsocks::rust::main(rust::Program::Manager, args)),
-    ("ssservice", shadowsocks::rust::service),
-    ("ssurl", shadowsocks::url::main),
-    ("ssr-local", |args| shadowsocks::ssr::main(ssr::Program::Local, args)),
-    ("ssr-tunnel", |args| shadowsocks::ssr::main(ssr::Program::Tunnel, args)),
-    ("ssr-redir", |args| shadowsocks::ssr::main(ssr::Program::Redir, args)),
-    ("ssr-server", |args| shadowsocks::ssr::main(ssr::Program::Server, args)),
-    ("server.py", |args| shadowsocks::ssr::main(ssr::Program::Server, args)),
-    ("kcptun-client", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Debian }, args)),
-    ("kcptun-server", |args| kcptun::main(Kcptun { side: Side::Server, release: Release::Debian }, args)),
-    ("client_linux_amd64", |args| kcptun::main(Kcptun { side: Side::Client, release: Release::Last }, args)),
-    ("gq-client", |args| plugin::main(Plugin::GqClient, args)),
-    ("gq-server", |args| plugin::main(Plugin::GqServer, args)),
-    ("obfs-local", |args| plugin::main(Plugin::ObfsLocal, args)),
-    ("obfs-server", |args| plugin::main(Plugin::ObfsServer, args)),
-    ("server_linux_amd64", |args| kcptun::main(Kcptun { side: Side::Server, release: Release::Last }, args)),
+pub(crate) const NAMES: &[Name] = names! {
+    "mihomo" => clash::main, dialect::clash::usage, "mihomo";
+    "clash" => clash::main, dialect::clash::usage, "clash";
+    "clash-meta" => clash::main, dialect::clash::usage, "clash-meta";
+    "snell-server" => snell::main, dialect::opensnell::usage, Program::Server;
+    "snell-client" => snell::main, dialect::opensnell::usage, Program::Client;
+    "ss-local" => shadowsocks::libev::main, libev::usage, libev::Program::Local;
+    "ss-server" => shadowsocks::libev::main, libev::usage, libev::Program::Server;
+    "ss-tunnel" => shadowsocks::libev::main, libev::usage, libev::Program::Tunnel;
+    "ss-manager" => shadowsocks::libev::main, libev::usage, libev::Program::Manager;
+    "sslocal" => shadowsocks::rust::main, rust::usage, rust::Program::Local;
+    "ssserver" => shadowsocks::rust::main, rust::usage, rust::Program::Server;
+    "ssmanager" => shadowsocks::rust::main, rust::usage, rust::Program::Manager;
+    "ssservice" => shadowsocks::rust::service, shadowsocks::rust::service_usage, ();
+    "ssurl" => shadowsocks::url::main, shadowsocks::url::usage, ();
+    "ssr-local" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Local;
+    "ssr-tunnel" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Tunnel;
+    "ssr-redir" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Redir;
+    "ssr-server" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Server;
+    "server.py" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Server;
+    "kcptun-client" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
+    "kcptun-server" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
+    "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
+    "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
+    "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
+    "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;
+    "obfs-server" => plugin::main, dialect::plugin::usage, Plugin::ObfsServer;
+};
+
+/// Programs of the same families that this build cannot be, with the reason and those of their family that it is.
+const ABSENT: &[(&str, &str)] = &[
+    ("ss-redir", "no transparent proxy yet); ss-local, ss-tunnel are"),
+    ("ss-nat", "no transparent proxy yet); ss-local, ss-tunnel are"),
+    ("ssr-nat", "no transparent proxy yet); ssr-local, ssr-tunnel are"),
 ];
 
 fn main() -> ExitCode {
@@ -68,24 +101,51 @@ fn main() -> ExitCode {
     if let Some(status) = plugin::begin(&args) {
         return status;
     }
-    if let Some(main) = args.first().and_then(find) {
+    if let Some(program) = args.first().and_then(|arg| find(arg)) {
         args.remove(0);
-        return main(args);
+        return (program.main)(args);
     }
-    if let Some(main) = args.get(1).and_then(find) {
-        args.drain(..2);
-        return main(args);
+    if let Some(status) = args.first().and_then(|arg| refuse(arg)) {
+        return status;
+    }
+    // Options for the log may stand in front of the name: `adit -v snell-server`.
+    let at = 1 + cli::log_options(args.get(1..).unwrap_or_default());
+    if let Some(program) = args.get(at).and_then(|arg| find(arg)) {
+        if at > 1
+            && let Err(status) = commands::overrule_log(&args[..at])
+        {
+            return status;
+        }
+        args.drain(..=at);
+        return (program.main)(args);
+    }
+    if let Some(status) = args.get(at).and_then(|arg| refuse(arg)) {
+        return status;
+    }
+    if let (Some(word), Some(program)) = (args.get(1), args.get(2).and_then(|arg| find(arg)))
+        && word == "help"
+    {
+        let text = (program.usage)();
+        return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
     }
     commands::main(args)
 }
 
 /// Whether adit runs as a program of this name.
 pub(crate) fn answers_to(name: &str) -> bool {
-    find(&name.into()).is_some()
+    find(name.as_ref()).is_some()
 }
 
 /// The program of that name; the folder that it lies in does not matter.
-fn find(name: &OsString) -> Option<Main> {
+fn find(name: &OsStr) -> Option<&'static Name> {
     let name = Path::new(name).file_name()?;
-    NAMES.iter().find(|(known, _)| name == *known).map(|(_, main)| *main)
+    NAMES.iter().find(|known| name == known.name)
+}
+
+/// Says that adit is not the program of that name, though it is others of the family.
+fn refuse(name: &OsStr) -> Option<ExitCode> {
+    let name = Path::new(name).file_name()?;
+    let (name, why) = ABSENT.iter().find(|(known, _)| name == *known)?;
+    print::remark(format_args!("{name} is not in this build ({why}"));
+    Some(ExitCode::FAILURE)
 }

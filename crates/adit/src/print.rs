@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+use adit_config::codes;
 use adit_config::diagnostic::Diagnostics;
 use adit_core::StartError;
 use anyhow::Context as _;
@@ -39,8 +40,26 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
         if let Some(hint) = hint(error) {
             remark(format_args!("  hint: {hint}"));
         }
+        if let Some(code) = code(error) {
+            remark(format_args!("  {code}: `adit explain {code}` tells more"));
+        }
     }
     ExitCode::FAILURE
+}
+
+/// The code of an error that keeps a configuration from running.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest of a foreign, growing enum is one case")]
+pub(crate) fn code(error: &anyhow::Error) -> Option<&'static str> {
+    let code = match error.downcast_ref()? {
+        StartError::Listen { source, .. } if source.is_taken() => codes::SYS_PORT,
+        StartError::Listen { .. } => codes::SYS_LISTEN,
+        StartError::State { .. } => codes::SYS_STATE_READ,
+        StartError::Build { source, .. } if source.to_string().starts_with("plugin ") => {
+            codes::PLUGIN_MISSING
+        }
+        _ => return None,
+    };
+    Some(code.id)
 }
 
 /// A hint on the remedy of an error.

@@ -3,14 +3,15 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, OutboundProtocol, SnellMode,
-    SnellVersion, SnellVersions, Transports,
+    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
+    SnellVersions, Transports,
 };
 use adit_core::Running;
 use adit_net::rt::Signals;
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
+use crate::start::Start;
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -70,7 +71,7 @@ pub(crate) fn has_state(inbound: &Inbound) -> bool {
 
 /// Warnings about weak keys and loops.
 pub(crate) fn advice(config: &Config) -> Diagnostics {
-    advise("configuration", config, &Root::new(None).addresses())
+    advise("configuration", config, &Root::new(None).addresses(), adit_net::rt::unix_time())
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.
@@ -92,80 +93,6 @@ pub(crate) fn log_findings(found: &Diagnostics) {
 
 /// Why servers lead anywhere.
 pub(crate) const LEADS_ANYWHERE: &str = "as the replaced programs do, or by allow-private";
-
-/// The facts about a start that are logged.
-struct Start {
-    listening: Vec<(String, &'static str, String)>,
-    dns: Vec<(String, String)>,
-    egress: Vec<(String, String)>,
-    warnings: Vec<String>,
-    /// Servers whose clients may be led to private addresses.
-    lead_anywhere: Vec<String>,
-}
-
-impl Start {
-    fn new(config: &Config, running: &Running) -> Self {
-        let protocol = |name: &str| {
-            let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
-            inbound.map_or("", |inbound| spoken(&inbound.protocol))
-        };
-        let raw = |name: &str| {
-            let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
-            inbound.and_then(|i| i.socket.carrier.as_ref()).is_some_and(|carrier| carrier.raw_tcp)
-        };
-        let listening = running.addresses().into_iter();
-        let direct = config.outbounds.iter().filter(|out| out.protocol == OutboundProtocol::Direct);
-        Self {
-            listening: listening
-                .flat_map(|(name, addr)| {
-                    let raw = raw(&name).then(|| (name.clone(), format!("{addr}/tcp")));
-                    std::iter::once((name, addr.to_string())).chain(raw)
-                })
-                .chain(config.inbounds.iter().filter_map(|inbound| {
-                    Some((inbound.name.clone(), inbound.socket.unix.as_ref()?.display().to_string()))
-                }))
-                .map(|(name, addr)| (name.to_string(), protocol(&name), addr))
-                .collect(),
-            dns: direct.map(|out| (out.name.to_string(), servers(&out.dial.dns))).collect(),
-            egress: config
-                .outbounds
-                .iter()
-                .filter_map(|out| {
-                    Some((out.name.to_string(), out.dial.egress.interface.as_deref()?.to_owned()))
-                })
-                .collect(),
-            warnings: running.warnings().to_vec(),
-            lead_anywhere: config
-                .inbounds
-                .iter()
-                .filter(|inbound| inbound.allow_private && inbound.protocol.is_server())
-                .map(|inbound| inbound.name.to_string())
-                .collect(),
-        }
-    }
-
-    fn write(&self) {
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
-        }
-        if !self.lead_anywhere.is_empty() {
-            let inbounds = self.lead_anywhere.join(", ");
-            tracing::info!(
-                inbounds,
-                "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}"
-            );
-        }
-        for (outbound, servers) in &self.dns {
-            tracing::info!(outbound, servers, "effective DNS");
-        }
-        for (outbound, interface) in &self.egress {
-            tracing::info!(outbound, interface, "egress interface");
-        }
-        for (inbound, protocol, address) in &self.listening {
-            tracing::info!(inbound, protocol, address, "listening");
-        }
-    }
-}
 
 fn spoken_snell(versions: SnellVersions) -> &'static str {
     match versions {
@@ -200,11 +127,4 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
             LocalProtocols::Mixed => "SOCKS4, 4a, 5, HTTP",
         },
     }
-}
-
-fn servers(dns: &[std::net::SocketAddr]) -> String {
-    if dns.is_empty() {
-        return "system".to_owned();
-    }
-    dns.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

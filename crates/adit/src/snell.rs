@@ -16,14 +16,16 @@ use adit_config::source;
 use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    let asks_version = matches!(&*args, [one] if one == "-v" || one == "--v");
     match opensnell::flags(program, args) {
-        Ok(Invocation::Help) => {
-            print::data(opensnell::usage(program)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
-        }
+        // Scripts for the official server ask so. OpenSnell writes debug lines then, where it has a file to run with.
+        Ok(Invocation::Run(_)) if asks_version && !has_own_file(program) => say(&opensnell::version(program)),
+        Ok(Invocation::Version) => say(&opensnell::version(program)),
+        Ok(Invocation::Help) => say(&opensnell::usage(program)),
         Ok(Invocation::Run(flags)) => run(program, &flags),
         Err(found) => {
             print::remark(format_args!("{found}{}", opensnell::usage(program)));
@@ -32,9 +34,20 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
     }
 }
 
+fn say(text: &str) -> ExitCode {
+    print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS)
+}
+
+/// Whether OpenSnell would find a configuration without being told of one.
+fn has_own_file(program: Program) -> bool {
+    let has_variables = || Environment::read(|name| std::env::var(name).ok()).is_some();
+    Path::new(program.default_path()).exists() || program == Program::Server && has_variables()
+}
+
 fn run(program: Program, flags: &Flags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
+    start::announce(Some(program.name()), std::slice::from_ref(&flags.config));
     serve::log_findings(&flags.diagnostics);
     if flags.diagnostics.has_errors() {
         return ExitCode::FAILURE;
@@ -55,7 +68,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing::error!(hint = print::hint(&error), "{error:#}");
+    tracing::error!(code = print::code(&error), hint = print::hint(&error), "{error:#}");
     ExitCode::FAILURE
 }
 

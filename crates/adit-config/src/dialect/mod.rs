@@ -9,7 +9,9 @@ pub mod native;
 pub mod opensnell;
 pub mod plugin;
 pub mod shadowsocks;
+pub mod shape;
 pub mod share;
+mod usage;
 mod value;
 mod yaml;
 

@@ -60,6 +60,16 @@ impl Day {
         is_legal.then(|| Self(years + (1..month).map(|month| month_len(year, month)).sum::<u32>() + day - 1))
     }
 
+    /// The first day of the next period, when periods begin on `first`.
+    #[must_use]
+    pub fn next_period(self, first: u8) -> Self {
+        let mut day = Self(self.0 + 1);
+        while day.period(first) == self.period(first) {
+            day = Self(day.0 + 1);
+        }
+        day
+    }
+
     /// The number of the month in which it lies, when months begin on `first`; it grows by one with each.
     pub fn period(self, first: u8) -> u32 {
         let (year, month, day) = self.civil();

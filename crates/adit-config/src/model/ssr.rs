@@ -44,20 +44,7 @@ pub struct SsrServer {
     pub accounts: Option<Tag>,
 }
 
-/// Protocols that cannot be carried.
-fn check_protocol(protocol: Protocol) -> Result<(), SsrError> {
-    if protocol == Protocol::VerifyDeflate { Err(SsrError::Deflate) } else { Ok(()) }
-}
-
 impl SsrServer {
-    /// Whether it can be served.
-    ///
-    /// # Errors
-    /// [`SsrError::Deflate`].
-    pub fn check(&self) -> Result<(), SsrError> {
-        check_protocol(self.protocol)
-    }
-
     /// A server for every client with the password, without obfs.
     pub fn new(method: Method, password: Secret, protocol: Protocol) -> Self {
         Self {
@@ -98,9 +85,6 @@ pub enum SsrError {
     /// Two users have one name.
     #[error("two users are called {0}")]
     Name(Box<str>),
-    /// A packet may inflate to more than the relay has room for.
-    #[error("protocol verify_deflate is not carried yet; use origin or auth_aes128_md5 on both ends")]
-    Deflate,
     /// The obfs cannot name what the parameter says.
     #[error("obfs {obfs}: {why}")]
     Parameter {
@@ -225,12 +209,11 @@ impl SsrClient {
             .map_err(|error| self.bad_parameter(error.to_string()))
     }
 
-    /// Whether protocol and parameter of the obfs can be used.
+    /// Whether the parameter of the obfs can be used.
     ///
     /// # Errors
-    /// [`SsrError::Deflate`], [`SsrError::Parameter`].
+    /// [`SsrError::Parameter`].
     pub fn check(&self) -> Result<(), SsrError> {
-        check_protocol(self.protocol)?;
         match self.obfs {
             Obfs::GoQuiet => self.go_quiet(&mut Zeros).map(drop),
             Obfs::Plain

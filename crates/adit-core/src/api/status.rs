@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{InboundProtocol, LocalProtocols, OutboundProtocol, Tag};
+use adit_config::model::{InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Tag};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
+use crate::fault::{Faults, LastError, Part};
 use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::user::{Account, Accounts};
@@ -76,6 +77,9 @@ pub struct InboundStatus {
     /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
+    /// Its last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// The datagrams of one inbound.
@@ -120,6 +124,9 @@ pub struct UserStatus {
     /// Why the user is cut off, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited: Option<String>,
+    /// The last limit that was in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// One outbound.
@@ -142,6 +149,9 @@ pub struct OutboundStatus {
     /// Counters of its carrier, if it uses one instead of TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier: Option<carrier::Status>,
+    /// The last error of its server, or of all members of a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
 }
 
 /// All counters, by name: one view of the running configuration, replaced as a whole when a configuration is applied.
@@ -150,6 +160,7 @@ pub(crate) struct Directory {
     view: Mutex<Arc<View>>,
     cores: usize,
     budget: Arc<Budget>,
+    faults: Arc<Faults>,
     since: Instant,
 }
 
@@ -183,18 +194,26 @@ pub(crate) struct InboundView {
 pub(crate) struct OutboundView {
     pub(crate) name: Tag,
     pub(crate) protocol: &'static str,
+    /// The server's address, if there is one.
+    pub(crate) server: Option<String>,
     pub(crate) metrics: Arc<[Arc<OutboundMetrics>]>,
     pub(crate) carrier: Option<Arc<carrier::Metrics>>,
 }
 
 impl Directory {
     /// Of nothing yet, on so many cores.
-    pub(crate) fn new(cores: usize, budget: Arc<Budget>, since: Instant) -> Self {
-        Self { view: Mutex::default(), cores, budget, since }
+    pub(crate) fn new(cores: usize, budget: Arc<Budget>, faults: Arc<Faults>, since: Instant) -> Self {
+        Self { view: Mutex::default(), cores, budget, faults, since }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
     pub(crate) fn set(&self, view: View) {
+        let inbounds = view.inbounds.iter().map(|inbound| (Part::Inbound(inbound.name.clone()), None));
+        let outbounds = view.outbounds.iter().map(|outbound| {
+            let server = outbound.server.as_ref().map(|server| format!("{} {server}", outbound.protocol));
+            (Part::Outbound(outbound.name.clone()), server)
+        });
+        self.faults.set_parts(inbounds.chain(outbounds).collect());
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
 
@@ -206,6 +225,16 @@ impl Directory {
         let view = self.view();
         let all = view.inbounds.iter();
         all.flat_map(|inbound| inbound.listen.iter().map(|addr| (inbound.name.clone(), *addr))).collect()
+    }
+
+    /// Connections of clients that are open.
+    pub(crate) fn open(&self) -> i64 {
+        self.view()
+            .inbounds
+            .iter()
+            .flat_map(|inbound| inbound.metrics.iter())
+            .map(|core| core.open.value())
+            .sum()
     }
 
     /// Port and payload bytes, both ways together, of every inbound.
@@ -225,8 +254,8 @@ impl Directory {
             uptime_s: now.saturating_duration_since(self.since).as_secs(),
             pid: std::process::id(),
             cores: self.cores,
-            inbounds: view.inbounds.iter().map(InboundView::status).collect(),
-            outbounds: view.outbounds.iter().map(OutboundView::status).collect(),
+            inbounds: view.inbounds.iter().map(|inbound| inbound.status(&self.faults)).collect(),
+            outbounds: view.outbounds.iter().map(|outbound| outbound.status(&self.faults)).collect(),
             groups: view.groups.iter().map(|group| GroupStatus::of(group)).collect(),
             budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
@@ -235,7 +264,7 @@ impl Directory {
 }
 
 impl InboundView {
-    fn status(&self) -> InboundStatus {
+    fn status(&self, faults: &Faults) -> InboundStatus {
         let cores = || self.metrics.iter();
         let mut refused = BTreeMap::new();
         for core in cores() {
@@ -258,6 +287,7 @@ impl InboundView {
             datagrams: self.datagrams(),
             users: self.users.iter().map(|account| user(account)).collect(),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
+            last_error: faults.last(&Part::Inbound(self.name.clone())),
         }
     }
 
@@ -281,7 +311,7 @@ impl InboundView {
 }
 
 impl OutboundView {
-    fn status(&self) -> OutboundStatus {
+    fn status(&self, faults: &Faults) -> OutboundStatus {
         let cores = || self.metrics.iter();
         OutboundStatus {
             name: self.name.to_string(),
@@ -292,6 +322,7 @@ impl OutboundView {
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
+            last_error: faults.last(&Part::Outbound(self.name.clone())),
         }
     }
 }
@@ -306,6 +337,7 @@ fn user(user: &Account) -> UserStatus {
         used_bytes: user.used(),
         quota_bytes: user.limits().quota,
         limited: user.over().map(|limit| limit.to_string()),
+        last_error: user.last_error(),
     }
 }
 
@@ -326,6 +358,21 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
         InboundProtocol::Tun(_) => "tun",
+    }
+}
+
+/// The address of an outbound's server, if it has one.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest has no server of its own")]
+pub(crate) fn outbound_server(outbound: &Outbound) -> Option<String> {
+    if let Some(carrier) = &outbound.dial.carrier {
+        return Some(carrier.server.to_string());
+    }
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => Some(client.server.to_string()),
+        OutboundProtocol::Shadowsocks(client) => Some(client.server.to_string()),
+        OutboundProtocol::Ssr(client) => Some(client.server.to_string()),
+        OutboundProtocol::Obfs(client) => client.servers().first().map(ToString::to_string),
+        _ => None,
     }
 }
 

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use adit_config::codes;
 use adit_config::model::Limits;
 use adit_net::rt::Buffers;
 use serde::{Deserialize, Serialize};
@@ -128,6 +129,7 @@ impl Budget {
         if let Some(times) = self.shortage.due(now) {
             let (streams, flows, _) = self.descriptors.used();
             warn!(
+                code = codes::SYS_DESCRIPTORS.id,
                 times,
                 streams,
                 flows,

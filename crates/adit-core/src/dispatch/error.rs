@@ -3,11 +3,15 @@
 use std::io;
 use std::time::Duration;
 
+use adit_config::codes;
 use adit_config::model::Tag;
 use adit_config::model::rule::Manner;
 use adit_net::dial::DialError;
 use adit_net::reach::Private;
+use adit_net::resolve::ResolveError;
 use adit_proto::wire::Failure as WireFailure;
+
+use crate::fault::{Fault, SERVER};
 
 /// Why there is no way out.
 #[derive(Debug, thiserror::Error)]
@@ -124,12 +128,91 @@ impl OpenError {
 
     /// The error with its causes, in one line.
     pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        text
+        chain(self)
     }
+
+    /// The trouble of an outbound that this error shows, if it does. Targets of a direct outbound fail all the time: there
+    /// only errors of this machine and of its name servers count, and the text names no target.
+    pub(crate) fn fault(&self, is_tunnel: bool) -> Option<Fault> {
+        let of_server = |code, text: String| is_tunnel.then(|| Fault::new(code, text));
+        match self {
+            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. } | DialError::Port) => {
+                None
+            }
+            Self::Dial(DialError::Resolve(error)) => name_fault(error, is_tunnel),
+            Self::Dial(DialError::Socket { source, .. }) => Some(socket_fault(source)),
+            Self::Dial(DialError::Refused { addr, .. }) => {
+                of_server(codes::NET_REFUSED, format!("cannot reach {SERVER}: connection to {addr} refused"))
+            }
+            Self::Dial(DialError::Timeout { addr }) => {
+                of_server(codes::NET_TIMEOUT, format!("cannot reach {SERVER}: no answer from {addr} in time"))
+            }
+            Self::Dial(DialError::Unreachable { addr, source }) => {
+                of_server(codes::NET_ROUTE, format!("cannot reach {SERVER}: no route to {addr}: {source}"))
+            }
+            Self::Slow { waited } => {
+                let text = format!("cannot reach {SERVER}: no connection within {} s", waited.as_secs_f32());
+                of_server(codes::NET_TIMEOUT, text)
+            }
+            Self::Handshake(error) => of_server(
+                codes::AUTH_SERVER,
+                format!(
+                    "handshake with {SERVER} failed: {error}: key, method, obfs or clock differ, or it is another server"
+                ),
+            ),
+            Self::Dial(DialError::Connect { .. } | DialError::Unix { .. }) | Self::Through { .. } => {
+                of_server(codes::NET_OTHER, format!("cannot reach {SERVER}: {}", chain(self)))
+            }
+            Self::NoMember => Some(Fault::new(codes::GROUP_DEAD, "no member of the group can be used")),
+            Self::Member { member, source } => {
+                let last = source.chain();
+                let text = format!("no member of the group can be used; the last one, {member}: {last}");
+                source.fault(is_tunnel).map(|_| Fault::new(codes::GROUP_DEAD, text))
+            }
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The trouble with a name: of the outbound's server, or of the name servers.
+fn name_fault(error: &ResolveError, is_tunnel: bool) -> Option<Fault> {
+    let text = chain(error);
+    let whole = if is_tunnel {
+        format!("cannot reach {SERVER}: {text}")
+    } else {
+        format!("names do not resolve: {text}")
+    };
+    if text.contains("certificate") {
+        return Some(Fault::new(codes::TLS_CERTIFICATE, whole));
+    }
+    match error {
+        ResolveError::Timeout | ResolveError::Io(_) => Some(Fault::new(codes::DNS_DEAD, whole)),
+        ResolveError::Other(_) => Some(Fault::new(codes::DNS_FAILED, whole)),
+        ResolveError::Server(_) | ResolveError::Busy => {
+            is_tunnel.then(|| Fault::new(codes::DNS_FAILED, whole))
+        }
+        ResolveError::NotFound | ResolveError::NoAddress | ResolveError::BadName => {
+            let text = format!("cannot reach {SERVER}: name does not resolve: {error}");
+            is_tunnel.then(|| Fault::new(codes::NET_NAME, text))
+        }
+    }
+}
+
+/// The trouble behind a socket that could not be made.
+pub(super) fn socket_fault(error: &io::Error) -> Fault {
+    const NO_DESCRIPTOR: [i32; 2] = [23, 24];
+    if error.raw_os_error().is_some_and(|number| NO_DESCRIPTOR.contains(&number)) {
+        return Fault::new(codes::SYS_DESCRIPTORS, format!("no socket for a connection: {error}"));
+    }
+    Fault::new(codes::NET_SOCKET, format!("no socket for a connection: {error}"))
 }

@@ -12,6 +12,7 @@ mod first_bytes;
 mod outbound;
 mod session;
 mod table;
+mod trouble;
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
@@ -210,7 +211,11 @@ impl Routed {
                 self.dial(false).await
             }
         };
+        if let Ok(opened) = &opened {
+            self.note_opened(opened);
+        }
         opened.inspect_err(|error| {
+            self.request.source.origin.live.outbounds().note_open_error(&*self.outbound, error);
             let private = error.private();
             let is_refused = private.is_some() || matches!(error, OpenError::Blocked(_));
             metrics.refused.rule.add(u64::from(is_refused));

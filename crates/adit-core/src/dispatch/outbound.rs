@@ -48,6 +48,13 @@ pub(crate) trait Outbound {
     /// A connection that leads to `to`; with `fresh` never one that was kept.
     fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>>;
 
+    /// Whether a server with the right key has sent something on a connection that has ended so. A tunnel's reply may
+    /// prove that before the target's first byte.
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        let _ = opened;
+        outcome.down > 0
+    }
+
     /// The relay is done with a connection of [`Outbound::connect`]: keeps it for the next request, or closes it.
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
 
@@ -63,6 +70,9 @@ pub(crate) trait Member {
     /// Its name.
     fn name(&self) -> &Tag;
 
+    /// As [`Outbound::has_replied`], for the member's own connection.
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool;
+
     /// As [`Outbound::release`], for the member's own connection.
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
 }
@@ -75,12 +85,14 @@ pub(crate) struct Opened {
     pub(crate) policy: Policy,
     /// The member that it goes over, for one of a group.
     pub(crate) member: Option<Box<dyn Member>>,
+    /// Whether its answer is waited for by the watch over its outbound.
+    pub(crate) is_watched: bool,
 }
 
 impl Opened {
     /// A connection that goes over no group.
     pub(crate) fn new(far: Endpoint, policy: Policy) -> Self {
-        Self { far, policy, member: None }
+        Self { far, policy, member: None, is_watched: false }
     }
 
     /// Name of the outbound that it really goes over, which is `outbound` unless that is a group.

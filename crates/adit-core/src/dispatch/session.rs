@@ -34,6 +34,7 @@ impl Session {
     /// Relays to the end and writes the record.
     pub(crate) async fn run(mut self: Box<Self>, near: &mut Endpoint, entry: &Entry) -> EndReason {
         let outcome = self.relay(near, entry).await;
+        entry.set_watch(None);
         let Self { routed, opened, .. } = *self;
         let reason = routed.finish(near, opened, outcome);
         if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
@@ -51,8 +52,11 @@ impl Session {
         loop {
             let pool = &origin.core.pool;
             let mut outcome = match Box::pin(first_segment(near, &mut opened.far, early, pool)).await {
-                Ok(()) => {
+                Ok(has_sent) => {
                     entry.touch();
+                    if has_sent {
+                        routed.watch(opened, entry);
+                    }
                     let early = std::mem::take(early);
                     let (far, policy) = (&mut opened.far, opened.policy);
                     let mut relay =
@@ -83,8 +87,11 @@ impl Session {
 impl Routed {
     /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
     /// to be reset when it closes, so that the application does not take a part of the answer for the whole.
-    pub(crate) fn finish(&self, near: &Endpoint, opened: Opened, outcome: Outcome) -> EndReason {
-        self.write_record(&opened, (outcome.up, outcome.down), &outcome.reason);
+    pub(crate) fn finish(&self, near: &Endpoint, mut opened: Opened, outcome: Outcome) -> EndReason {
+        let bytes = (outcome.up, outcome.down);
+        let has_replied = self.outbound.has_replied(&mut opened, &outcome);
+        self.note_end(&opened, bytes.0, has_replied, &outcome.reason);
+        self.log_end(&opened, bytes, &outcome.reason);
         self.outbound.release(opened, &outcome, &self.request.source.origin.core.pool);
         match &outcome.reason {
             EndReason::Finished | EndReason::Idle | EndReason::Socket(Side::Near, _) => {}
@@ -100,8 +107,13 @@ impl Routed {
         outcome.reason
     }
 
-    /// Writes the record of a connection that has ended after so many payload bytes up and down.
+    /// Notes how a connection has ended after so many payload bytes up and down, and writes its record.
     pub(crate) fn write_record(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
+        self.note_end(opened, up, down > 0, reason);
+        self.log_end(opened, (up, down), reason);
+    }
+
+    fn log_end(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
         let Request { source, target, since, .. } = &self.request;
         let record = Record {
             inbound: &source.origin.inbound,
@@ -115,19 +127,21 @@ impl Routed {
 }
 
 /// A tunnel's request waits a moment for the application's first bytes, and leaves without them if none come.
+///
+/// Whether there were any.
 async fn first_segment(
     near: &Endpoint,
     far: &mut Endpoint,
     early: &Early,
     pool: &Pool,
-) -> Result<(), EndReason> {
+) -> Result<bool, EndReason> {
     let waits = far.stack.as_ref().is_some_and(|stack| stack.has_pending());
     if !waits || !early.bytes.is_empty() || early.ended {
-        return Ok(());
+        return Ok(!early.bytes.is_empty());
     }
     match rt::timeout(FIRST_BYTES, near.stream.readable()).await {
-        Ok(_) => Ok(()),
-        Err(rt::Elapsed) => far.send_pending(pool).await,
+        Ok(_) => Ok(true),
+        Err(rt::Elapsed) => far.send_pending(pool).await.map(|()| false),
     }
 }
 

@@ -7,12 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_config::codes;
 use adit_config::model::Tag;
 use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
+use adit_proto::wire::Target;
 
-use super::Outbound;
+use super::{OpenError, Outbound};
+use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
@@ -30,14 +33,16 @@ pub(crate) struct Leaf {
 pub(crate) struct Outbounds {
     leaves: RefCell<BTreeMap<Tag, Leaf>>,
     nowhere: Leaf,
+    /// Watches over their servers.
+    watches: Watches,
     /// Grows with each change.
     changes: Cell<u32>,
 }
 
 impl Outbounds {
-    /// No outbounds; `nowhere` takes the place of one that is not there.
-    pub(crate) fn new(nowhere: Leaf) -> Self {
-        Self { leaves: RefCell::default(), nowhere, changes: Cell::new(0) }
+    /// No outbounds; `nowhere` takes the place of one that is not there. Their errors go to `faults`.
+    pub(crate) fn new(nowhere: Leaf, faults: Arc<Faults>) -> Self {
+        Self { leaves: RefCell::default(), nowhere, watches: Watches::new(faults), changes: Cell::new(0) }
     }
 
     /// The outbound of this name; one that refuses all requests if there is none.
@@ -47,12 +52,26 @@ impl Outbounds {
 
     /// Requests take this one from now on. Open connections over the one before go on.
     pub(crate) fn put(&self, name: Tag, leaf: Leaf) {
+        self.watches.forget(&name);
         self.leaves.borrow_mut().insert(name, leaf);
         self.changes.set(self.changes.get().wrapping_add(1));
     }
 
+    /// Watches over their servers.
+    pub(crate) fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// `outbound` could not open a connection.
+    pub(crate) fn note_open_error(&self, outbound: &dyn Outbound, error: &OpenError) {
+        if let Some(fault) = error.fault(outbound.is_tunnel()) {
+            self.watches.faults().note(&Part::Outbound(outbound.name().clone()), fault, rt::now());
+        }
+    }
+
     /// Requests take it no longer. Open connections over it go on.
     pub(crate) fn remove(&self, name: &str) {
+        self.watches.forget(name);
         self.leaves.borrow_mut().remove(name);
         self.changes.set(self.changes.get().wrapping_add(1));
     }
@@ -77,6 +96,8 @@ pub(crate) struct Live {
 /// An outbound that flows of datagrams go over.
 struct Passage {
     via: Via,
+    /// The outbound's name, if it is a tunnel.
+    tunnel: Option<Tag>,
     outbound: Rc<dyn PacketOutbound>,
     reach: Reach,
     /// The outbound within its reach, where that makes a difference.
@@ -84,6 +105,11 @@ struct Passage {
 }
 
 impl Live {
+    /// The outbounds of the core.
+    pub(crate) fn outbounds(&self) -> &Outbounds {
+        &self.outbounds
+    }
+
     /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take `outbound`.
     pub(crate) fn new(inbound: Tag, outbounds: Rc<Outbounds>, outbound: Tag, router: Arc<Router>) -> Self {
         Self {
@@ -161,7 +187,7 @@ impl Live {
     }
 
     /// The number of an outbound within this reach: the same for as long as it is the same outbound.
-    fn via(&self, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> Via {
+    fn via(&self, outbound: &dyn Outbound, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> Via {
         let mut vias = self.vias.borrow_mut();
         let is_it = |known: &&Passage| known.reach == reach && Rc::ptr_eq(&known.outbound, packets);
         if let Some(known) = vias.iter().find(is_it) {
@@ -174,7 +200,8 @@ impl Live {
         let gone: Vec<Via> = gone.map(|known| known.via).collect();
         vias.retain(|known| !gone.contains(&known.via));
         let via = Via(self.next_via.replace(self.next_via.get().wrapping_add(1)));
-        vias.push(Passage { via, outbound: packets.clone(), reach, within: packets.within(reach) });
+        let tunnel = outbound.is_tunnel().then(|| outbound.name().clone());
+        vias.push(Passage { via, tunnel, outbound: packets.clone(), reach, within: packets.within(reach) });
         via
     }
 
@@ -198,7 +225,8 @@ impl Routes for Live {
         if !self.router.borrow().is_empty() {
             return None;
         }
-        self.leaf().packets.map(|packets| self.via(&packets, self.reach()))
+        let leaf = self.leaf();
+        leaf.packets.as_ref().map(|packets| self.via(&*leaf.outbound, packets, self.reach()))
     }
 
     fn accepts(&self, source: IpAddr) -> bool {
@@ -234,9 +262,9 @@ impl Routes for Live {
         if *decided.verdict == Verdict::Reject(Manner::Drop) {
             return Decision::Drop;
         }
-        let packets = self.leaf_of(decided.verdict).and_then(|leaf| leaf.packets);
-        let Some(packets) = packets else { return Decision::Reject };
-        let via = self.via(&packets, self.reach_of(&decided));
+        let Some(leaf) = self.leaf_of(decided.verdict) else { return Decision::Reject };
+        let Some(packets) = &leaf.packets else { return Decision::Reject };
+        let via = self.via(&*leaf.outbound, packets, self.reach_of(&decided));
         match address.filter(|_| decided.judged) {
             Some(ip) => Decision::At(via, ip),
             None => Decision::Through(via),
@@ -247,6 +275,24 @@ impl Routes for Live {
         let vias = self.vias.borrow();
         let known = vias.iter().find(|known| known.via == via)?;
         Some(known.within.as_ref().unwrap_or(&known.outbound).clone())
+    }
+
+    fn watch(&self, via: Via, target: &Target) -> Option<Rc<Watch>> {
+        let vias = self.vias.borrow();
+        let tunnel = vias.iter().find(|known| known.via == via)?.tunnel.as_ref()?;
+        let watches = self.outbounds.watches();
+        let watch = watches.of(tunnel);
+        watch.begin_flow(watches.hash(target), rt::now());
+        Some(watch)
+    }
+
+    fn note_too_big(&self, len: usize, fits: Option<usize>) {
+        let fits = fits.map_or_else(|| "less".to_owned(), |fits| format!("no more than {fits}"));
+        let text = format!(
+            "datagrams of {len} bytes are dropped: the path (its MTU) takes {fits}; use a lower MTU above adit"
+        );
+        let fault = Fault::new(codes::UDP_TOO_BIG, text);
+        self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
     }
 
     fn note_private(&self, kind: Private) {

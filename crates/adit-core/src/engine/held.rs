@@ -11,8 +11,9 @@ use adit_net::plugin::Plugins;
 use super::order::{Opening, Order, Put};
 use super::sockets::{self, Sockets};
 use super::{Engine, StartError};
-use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name};
+use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
 use crate::carrier;
+use crate::fault::Part;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
@@ -62,7 +63,7 @@ impl Prepared {
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let takes = takes(&model, config).map_err(build)?;
-        let mut plugins = Plugins::new(config.plugin_user.as_deref());
+        let mut plugins = engine.plugins(config, Part::Inbound);
         let cores = engine.cores();
         let listening = sockets::listen(&model, takes, cores, &mut plugins)?;
         let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
@@ -171,7 +172,7 @@ impl HeldOutbound {
         metrics: Option<Arc<[Arc<OutboundMetrics>]>>,
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
-        let mut plugins = Plugins::new(config.plugin_user.as_deref());
+        let mut plugins = engine.plugins(config, Part::Outbound);
         let shared = outbound::Shared::new(model, config, &mut plugins).map_err(build)?;
         let carrier = carrier::for_outbound(model).map_err(build)?;
         let cores = engine.cores();
@@ -202,6 +203,7 @@ impl HeldOutbound {
         OutboundView {
             name: self.model.name.clone(),
             protocol: outbound_name(&self.model.protocol),
+            server: outbound_server(&self.model),
             metrics: self.metrics.clone(),
             carrier: self.carrier.as_ref().map(|carrier| carrier.metrics.clone()),
         }

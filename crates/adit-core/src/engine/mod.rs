@@ -34,6 +34,7 @@ use crate::api::status::{Directory, Status};
 use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
+use crate::fault::{Faults, Part, PluginFaults};
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
@@ -137,6 +138,7 @@ struct Engine {
     directory: Arc<Directory>,
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
+    faults: Arc<Faults>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -204,6 +206,12 @@ impl Engine {
         self.cores.len()
     }
 
+    /// No plugins yet, for parts of one kind.
+    fn plugins(&self, config: &Config, part: fn(Tag) -> Part) -> Plugins {
+        let observer = Arc::new(PluginFaults::new(self.faults.clone(), part));
+        Plugins::new(config.plugin_user.as_deref()).observed_by(observer)
+    }
+
     fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -258,6 +266,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let dns = Arc::new(dns::Shared::new(&config.dns));
+    let faults = Arc::new(Faults::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let mut senders = Vec::new();
@@ -265,8 +274,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         let (sender, orders) = rt::orders();
         senders.push(sender);
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let budget = budget.clone();
-        let plan = Plan { config, orders, memory, budget, dns, index, count };
+        let (budget, faults) = (budget.clone(), faults.clone());
+        let plan = Plan { config, orders, memory, budget, dns, faults, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -277,13 +286,14 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         salts: None,
         retired: Vec::new(),
     };
-    let directory = Arc::new(Directory::new(count, budget, rt::now()));
+    let directory = Arc::new(Directory::new(count, budget, faults.clone(), rt::now()));
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),
         directory,
         follower: Arc::default(),
         memory,
+        faults,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
@@ -445,7 +455,7 @@ impl Running {
                 }
             }
             let limit = engine.state().config.limits.drain;
-            tracing::info!(?limit, "stopping: no new connections, open ones may finish");
+            tracing::info!("{}", stopping(engine.directory.open(), limit));
             drain(&engine, &stopper);
             let first = rt::now();
             let second = async {
@@ -469,6 +479,20 @@ impl Running {
     }
 }
 
+/// The line about the end that begins.
+fn stopping(open: i64, limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    match open {
+        ..=0 => "stopping: no connection is open".to_owned(),
+        1 => {
+            format!("stopping: 1 connection is open and has {seconds} s to finish, Ctrl-C again ends at once")
+        }
+        _ => format!(
+            "stopping: {open} connections are open and have {seconds} s to finish, Ctrl-C again ends at once"
+        ),
+    }
+}
+
 /// Accepts nothing more; plugins that end are not started again.
 fn drain(engine: &Engine, stopper: &Stopper) {
     let state = engine.state();
@@ -481,6 +505,7 @@ fn drain(engine: &Engine, stopper: &Stopper) {
 /// Waits for the cores, writes the counters of users, and ends the plugins, which connections use until the last.
 fn finish(cores: Cores, engine: &Engine) {
     cores.join();
+    engine.faults.flush(rt::now(), true);
     let mut state = engine.state();
     state.ledger().flush();
     state.inbounds.clear();

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use adit_config::codes;
 use adit_config::model::{self, Config, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::Pacer;
@@ -19,6 +21,7 @@ use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
+use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::metrics::InboundMetrics;
@@ -30,6 +33,8 @@ use crate::route::{self, Router};
 const UNAUTHENTICATED: Duration = Duration::from_secs(1);
 /// Time for the last connections to be reset when the process ends.
 const CUT: Duration = Duration::from_millis(100);
+/// Failures of one source in a minute from which on it is more likely a client with a wrong key than a scan.
+const REPEATED: u32 = 3;
 
 /// The parts that a core thread is built from; they cross threads once.
 pub(super) struct Plan {
@@ -38,6 +43,7 @@ pub(super) struct Plan {
     pub(super) memory: Arc<carrier::Memory>,
     pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
+    pub(super) faults: Arc<Faults>,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -76,13 +82,15 @@ struct OpenInbound {
     pacer: Option<Arc<Pacer>>,
     /// Of each of its sockets for datagrams, with what the cores of its address share.
     renewals: Vec<(Rc<Renewal>, Arc<Exchange>)>,
+    /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
+    refused: Cell<[u64; 2]>,
     /// Ends its listeners.
     stopper: Stopper,
 }
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, faults, index, count } = plan;
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
     let places = Rc::new(Places::new(budget, index));
@@ -94,7 +102,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     );
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
-        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere())));
+        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
     let site = Rc::new(Site {
         index,
@@ -118,6 +126,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     rt::spawn_local(keep_house(site.clone()));
     rt::spawn_local(places.follow());
     Box::pin(wait_for_end(&site, stop)).await;
+    report(site.guard.take_rest());
     site.dns.clear_streams();
 }
 
@@ -242,7 +251,8 @@ impl Site {
         }
         let renewals = self.serve(&slot, sockets, &stop, &alive);
         live.leaf().outbound.begin_use();
-        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, stopper };
+        let refused = Cell::new(refused_datagrams(&metrics));
+        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, refused, stopper };
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
@@ -409,6 +419,46 @@ async fn finished(active: &Cell<usize>) {
     }
 }
 
+/// Datagrams of clients with a wrong key, and of those with a clock that is off.
+fn refused_datagrams(metrics: &InboundMetrics) -> [u64; 2] {
+    let dropped = &metrics.datagrams.dropped;
+    [dropped.authentication.value(), dropped.clock.value()]
+}
+
+impl OpenInbound {
+    /// Notes datagrams of clients that were refused in the past second.
+    fn note_datagrams(&self, faults: &Faults) {
+        let refused = refused_datagrams(&self.metrics);
+        let before = self.refused.replace(refused);
+        if refused == before || !self.model.protocol.is_server() {
+            return;
+        }
+        let [keys, clocks] = [0, 1].map(|at| refused[at].saturating_sub(before[at]));
+        let part = Part::Inbound(self.model.name.clone());
+        if keys > 0 {
+            let text = format!("{keys} datagrams open with no key: wrong key or method, or a probe");
+            faults.note_as(&part, Fault::new(codes::AUTH_CLIENT, text), rt::now(), Tell::Info);
+        }
+        if clocks > 0 {
+            let text = format!("{clocks} datagrams of clients bear a time too far from ours: a clock is off");
+            faults.note_as(&part, Fault::new(codes::CLOCK_CLIENT, text), rt::now(), Tell::Warn);
+        }
+    }
+}
+
+/// Names sources whose keys failed. A scan tries once or twice; a client with a wrong key tries again and again.
+fn report(failed: Vec<(IpAddr, u32)>) {
+    let code = codes::AUTH_CLIENT.id;
+    for (source, count) in failed {
+        let text = "authentication failed: wrong key, another protocol or version, or a probe";
+        if count < REPEATED {
+            tracing::info!(%source, code, count, "{text}");
+        } else {
+            tracing::warn!(%source, code, count, "{text}");
+        }
+    }
+}
+
 /// The core's second hand: idle connections, reports, freed memory.
 async fn keep_house(site: Rc<Site>) {
     loop {
@@ -425,12 +475,11 @@ async fn keep_house(site: Rc<Site>) {
         });
         site.places.tick();
         site.pool.trim();
-        for (source, count) in site.guard.take_report(rt::now()) {
-            tracing::info!(
-                %source,
-                count,
-                "authentication failed: wrong key, another protocol or version, or a probe"
-            );
+        report(site.guard.take_report(rt::now()));
+        let faults = site.outbounds.watches().faults();
+        site.inbounds.borrow().values().for_each(|inbound| inbound.note_datagrams(faults));
+        if site.index == 0 {
+            faults.tick(rt::now());
         }
         if is_worth_trimming {
             adit_net::trim_heap();

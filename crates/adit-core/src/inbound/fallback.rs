@@ -21,7 +21,7 @@ use adit_proto::wire::Target;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::Inbound;
-use super::unauthenticated::{Refusal, count, evicted, leave_alone, receive};
+use super::unauthenticated::{Refusal, count, evicted, hold, note, receive};
 use crate::conns::{Entry, TICK};
 use crate::dispatch::Session;
 use crate::guard::Ticket;
@@ -186,8 +186,10 @@ impl<'a> Fallback<'a> {
         let Refused { ticket, refusal, until, deadline } = refused;
         let port = stream.local_addr().map_or(0, |addr| addr.port());
         let chosen = self.servers.choose(&self.received.borrow(), peer, port);
+        // The protocol names each source in a line of its own.
+        note(inbound, &ticket, &refusal, false);
         let Some(server) = chosen.filter(|_| self.takes(&refusal)) else {
-            leave_alone(inbound, &stream, &ticket, &refusal, obfs, until).await;
+            hold(inbound, &stream, &ticket, &refusal, obfs, until).await;
             return;
         };
         count(&inbound.metrics.refused, &refusal);

@@ -19,6 +19,7 @@ use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
+use super::connected::{Connected, lease};
 use super::{Datagrams, Factory, Inbound, Serve};
 use crate::budget::Rank;
 use crate::dispatch::{Future, Session};
@@ -87,12 +88,8 @@ impl Serve for LocalPort {
 async fn serve(inbound: &Inbound, (config, accounts): (&Local, &Accounts), stream: Stream, peer: SocketAddr) {
     let client = Client { inbound, config, accounts, peer };
     // All that the handshake needs is gone by the time the connection is idle.
-    let Some((mut near, session, lease)) = Box::pin(client.prepare(stream)).await else { return };
-    let entry = inbound.core.conns.enter_from(peer.ip());
-    if let Some(lease) = lease {
-        entry.set_lease(lease);
-    }
-    session.run(&mut near, &entry).await;
+    let Some(connected) = Box::pin(client.prepare(stream)).await else { return };
+    connected.run(inbound, peer).await;
 }
 
 /// One read behind what is there; makes room where there is none.
@@ -126,7 +123,7 @@ impl Answer for socks::Request {
 
 impl Client<'_> {
     /// Everything up to the relay.
-    async fn prepare(&self, stream: Stream) -> Option<(Endpoint, Box<Session>, Option<Lease>)> {
+    async fn prepare(&self, stream: Stream) -> Option<Connected> {
         let request = Box::pin(self.handshake(stream)).await?;
         let lease = match self.lease(request.account.as_ref()) {
             Ok(lease) => lease,
@@ -136,17 +133,13 @@ impl Client<'_> {
             }
         };
         let (near, session) = Box::pin(self.open(request)).await?;
-        Some((near, session, lease))
+        Some(Connected::new(near, lease, session))
     }
 
     /// The place of a user's connection, where there are users.
     fn lease(&self, account: Option<&Arc<Account>>) -> Result<Option<Lease>, Failure> {
         let Some(account) = account else { return Ok(None) };
-        account.requests.add(1);
-        let lease = Lease::begin(account, self.peer.ip()).inspect_err(|limit| {
-            tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, %limit, "user refused");
-        });
-        lease.map(Some).map_err(|_| Failure::NotAllowed)
+        lease(self.inbound, account, self.peer).map(Some).map_err(|_| Failure::NotAllowed)
     }
 
     /// Everything up to a request for a tunnel; `None` when the connection needs no tunnel, or none any more.

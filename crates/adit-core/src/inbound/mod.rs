@@ -1,5 +1,6 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod connected;
 mod fallback;
 mod local;
 mod obfs;

@@ -17,11 +17,12 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::wire::{Layer, Target, WireError};
 
+use super::connected::Connected;
 use super::fallback::{Fallback, Refused, Servers};
 use super::ssr::refusals::{Cause, Refusals};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::obfs::server_layer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
@@ -156,10 +157,9 @@ impl Serve for ObfsServerSide {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
         Box::pin(async move {
             // All that the handshake needs is gone by the time the connection is idle.
-            let prepared = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
-            let Some((mut near, session)) = prepared else { return };
-            let entry = inbound.core.conns.enter_from(peer.ip());
-            session.run(&mut near, &entry).await;
+            let client = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
+            let Some(client) = client else { return };
+            client.run(&inbound, peer).await;
         })
     }
 
@@ -174,13 +174,13 @@ async fn prepare(
     shared: &ObfsServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<(Endpoint, Box<Session>)> {
+) -> Option<Connected> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
     let (until, deadline) = (now + shared.deadline, shared.deadline);
     let (fallback, cause) = (Fallback::new(&shared.fallback), Cell::new(None));
     let admission = Box::pin(shared.admit(&stream, &fallback, &cause));
-    let Admitted { stack, tail, mut early } = match in_time(&ticket, until, admission).await {
+    let Admitted { stack, tail, early } = match in_time(&ticket, until, admission).await {
         Ok(admitted) => admitted,
         Err(refusal) => {
             if let Some(cause) = cause.take() {
@@ -196,9 +196,6 @@ async fn prepare(
         // It has proved nothing.
         Shape::Simple(_) => drop(ticket),
     }
-    let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    let request = inbound.origin.request(peer, None, shared.target.clone());
-    let routed = request.route_after(&mut near, &mut early).await?;
-    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-    Some((near, session))
+    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    Connected::connect(inbound, near, (peer, None), (shared.target.clone(), early)).await
 }

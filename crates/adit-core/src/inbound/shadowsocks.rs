@@ -10,7 +10,7 @@ mod sessions;
 pub(crate) use packets::packets;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,18 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
+use super::connected::{Connected, lease_or_reset};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::guard::Ticket;
-use crate::notice::{self, Notice};
+use crate::notice::Notice;
 use crate::obfs::server_outer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Accounts, Lease};
+use crate::user::Accounts;
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;
@@ -56,7 +57,6 @@ pub(crate) struct ShadowsocksServerShared {
     salts: Arc<Salts>,
     accounts: Accounts,
     deadline: Duration,
-    skewed: Notice,
     replayed: Notice,
 }
 
@@ -103,7 +103,6 @@ impl ShadowsocksServerShared {
             salts,
             accounts,
             deadline: draw_deadline(),
-            skewed: Notice::default(),
             replayed: Notice::default(),
             key,
         }
@@ -188,24 +187,7 @@ async fn serve(inbound: &Inbound, shared: &ShadowsocksServerShared, stream: Stre
     }
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    run(inbound, client, peer.ip()).await;
-}
-
-/// The relay of bytes.
-async fn run(inbound: &Inbound, client: Client, peer: IpAddr) {
-    let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter_from(peer);
-    if let Some(lease) = lease {
-        entry.set_lease(lease);
-    }
-    session.run(&mut near, &entry).await;
-}
-
-/// A client with the way to its target.
-struct Client {
-    near: Endpoint,
-    lease: Option<Lease>,
-    session: Box<Session>,
+    client.run(inbound, peer).await;
 }
 
 /// Everything up to the relay.
@@ -214,34 +196,14 @@ async fn prepare(
     shared: &ShadowsocksServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Client> {
-    let Admitted { stack, tail, target, user, mut early } = handshake(inbound, shared, &stream, peer).await?;
+) -> Option<Connected> {
+    let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let lease = match user {
-        Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
+        Some(UserId(user)) => Some(lease_or_reset(inbound, &shared.accounts[user], (&stream, peer))?),
         None => None,
     };
-    let user = lease.as_ref().map(|lease| lease.account().clone());
-    let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
-    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-    Some(Client { near, lease, session })
-}
-
-/// The place of a user's connection; `None` if it may have none, which ends it.
-fn lease(
-    inbound: &Inbound,
-    shared: &ShadowsocksServerShared,
-    UserId(user): UserId,
-    (stream, peer): (&Stream, SocketAddr),
-) -> Option<Lease> {
-    let account = &shared.accounts[user];
-    account.requests.add(1);
-    Lease::begin(account, peer.ip())
-        .inspect_err(|limit| {
-            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
-            stream.abort_on_close();
-        })
-        .ok()
+    let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
+    Connected::connect(inbound, near, (peer, lease), (target, early)).await
 }
 
 /// Reads everything up to the request, and refuses unauthenticated connections.
@@ -263,10 +225,7 @@ async fn handshake(
             Some(admitted)
         }
         Err(refusal) => {
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
-            if let Refusal::Wire(WireError::Clock { offset_s, window_s }) = refusal {
-                report_skew(inbound, shared, peer, offset_s, window_s);
-            }
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             leave_alone(inbound, stream, &ticket, &refusal, shared.obfs, until).await;
             None
         }
@@ -322,18 +281,4 @@ async fn admit(
     let mut stack = Stack::new(server, outer);
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;
     Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user, early })
-}
-
-/// Only who holds the key gets this far, or has a recording of one who does.
-fn report_skew(
-    inbound: &Inbound,
-    shared: &ShadowsocksServerShared,
-    peer: SocketAddr,
-    offset_s: i64,
-    window_s: u32,
-) {
-    let Some(times) = shared.skewed.due(rt::now()) else { return };
-    let inbound = &*inbound.name;
-    let text = notice::skew("the client's", offset_s, window_s);
-    tracing::warn!(inbound, %peer, times, "{text}, or an old connection was replayed");
 }

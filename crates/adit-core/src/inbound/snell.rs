@@ -188,7 +188,7 @@ async fn meet(
             if is_wrong || server.is_some_and(|server| server.has_tried()) {
                 ticket.failed(rt::now());
             }
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             Box::pin(leave_alone(inbound, &near.stream, &ticket, &refusal, shared.obfs, until)).await;
             None
         }

@@ -29,19 +29,23 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::{Cause, Refusals};
+use super::connected::{Connected, lease_or_reset};
 use super::fallback::{Fallback, Refused, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Accounts, Lease};
+use crate::user::Accounts;
 
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
+
+/// Room for the longest payload of a packet that is longer than the packet, in bytes.
+const MAX_EXPANDED: usize = protocol::MAX_INFLATED;
 
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
@@ -83,7 +87,6 @@ impl SsrServerShared {
         clients: Arc<Clients>,
         salts: Arc<Salts>,
     ) -> io::Result<Self> {
-        config.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let key = Key::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
         let mut protocol =
@@ -170,19 +173,7 @@ impl Serve for SsrServer {
 async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer: SocketAddr) {
     // All that the handshake needs is gone by the time the connection is idle.
     let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    let Client { mut near, lease, session } = client;
-    let entry = inbound.core.conns.enter_from(peer.ip());
-    if let Some(lease) = lease {
-        entry.set_lease(lease);
-    }
-    session.run(&mut near, &entry).await;
-}
-
-/// A client with the way to its target.
-struct Client {
-    near: Endpoint,
-    lease: Option<Lease>,
-    session: Box<Session>,
+    client.run(inbound, peer).await;
 }
 
 /// Everything up to the relay.
@@ -191,7 +182,7 @@ async fn prepare(
     shared: &SsrServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Client> {
+) -> Option<Connected> {
     let fallback = Fallback::new(&shared.fallback);
     let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
         Ok(admitted) => admitted,
@@ -203,35 +194,15 @@ async fn prepare(
             return None;
         }
     };
-    let Admitted { stack, tail, target, user, mut early } = admitted;
+    let Admitted { stack, tail, target, user, early } = admitted;
     let lease = match user {
-        Some(user) => Some(lease(inbound, shared, user, (&stream, peer))?),
+        Some(user) => Some(lease_or_reset(inbound, shared.accounts.get(user)?, (&stream, peer))?),
         None => None,
     };
     let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
-    let user = lease.as_ref().map(|lease| lease.account().clone());
-    let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
-    let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-    Some(Client { near, lease, session })
-}
-
-/// The place of a user's connection; `None` if it may have none, which ends it.
-fn lease(
-    inbound: &Inbound,
-    shared: &SsrServerShared,
-    user: usize,
-    (stream, peer): (&Stream, SocketAddr),
-) -> Option<Lease> {
-    let account = shared.accounts.get(user)?;
-    account.requests.add(1);
-    Lease::begin(account, peer.ip())
-        .inspect_err(|limit| {
-            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
-            stream.abort_on_close();
-        })
-        .ok()
+    Connected::connect(inbound, near, (peer, lease), (target, early)).await
 }
 
 /// Everything up to the request, or why the client is refused.
@@ -367,6 +338,13 @@ struct Reader {
     iv: SharedIv,
 }
 
+/// Makes room at the end of `wire` for payload that is longer than its packet.
+fn enlarge(wire: &mut RecvBuf) {
+    let mut larger = RecvBuf::with_len(wire.unread().len() + MAX_EXPANDED);
+    larger.extend(wire.unread());
+    *wire = larger;
+}
+
 impl Reader {
     fn new(shared: &SsrServerShared, obfs: Box<dyn adit_proto::wire::Layer>) -> Self {
         let cipher = CipherLayer::server(&shared.key, &mut OsRng);
@@ -388,6 +366,10 @@ impl Reader {
         loop {
             match self.stack.open(wire, rt::now()) {
                 Ok(Opened::Payload(range)) => text.extend(&wire.block()[range]),
+                // The relay opens what comes after a request.
+                Ok(Opened::NeedMore(_)) if self.stack.has_backlog() && text.len() <= LONGEST_REQUEST => {
+                    enlarge(wire);
+                }
                 Ok(Opened::NeedMore(_) | Opened::End) => return Ok(()),
                 Err(error) => {
                     return Err(match self.state() {

@@ -4,10 +4,12 @@
 //! thrown away up to a bound, and one deadline per process start, which data does not move, closes the connection.
 //! HTTP obfuscation answers like the web server it claims to be.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use adit_config::codes;
 use adit_config::model::ObfsServer;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
@@ -15,8 +17,10 @@ use adit_proto::http;
 use adit_proto::wire::{Rng, WireError};
 
 use super::Inbound;
+use crate::fault::{Fault, Part, Tell};
 use crate::guard::Ticket;
 use crate::metrics::Refused;
+use crate::notice::skew;
 use crate::relay::discard::{discard_all, discard_bytes, discard_received};
 use crate::rng::OsRng;
 
@@ -51,6 +55,19 @@ pub(super) enum Refusal {
     Late,
     /// It had to make room for another one.
     Evicted,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wire(error) => error.fmt(f),
+            Self::Obfs(error) => write!(f, "obfs: {error}"),
+            Self::Throttled => f.write_str("too many failed keys from this source"),
+            Self::Gone | Self::GoneAtTick => f.write_str("it closed before a request"),
+            Self::Late => f.write_str("no request in time"),
+            Self::Evicted => f.write_str("it made room for others"),
+        }
+    }
 }
 
 /// Draws the time after which unauthenticated connections are closed, 60 to 180 s; to be called once per start.
@@ -106,6 +123,19 @@ pub(super) async fn leave_alone(
     obfs: ObfsServer,
     until: Instant,
 ) {
+    note(inbound, ticket, refusal, true);
+    hold(inbound, stream, ticket, refusal, obfs, until).await;
+}
+
+/// The same for a client that is noted already.
+pub(super) async fn hold(
+    inbound: &Inbound,
+    stream: &Stream,
+    ticket: &Ticket,
+    refusal: &Refusal,
+    obfs: ObfsServer,
+    until: Instant,
+) {
     count(&inbound.metrics.refused, refusal);
     match refusal {
         Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted => {}
@@ -137,6 +167,31 @@ pub(super) fn next_tick(until: Instant, now: Instant) -> Instant {
     let left = until.saturating_duration_since(now).as_nanos();
     let ticks = u32::try_from(left / GRID.as_nanos()).unwrap_or(u32::MAX);
     until.checked_sub(GRID * ticks).unwrap_or(now).max(now)
+}
+
+/// Notes a client that is refused as the inbound's last error, with a line of the log if nobody else writes one: a failure
+/// of its key has a line for each source.
+pub(super) fn note(inbound: &Inbound, ticket: &Ticket, refusal: &Refusal, has_line: bool) {
+    let source = ticket.source();
+    let (code, tell, why) = match refusal {
+        Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted => return,
+        Refusal::Throttled | Refusal::Wire(WireError::Authentication { .. }) | Refusal::Obfs(_) => {
+            let why = "no key opens its first bytes: wrong key, method or version, or a probe".to_owned();
+            (codes::AUTH_CLIENT, Tell::Nothing, why)
+        }
+        Refusal::Wire(WireError::Clock { offset_s, window_s }) => {
+            let why =
+                format!("{}, or an old connection was replayed", skew("the client's", *offset_s, *window_s));
+            (codes::CLOCK_CLIENT, Tell::Warn, why)
+        }
+        Refusal::Wire(error @ WireError::Replayed { .. }) => {
+            (codes::AUTH_REPLAY, Tell::Info, error.to_string())
+        }
+        Refusal::Wire(error) => (codes::AUTH_REQUEST, Tell::Info, error.to_string()),
+    };
+    let fault = Fault::new(code, format!("client {source} refused: {why}"));
+    let (part, tell) = (Part::Inbound(inbound.name.clone()), if has_line { tell } else { Tell::Nothing });
+    inbound.origin.live.outbounds().watches().faults().note_as(&part, fault, rt::now(), tell);
 }
 
 pub(super) fn count(refused: &Refused, refusal: &Refusal) {

@@ -6,6 +6,7 @@ mod direct_packets;
 mod group;
 mod obfs;
 mod reject;
+mod server;
 mod shadowsocks;
 mod snell;
 mod ssr;

@@ -15,7 +15,6 @@ use super::connector::end_of_cut;
 use super::ssr::{FrontConfig, exchange};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::notice::Notice;
 use crate::obfs::ClientObfs;
 use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
 use crate::rng::OsRng;
@@ -30,7 +29,6 @@ pub(super) struct ObfsShared {
     half_close: HalfClose,
     /// Time for the obfs' handshake.
     timeout: Duration,
-    failed: Notice,
 }
 
 #[derive(Debug)]
@@ -64,7 +62,6 @@ impl ObfsShared {
                 ObfsClientLayer::Simple(_) | ObfsClientLayer::Ssr { .. } => HalfClose::AtOnce,
             },
             timeout: dial.timeout,
-            failed: Notice::default(),
         })
     }
 
@@ -95,18 +92,6 @@ impl ObfsShared {
         let stack = Some(Box::new(Stack::new(layer, Outer::default())));
         Ok(Opened::new(Endpoint { stream, stack, tail: wire.unread().to_vec() }, policy))
     }
-
-    fn note_failure(&self, outbound: &str, error: &OpenError) {
-        let OpenError::Handshake(error) = error else { return };
-        if let Some(times) = self.failed.due(rt::now()) {
-            tracing::warn!(
-                outbound,
-                times,
-                %error,
-                "the handshake of the obfs failed: key, obfs or clock differ, or the server is another one"
-            );
-        }
-    }
 }
 
 impl Factory for Arc<ObfsShared> {
@@ -126,8 +111,7 @@ impl ObfsClientSide {
         let (server, shape) = self.shared.choose();
         let stream = self.connector.dial(server).await?;
         let opened = Box::pin(self.shared.start_stream(stream, shape)).await;
-        let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
-        Ok(self.connector.settle(opened))
+        Ok(self.connector.settle(opened?))
     }
 }
 

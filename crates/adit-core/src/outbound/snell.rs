@@ -12,8 +12,8 @@ use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -42,14 +42,6 @@ const KEPT_FOR: Duration = Duration::from_secs(15);
 const RECLAIM: Duration = Duration::from_millis(500);
 /// And no more than this much is thrown away for it; Surge and sing-box stop at the same count.
 const RECLAIM_LEN: usize = 0x8_0000;
-/// Early closes in a row after which the likely causes are named.
-const EARLY_CLOSES: u32 = 5;
-/// A server that has never replied is doubted after so many exchanges that applications gave up, and this time.
-const UNANSWERED: u32 = 3;
-const SILENCE: Duration = Duration::from_secs(3);
-/// And then no more often than this.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
-
 /// A stream that is being dialled, and what is spoken on it.
 pub(crate) type DatagramStream = (Future<'static, Result<Stream, OpenError>>, Box<Stack>);
 
@@ -62,47 +54,6 @@ pub(crate) struct SnellShared {
     obfs: ClientObfs,
     /// Whether the server of the latest exchange has shown itself to be adit.
     server_is_adit: AtomicBool,
-    /// Signs of a wrong key.
-    doubts: Mutex<Doubts>,
-}
-
-/// Nothing on the wire says that the key is wrong: the server closes before any reply, or, if it is a careful one,
-/// stays silent for minutes, so that it is the application that loses patience.
-#[derive(Debug, Default)]
-struct Doubts {
-    /// Whether the server has proved once that it has the key.
-    is_known: bool,
-    /// Exchanges in a row without a reply.
-    count: u32,
-    /// When the first of them had ended.
-    since: Option<Instant>,
-    complained_at: Option<Instant>,
-}
-
-impl Doubts {
-    /// The server has replied.
-    fn clear(&mut self) {
-        *self = Self { is_known: true, complained_at: self.complained_at, ..Self::default() };
-    }
-
-    /// An exchange has ended without a reply, by the server's doing or by the application's. The count, when it is
-    /// time to speak of it.
-    fn add(&mut self, by_server: bool, now: Instant) -> Option<u32> {
-        // A server that has replied before may be slow; its key is right.
-        if self.is_known && !by_server {
-            return None;
-        }
-        self.count += 1;
-        let since = *self.since.get_or_insert(now);
-        let repeated = by_server && self.count >= EARLY_CLOSES;
-        let enough = repeated || !self.is_known && now >= since + SILENCE;
-        let due = self.complained_at.is_none_or(|at| now.saturating_duration_since(at) >= COMPLAIN_EVERY);
-        if self.count < UNANSWERED || !enough || !due {
-            return None;
-        }
-        self.complained_at = Some(now);
-        Some(self.count)
-    }
 }
 
 impl SnellShared {
@@ -114,7 +65,6 @@ impl SnellShared {
             keys: KeySupply::start(psk)?,
             obfs: ClientObfs::new(&config.obfs)?,
             server_is_adit: AtomicBool::new(false),
-            doubts: Mutex::default(),
         }))
     }
 }
@@ -279,7 +229,7 @@ impl SnellOutbound {
     fn close(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
         let far = &mut opened.far;
         let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else { return };
-        self.note_early_close(client, outcome);
+        self.count_early_close(client, outcome);
         if client.is_idle() && outcome.is_clean {
             return self.keep(opened.far);
         }
@@ -298,27 +248,18 @@ impl SnellOutbound {
         }
     }
 
-    /// Counts exchanges without a reply, and names the likely causes when there are too many.
-    fn note_early_close(&self, client: &Client, outcome: &Outcome) {
-        let mut doubts = self.shared.doubts.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Counts exchanges that the server closed without a reply.
+    fn count_early_close(&self, client: &Client, outcome: &Outcome) {
         if client.is_authenticated() {
-            self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
-            return doubts.clear();
+            return self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
         }
         let by_server = match outcome.reason {
-            EndReason::Idle | EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) => return,
-            EndReason::Socket(Side::Near, _) => false,
-            EndReason::Finished | EndReason::Socket(Side::Far, _) | EndReason::Wire(_) => true,
+            EndReason::Idle | EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) => false,
+            EndReason::Socket(side, _) => side == Side::Far,
+            EndReason::Finished | EndReason::Wire(_) => true,
         };
         if by_server {
             self.connector.metrics.early_closes.add(1);
-        }
-        if let Some(count) = doubts.add(by_server, rt::now()) {
-            tracing::warn!(
-                outbound = &*self.connector.name,
-                count,
-                "no reply before the connection closed: key, version or obfs differ, or it is no Snell server"
-            );
         }
     }
 }
@@ -347,6 +288,11 @@ impl Outbound for SnellOutbound {
 
     fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
         Box::pin(self.open(to.target, fresh))
+    }
+
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        let client = opened.far.stack.as_mut().and_then(|stack| stack.protocol::<Client>());
+        outcome.down > 0 || client.is_some_and(|client| client.is_authenticated())
     }
 
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
@@ -384,30 +330,4 @@ async fn reclaim(far: &mut Endpoint, pool: &Pool) -> bool {
             .as_mut()
             .and_then(|stack| stack.protocol::<Client>())
             .is_some_and(|client| client.is_idle())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn doubts_grow_with_silence_and_end_with_a_reply() {
-        let (start, mut doubts) = (rt::now(), Doubts::default());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let adds = |doubts: &mut Doubts, by_server, seconds| doubts.add(by_server, at(seconds));
-        assert_eq!(
-            [0, 0, 1, 2].map(|s| adds(&mut doubts, false, s)),
-            [None; 4],
-            "applications change their mind"
-        );
-        assert_eq!(adds(&mut doubts, false, 4), Some(5));
-        assert_eq!([5, 9, 63].map(|s| adds(&mut doubts, true, s)), [None; 3], "once a minute");
-        assert_eq!(adds(&mut doubts, true, 64), Some(9));
-        let mut slow = Doubts::default();
-        assert_eq!([0, 1, 3].map(|s| adds(&mut slow, true, s)), [None, None, Some(3)], "never a reply");
-        doubts.clear();
-        assert_eq!([200; 50].map(|s| adds(&mut doubts, false, s)), [None; 50], "the key is right");
-        assert_eq!([201; 4].map(|s| adds(&mut doubts, true, s)), [None; 4]);
-        assert_eq!(adds(&mut doubts, true, 201), Some(EARLY_CLOSES));
-    }
 }

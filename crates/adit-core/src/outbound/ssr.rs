@@ -9,22 +9,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{self, Dial, Tag, Transports};
-use adit_net::dial::Dialer;
-use adit_net::plugin::{PluginPort, Plugins, Role};
+use adit_config::model::{self, Dial, Tag};
+use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
-use adit_proto::ssr::{CipherLayer, Key, Obfs, Protocol, obfs, protocol};
-use adit_proto::wire::{Host, Layer, Target, WallClock, WireError, address_len};
+use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
+use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
 use self::packets::SsrPackets;
 use self::watched::Watched;
 use super::connector::end_of_cut;
+use super::server::{Server, ServerDialer};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::Notice;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
@@ -38,18 +36,11 @@ const LONGEST_HANDSHAKE: usize = 64 * 1024;
 /// State that a ShadowsocksR client shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrShared {
-    server: Target,
+    server: Server,
     protocol: protocol::ClientConfig,
     obfs: FrontConfig,
-    carries_streams: bool,
-    carries_datagrams: bool,
     /// Time for the obfs' handshake.
     timeout: Duration,
-    /// The port of the plugin that takes the server's place, and the transports that it carries.
-    plugin: Option<(PluginPort, Transports)>,
-    /// To a plugin on this machine, without the settings of the way out from it.
-    loopback: Dial,
-    rejected: Notice,
 }
 
 /// State of the obfs that all connections share.
@@ -92,32 +83,7 @@ impl Front {
     }
 }
 
-/// Starts the plugin for what it carries of that which the client is used for, if there is any.
-fn start_plugin(
-    name: &Tag,
-    config: &model::SsrClient,
-    plugins: &mut Plugins,
-) -> io::Result<Option<(PluginPort, Transports)>> {
-    let Some(plugin) = &config.plugin else { return Ok(None) };
-    let Some(transports) = plugin.transports.common(config.transports) else { return Ok(None) };
-    let plugin = model::Plugin { transports, ..plugin.clone() };
-    let port = plugins.start(name, &plugin, Role::Client { server: config.server.clone() })?;
-    Ok(Some((port, transports)))
-}
-
 impl SsrShared {
-    /// The address at which the plugin listens for streams at this moment, if there is one.
-    fn plugin(&self) -> Option<Target> {
-        let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
-        let addr = port.addr();
-        Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
-    }
-
-    /// The port at which the plugin takes datagrams, if there is one that does.
-    fn datagram_plugin(&self) -> Option<&PluginPort> {
-        self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
-    }
-
     pub(super) fn start(
         name: &Tag,
         dial: &Dial,
@@ -143,15 +109,15 @@ impl SsrShared {
             | Obfs::TlsTicketFastauth => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
         };
         Ok(Self {
-            server: config.server.clone(),
+            server: Server::start(
+                (name, dial),
+                (&config.server, config.transports),
+                config.plugin.as_ref(),
+                plugins,
+            )?,
             protocol,
             obfs,
-            carries_streams: config.transports.tcp(),
-            carries_datagrams: config.transports.udp(),
             timeout: dial.timeout,
-            plugin: start_plugin(name, config, plugins)?,
-            loopback: Dial { timeout: dial.timeout, ..Dial::default() },
-            rejected: Notice::default(),
         })
     }
 
@@ -177,70 +143,18 @@ impl SsrShared {
         Ok(Opened::new(far, Policy::default()))
     }
 
-    /// Whether a server says at once that it accepts a client.
-    fn is_greeted(&self) -> bool {
-        match self.protocol.protocol() {
-            Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128
-            | Protocol::AuthAes128Md5
-            | Protocol::AuthAes128Sha1
-            | Protocol::AuthAes128Fast
-            | Protocol::AuthChain(_) => true,
-            Protocol::Origin
-            | Protocol::VerifyDeflate
-            | Protocol::VerifySimple
-            | Protocol::VerifySha1
-            | Protocol::AuthSha1 => false,
-        }
-    }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, opened: &mut Opened, outcome: &Outcome, metrics: &OutboundMetrics) {
+    /// Whether the server has said anything that may be right.
+    fn has_replied(opened: &mut Opened, outcome: &Outcome) -> bool {
         if outcome.down > 0 {
-            return;
+            return true;
         }
+        let is_wrong = matches!(
+            outcome.reason,
+            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. })
+        );
         let stack = opened.far.stack.as_mut();
         let watched = stack.and_then(|stack| stack.protocol::<Watched>());
-        let is_answered = watched.is_some_and(|watched| watched.is_answered());
-        let text = match &outcome.reason {
-            EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. }) => {
-                "the server's first bytes are wrong: password, method, protocol or obfs differ"
-            }
-            EndReason::Socket(Side::Far, _) | EndReason::Finished if !is_answered && self.is_greeted() => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Socket(Side::Far, _) if !is_answered => {
-                metrics.early_closes.add(1);
-                "the server closed without any reply: password, method or obfs differ, or the target reset the connection"
-            }
-            EndReason::Socket(Side::Near, _) | EndReason::Idle if !is_answered && self.is_greeted() => {
-                "the server does not reply: password, method, protocol, obfs, user or clock differ"
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => return,
-        };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(outbound, times, "{text}");
-        }
-    }
-
-    fn note_failure(&self, outbound: &str, error: &OpenError) {
-        let OpenError::Handshake(error) = error else { return };
-        if let Some(times) = self.rejected.due(rt::now()) {
-            tracing::warn!(
-                outbound,
-                times,
-                %error,
-                "the handshake of the obfs failed: password, method, obfs or clock differ, or the server is another one"
-            );
-        }
+        !is_wrong && watched.is_some_and(|watched| watched.is_answered())
     }
 }
 
@@ -280,42 +194,37 @@ fn make_room(wire: &mut RecvBuf) -> io::Result<()> {
 }
 
 /// A ShadowsocksR client on one core.
-struct SsrOutbound {
-    connector: Connector,
-    shared: Arc<SsrShared>,
-    loopback: Dialer,
+struct SsrOutbound(ServerDialer<SsrShared>);
+
+impl AsRef<Server> for SsrShared {
+    fn as_ref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Factory for Arc<SsrShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let packets = self.carries_datagrams.then(|| {
+        let packets = self.server.carries_datagrams().then(|| {
             Rc::new(SsrPackets::new(self.clone(), around.model, (around.udp, around.dns)))
                 as Rc<dyn PacketOutbound>
         });
-        let loopback = Dialer::by_system(&self.loopback);
-        let outbound = Rc::new(SsrOutbound { connector, shared: self.clone(), loopback });
+        let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
         Leaf { outbound, packets }
     }
 }
 
 impl SsrOutbound {
     async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
-        if !self.shared.carries_streams {
-            return Err(OpenError::Rejected);
-        }
-        let stream = match self.shared.plugin() {
-            Some(plugin) => self.connector.dial_with(&self.loopback, &plugin).await?,
-            None => self.connector.dial(&self.shared.server).await?,
-        };
-        let opened = Box::pin(self.shared.start_stream(stream, target)).await;
-        let opened = opened.inspect_err(|error| self.shared.note_failure(&self.connector.name, error))?;
-        Ok(self.connector.settle(opened))
+        let stream = self.0.dial().await?;
+        let ServerDialer { connector, shared, .. } = &self.0;
+        let opened = Box::pin(shared.start_stream(stream, target)).await;
+        Ok(connector.settle(opened?))
     }
 }
 
 impl Outbound for SsrOutbound {
     fn name(&self) -> &Tag {
-        &self.connector.name
+        &self.0.connector.name
     }
 
     fn is_tunnel(&self) -> bool {
@@ -326,12 +235,19 @@ impl Outbound for SsrOutbound {
         Box::pin(self.open(to.target))
     }
 
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        SsrShared::has_replied(opened, outcome)
+    }
+
     fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.shared.note_end(&self.connector.name, &mut opened, outcome, &self.connector.metrics);
+        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
+        if by_server && !SsrShared::has_replied(&mut opened, outcome) {
+            self.0.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
-        Box::pin(self.connector.lookup(name))
+        Box::pin(self.0.connector.lookup(name))
     }
 }

@@ -34,6 +34,7 @@ impl Streams for Through {
         Box::pin(async move {
             let outbound = self.outbounds.find(via).outbound;
             let opened = outbound.connect(Destination::from(to), true).await;
+            let opened = opened.inspect_err(|error| self.outbounds.note_open_error(&*outbound, error));
             let mut opened = opened.map_err(|error| io::Error::other(error.chain()))?;
             if opened.far.stack.is_none() && opened.member.is_none() {
                 return Ok(opened.far.stream);

@@ -15,6 +15,7 @@ use adit_proto::wire::Target;
 use super::inbound::Client;
 use super::outbound::{Lane, PacketOutbound};
 use super::table::Tick;
+use crate::fault::Watch;
 use crate::user::Account;
 
 /// Answers that an engine remembers, a power of two.
@@ -83,6 +84,18 @@ pub(crate) trait Routes {
 
     /// The outbound of this number.
     fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
+
+    /// A flow over this outbound begins with a datagram for `target`: the watch that is told of its first answer, where a
+    /// server carries it.
+    fn watch(&self, via: Via, target: &Target) -> Option<Rc<Watch>> {
+        let _ = (via, target);
+        None
+    }
+
+    /// A datagram of `len` bytes was dropped: the path takes no more than `fits`, where that is known.
+    fn note_too_big(&self, len: usize, fits: Option<usize>) {
+        let _ = (len, fits);
+    }
 
     /// A datagram was dropped since its target is private.
     fn note_private(&self, kind: Private);

@@ -47,6 +47,14 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
+    /// Ready when a read brings payload, the end or an error: that of the stream, or payload that waits for room.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.stack {
+            Some(stack) if stack.has_backlog() => Poll::Ready(Ok(())),
+            Some(_) | None => self.stream.poll_readable(cx),
+        }
+    }
+
     /// An end without protocol.
     pub(crate) fn plain(stream: Stream) -> Self {
         Self { stream, stack: None, tail: Vec::new() }
@@ -483,7 +491,7 @@ impl Direction {
                     self.state = if hold_end { State::HeldEnd } else { State::EndSeen };
                     continue;
                 }
-                ready!(io.source.stream.poll_readable(cx)).map_err(|error| io.recv_failed(&error))?;
+                ready!(io.source.poll_readable(cx)).map_err(|error| io.recv_failed(&error))?;
                 if self.has_read {
                     // A turn is one read: the others on this core come first.
                     self.has_more = true;
@@ -710,16 +718,18 @@ pub(crate) fn poll_fill_frames(
 ) -> Poll<Result<Filled, EndReason>> {
     let stack = source.stack.as_mut().expect("the source has a protocol");
     chunk.buf.extend(&source.tail);
-    let free = chunk.buf.free_mut();
-    let wanted = free.len().min(most);
-    let received = ready!(source.stream.poll_recv(cx, &mut free[..wanted]))
-        .map_err(|error| EndReason::Socket(source_side, error.kind()))?;
-    if received == 0 {
-        let end = stack.handle_transport_end(chunk.buf.unread().len());
-        return Poll::Ready(end.map(|()| Filled::End(0)).map_err(EndReason::Wire));
+    if !stack.has_backlog() {
+        let free = chunk.buf.free_mut();
+        let wanted = free.len().min(most).min(stack.most_received());
+        let received = ready!(source.stream.poll_recv(cx, &mut free[..wanted]))
+            .map_err(|error| EndReason::Socket(source_side, error.kind()))?;
+        if received == 0 {
+            let end = stack.handle_transport_end(chunk.buf.unread().len());
+            return Poll::Ready(end.map(|()| Filled::End(0)).map_err(EndReason::Wire));
+        }
+        chunk.buf.filled(received);
+        stack.handle_received(&mut chunk.buf, received, now).map_err(EndReason::Wire)?;
     }
-    chunk.buf.filled(received);
-    stack.handle_received(&mut chunk.buf, received, now).map_err(EndReason::Wire)?;
     let mut opened = 0;
     let ended = loop {
         match stack.open(&mut chunk.buf, now).map_err(EndReason::Wire)? {

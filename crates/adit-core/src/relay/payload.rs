@@ -43,7 +43,7 @@ pub(crate) fn poll_recv_most(
     most: usize,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Received, EndReason>> {
-    ready!(end.stream.poll_readable(cx)).map_err(|error| EndReason::Socket(side, error.kind()))?;
+    ready!(end.poll_readable(cx)).map_err(|error| EndReason::Socket(side, error.kind()))?;
     let mut chunk = ready!(rt::poll_chunk(pool, cx));
     let ended = if end.stack.is_some() {
         let filled = ready!(poll_fill_frames(&mut chunk, cx, (end, side), most, pool, rt::now()))?;

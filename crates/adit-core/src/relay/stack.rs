@@ -92,7 +92,9 @@ impl Outer {
         }
         let end = wire.position() + wire.unread().len();
         wire.set_unread(wire.position()..end - raw_len);
+        wire.set_hidden(raw_len);
         let result = open(wire);
+        wire.set_hidden(0);
         // The raw bytes lie behind the opened ones, and opened bytes are only consumed: there is no gap.
         wire.set_unread(wire.position()..end);
         result
@@ -178,6 +180,16 @@ impl Stack {
     pub(crate) fn open(&mut self, wire: &mut RecvBuf, now: Instant) -> Result<Opened, WireError> {
         let protocol = &mut self.protocol;
         self.outer.with_opened(wire, |wire| protocol.open(wire, now))
+    }
+
+    /// As [`Layer::has_backlog`].
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.protocol.has_backlog()
+    }
+
+    /// As [`Layer::most_received`].
+    pub(crate) fn most_received(&self) -> usize {
+        self.protocol.most_received()
     }
 
     /// As [`Layer::plan`], for all layers together.

@@ -25,6 +25,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use adit_config::codes;
 use adit_net::rt;
 use adit_proto::crypto::siphash13;
 
@@ -172,6 +173,7 @@ impl Salts {
     fn tell(&self, error: &std::io::Error) {
         if let Some(times) = self.failed.due(rt::now()) {
             tracing::error!(
+                code = codes::SYS_REPLAY_WRITE.id,
                 times,
                 %error,
                 "cannot write the replay file; connections recorded since then will be served again after a restart"

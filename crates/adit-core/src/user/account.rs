@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use adit_config::model::{Day, UserLimits};
 
 use super::ledger::Alarm;
+use super::trouble::{Line, Trouble};
+use crate::fault::LastError;
 use crate::metrics::{Counter, Traffic};
+use adit_net::rt;
 
 /// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
 const BURST_NS: u64 = 100_000_000;
@@ -95,6 +98,7 @@ pub(crate) struct Account {
     expired: AtomicBool,
     /// The ledger knows that the quota is used up.
     is_told: AtomicBool,
+    trouble: Trouble,
     alarm: Option<Arc<Alarm>>,
     /// When what has been taken will have been earned, per direction, in ns since `since`.
     earned_at: [AtomicU64; 2],
@@ -136,6 +140,7 @@ impl Account {
             period: AtomicU64::new(record.period),
             expired: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
+            trouble: Trouble::default(),
             alarm: None,
             earned_at: [const { AtomicU64::new(0) }; 2],
             since: now,
@@ -243,6 +248,20 @@ impl Account {
     /// # Errors
     /// The limit that is in the way; nothing has been counted then.
     pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
+        self.try_enter(source, connections).inspect_err(|limit| self.trouble.note(*limit, rt::unix_time()))
+    }
+
+    /// The last limit that was in the way.
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        self.trouble.last(self.over())
+    }
+
+    /// The line of the log that is due.
+    pub(super) fn take_line(&self, unix_s: u64) -> Option<Line> {
+        self.trouble.take_line(self, unix_s)
+    }
+
+    fn try_enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
         if let Some(limit) = self.over() {
             return Err(limit);
         }

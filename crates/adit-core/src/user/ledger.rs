@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use adit_config::codes;
 use adit_config::model::{StateFile as Place, User};
 use adit_net::rt;
 
@@ -18,6 +19,7 @@ use super::account::{Account, Record};
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
 use super::state::{Opened, StateError, StateFile, earlier_name};
+use crate::fault::Gate;
 use crate::notice::Notice;
 
 /// Interval at which counters are written.
@@ -33,6 +35,8 @@ pub(crate) struct Ledger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
     failed: Notice,
+    /// Lines about users.
+    gate: Gate,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +98,7 @@ impl Ledger {
                         "state file {path} is used by another process with this configuration; user counters of this \
                          process will be lost when it ends; stop the other process, or name another file with `state`"
                     ),
-                    StateError::System(why) => {
+                    why @ (StateError::System(_) | StateError::NotAFile) => {
                         format!("cannot open state file {path}: {why}; user counters will be lost on restart")
                     }
                 };
@@ -168,13 +172,26 @@ impl Ledger {
         if let Err(error) = self.book().save(unix_s)
             && let Some(times) = self.failed.due(rt::now())
         {
-            tracing::error!(times, %error, "cannot write the state file; user counters will be lost on restart");
+            tracing::error!(code = codes::SYS_STATE_WRITE.id, times, %error, "cannot write the state file; user counters will be lost on restart");
         }
     }
 
     fn tick(&self) {
         let unix_s = rt::unix_time();
-        self.book().live.values().for_each(|account| account.tick(unix_s));
+        let book = self.book();
+        book.live.values().for_each(|account| account.tick(unix_s));
+        for (key, account) in &book.live {
+            if let Some(line) = account.take_line(unix_s) {
+                line.write(&key.inbound, &account.name, &self.gate);
+            }
+        }
+        drop(book);
+        if let Some(users) = self.gate.take_sum(rt::now(), false) {
+            tracing::info!(
+                users,
+                "further users reached a limit in the past minute; `adit status` shows them"
+            );
+        }
         self.flush();
     }
 }

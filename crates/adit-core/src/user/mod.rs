@@ -21,6 +21,7 @@ mod ledger;
 mod lmdb;
 mod state;
 mod trial;
+mod trouble;
 
 #[cfg(test)]
 mod tests;

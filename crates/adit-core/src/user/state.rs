@@ -31,6 +31,9 @@ pub enum StateError {
         "another process uses it: stop that one, or give each configuration a file of its own with `state`"
     )]
     Busy,
+    /// It is a folder, a device or the like.
+    #[error("it is not a regular file")]
+    NotAFile,
     /// The system refuses.
     #[error("{0}")]
     System(io::ErrorKind),
@@ -162,14 +165,14 @@ fn private() -> fs::OpenOptions {
     options
 }
 
-fn read(path: &Path) -> io::Result<Found> {
+fn read(path: &Path) -> Result<Found, StateError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Absent),
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
+        return Err(StateError::NotAFile);
     }
     if lmdb::is_store(&file) {
         return Ok(Found::Earlier);
@@ -296,7 +299,7 @@ mod tests {
         let dir = Folder::new("state-refused");
         let path = dir.path().join("a.state");
         fs::create_dir(&path).unwrap();
-        assert!(matches!(StateFile::open(&path, 0), Err(StateError::System(_))));
+        assert!(matches!(StateFile::open(&path, 0), Err(StateError::NotAFile)));
         fs::write(dir.path().join("file"), b"").unwrap();
         let error = StateFile::open(&dir.path().join("file/a.state"), 0).unwrap_err();
         assert!(matches!(error, StateError::System(_)), "{error}");

@@ -108,7 +108,7 @@ pub(crate) fn run(adit: &Path, only: &[String], json: Option<&Path>) -> Result<(
     show(&figures)?;
     if let Some(path) = json {
         let text = serde_json::to_string_pretty(&figures)?;
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let missed: Vec<&str> =
         figures.iter().filter(|figures| !figures.is_good()).map(|figures| &*figures.name).collect();

@@ -116,7 +116,7 @@ pub(crate) fn run(
     }
     if let Some(path) = json {
         let text = serde_json::to_string_pretty(&outcomes)?;
-        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let failed = outcomes.iter().filter(|one| one.streams.is_some() || one.datagrams.is_some()).count();
     ensure!(!outcomes.is_empty(), "no pair can run: --program NAME=PATH names programs");

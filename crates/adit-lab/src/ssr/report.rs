@@ -134,7 +134,7 @@ impl Report {
 
     pub(super) fn write_json(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub(super) fn verdict(&self) -> Result<()> {

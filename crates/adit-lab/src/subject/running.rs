@@ -93,7 +93,8 @@ impl Running {
             running.drops = Some((program, args));
         }
         watch(|watched| watched.dirs.push(running.dir.clone()));
-        fs::create_dir_all(&running.dir).with_context(|| format!("create {}", running.dir.display()))?;
+        fs::create_dir_all(&running.dir)
+            .with_context(|| format!("cannot create {}", running.dir.display()))?;
         for process in &subject.process {
             running
                 .start_process(process, programs, &words)
@@ -111,10 +112,11 @@ impl Running {
             .with_context(|| format!("no such program: {}", process.program))?;
         for (name, content) in &process.files {
             let path = self.dir.join(name);
-            fs::write(&path, words.fill(content)?).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, words.fill(content)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         let log = self.dir.join(format!("{}.log", process.role));
-        let output = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
         command.args(&programs.helper.prefix).arg("guard");

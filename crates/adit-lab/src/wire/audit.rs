@@ -117,6 +117,23 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The result in a line: `2 of 2 connections pass, by the rule: bits`.
+    fn verdict(&self) -> String {
+        let (all, passed) = (self.connections, self.connections - self.not_exempt);
+        let by: Vec<String> = self.exempt.keys().map(ToString::to_string).collect();
+        let noun = if all == 1 { "connection passes" } else { "connections pass" };
+        match (passed, self.not_exempt) {
+            (0, _) => format!("0 of {all} {noun}: the rule may block all of them"),
+            (_, 0) => format!("{passed} of {all} {noun}, by the rule: {}", by.join(", ")),
+            (_, lost) => {
+                format!(
+                    "{passed} of {all} {noun}, by the rule: {}; it may block the other {lost}",
+                    by.join(", ")
+                )
+            }
+        }
+    }
+
     /// Looks at one more first payload.
     pub fn note(&mut self, first: &[u8]) {
         let held = exemptions(first);
@@ -234,7 +251,7 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
     print(&findings, &mut out)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&findings)?;
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     ensure!(failed.is_empty(), "subjects failed:\n{}", failed.join("\n"));
     Ok(())
@@ -336,6 +353,9 @@ pub fn print(findings: &BTreeMap<String, Finding>, out: &mut dyn Write) -> Resul
             "exempt: this rule lets it pass; not exempt: this rule may block it. It is one rule, published in 2023; who applies \
          which rules today is not known"
         )?;
+    }
+    for (name, finding) in findings.iter().filter(|(_, finding)| finding.connections > 0) {
+        writeln!(out, "{name}: {}", finding.verdict())?;
     }
     for (name, finding) in findings {
         if let Some(probed) = &finding.probed {
@@ -455,6 +475,12 @@ mod tests {
         assert_eq!(finding.exempt[&Exemption::Bits], 1);
         assert_eq!(finding.lengths, Some((41, 100)));
         let mut text = Vec::new();
+        assert!(
+            finding.verdict().starts_with("2 of 3 connections pass, by the rule: "),
+            "{}",
+            finding.verdict()
+        );
+        assert!(finding.verdict().ends_with("; it may block the other 1"));
         print(&BTreeMap::from([("x".to_owned(), finding)]), &mut text).unwrap();
         assert!(String::from_utf8(text).unwrap().contains("not exempt"));
     }

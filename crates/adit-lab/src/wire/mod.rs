@@ -18,6 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use console::Term;
 use serde::Serialize;
 
 use crate::svg;
@@ -95,10 +96,13 @@ pub fn run(args: &Args) -> Result<()> {
     let mut points = Points { first: None, points: Vec::new() };
     let mut note = |packet: &Packet<'_>, time: Duration| points.note(packet, time);
     let seen = see(&args.source, if args.svg.is_some() { Some(&mut note) } else { None })?;
-    print(&seen, args.top, &mut std::io::stdout().lock())?;
+    let terminal = Term::stdout();
+    // For a file or another program it is Markdown, of any width.
+    let width = terminal.is_term().then(|| usize::from(terminal.size().1));
+    print(&seen, args.top, width, &mut std::io::stdout().lock())?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&seen)?;
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &args.svg {
         let plot = svg::scatter(
@@ -107,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
             &points.points,
             &["low to high port", "high to low"],
         );
-        fs::write(path, plot).with_context(|| format!("write {}", path.display()))?;
+        fs::write(path, plot).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -171,7 +175,7 @@ impl Counting {
 pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
     let mut counting = Counting { port: source.port, ..Counting::default() };
     if let Some(path) = &source.file {
-        let open = File::open(path).with_context(|| format!("read {}", path.display()))?;
+        let open = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut reader =
             file::Reader::new(BufReader::new(open)).with_context(|| path.display().to_string())?;
         while let Some(captured) = reader.next_frame().with_context(|| path.display().to_string())? {
@@ -183,7 +187,7 @@ pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
     ensure!(source.seconds.is_none_or(|seconds| seconds > 0.0 && seconds < 1e7), "seconds out of range");
     let mut writer = match &source.write {
         Some(path) => {
-            let file = File::create(path).with_context(|| format!("write {}", path.display()))?;
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             Some(file::Writer::new(BufWriter::new(file))?)
         }
         None => None,
@@ -208,12 +212,18 @@ pub fn see(source: &Source, mut note: Option<Note<'_>>) -> Result<Seen> {
     Ok(counting.into_inner().finish(dropped))
 }
 
-/// Writes a table of the `top` flows.
+/// Writes a table of the `top` flows, or some lines for each where a terminal of `width` columns has no room for it.
 ///
 /// # Errors
 /// If `out` cannot be written.
-pub fn print(seen: &Seen, top: usize, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "{}", table(seen.flows.iter().take(top)))?;
+pub fn print(seen: &Seen, top: usize, width: Option<usize>, out: &mut dyn Write) -> Result<()> {
+    let table = table(seen.flows.iter().take(top)).to_string();
+    let fits = |width| table.lines().all(|line| line.chars().count() <= width);
+    if width.is_none_or(fits) {
+        writeln!(out, "{table}")?;
+    } else {
+        seen.flows.iter().take(top).try_for_each(|flow| narrow(flow, out))?;
+    }
     let shown = seen.flows.len().min(top);
     writeln!(
         out,
@@ -268,6 +278,26 @@ fn table<'f>(flows: impl Iterator<Item = &'f Flow>) -> Table {
     table
 }
 
+/// The same figures in lines of at most 80 columns.
+fn narrow(flow: &Flow, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "{} {} > {}", flow.protocol, flow.client, flow.server)?;
+    for (way, direction) in [("up", &flow.up), ("down", &flow.down)] {
+        let Direction { packets, data, bytes, full, merged, empty_acks, retransmitted, .. } = direction;
+        let mean = direction.mean();
+        let [smallest, small, middle, rest] = direction.classes;
+        let trip = direction.trip(50).map_or_else(|| "-".to_owned(), |trip| format!("{trip:.0} us"));
+        writeln!(out, "  {way:<4} {bytes} B in {data} of {packets} packets, {mean:.0} B each")?;
+        writeln!(out, "       {full} full of {} B, {merged} merged, {retransmitted} again", flow.full_size)?;
+        writeln!(out, "       {empty_acks} empty ACKs, round trip p50 {trip}")?;
+        writeln!(out, "       sizes <128: {smallest}, <512: {small}, <1024: {middle}, rest: {rest}")?;
+        let first: Vec<String> = direction.first.iter().map(ToString::to_string).collect();
+        if !first.is_empty() {
+            writeln!(out, "       first payloads {}", first.join(" "))?;
+        }
+    }
+    Ok(())
+}
+
 fn row(flow: &str, way: &str, direction: &Direction, full: usize) -> Vec<Cell> {
     let first: Vec<String> = direction.first.iter().map(ToString::to_string).collect();
     let numbers = [
@@ -290,4 +320,33 @@ fn row(flow: &str, way: &str, direction: &Direction, full: usize) -> Vec<Cell> {
     cells.extend(numbers.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right)));
     cells.push(Cell::new(first.join(" ")));
     cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::frame::Transport;
+
+    #[test]
+    fn a_terminal_without_room_gets_lines() {
+        let mut flows = Flows::default();
+        let (from, to) = ("[2001:db8::1:2:3:4]:50000".parse().unwrap(), "[2001:db8::5]:443".parse().unwrap());
+        for n in 0..40 {
+            let packet =
+                Packet { from, to, transport: Transport::Udp, len: 1200, payload: b"x", fragment: false };
+            flows.note(&packet, Duration::from_millis(n));
+        }
+        let seen = Seen { frames: 40, others: 0, dropped: 0, beyond: 0, flows: flows.finish() };
+        let text = |width| {
+            let mut out = Vec::new();
+            print(&seen, 20, width, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let narrow = text(Some(80));
+        assert!(narrow.lines().all(|line| line.len() <= 80), "{narrow}");
+        assert!(narrow.contains("48000 B in 40 of 40 packets, 1200 B each"), "{narrow}");
+        for wide in [text(None), text(Some(400))] {
+            assert!(wide.starts_with("| flow"), "{wide}");
+        }
+    }
 }

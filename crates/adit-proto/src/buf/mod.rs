@@ -1,11 +1,11 @@
 //! Caller-owned receive buffers.
 //!
 //! ```text
-//!   block:  [ consumed | unread wire bytes | free ]
-//!            0     start              end     len
+//!   block:  [ consumed | unread wire bytes | free | expanded payload ]
+//!            0     start              end    top                  len
 //! ```
 //!
-//! Invariant: `start <= end <= block.len()`. A layer opens frames in place and reports payload as ranges into
+//! Invariant: `start <= end <= top <= block.len()`. A layer opens frames in place and reports payload as ranges into
 //! the block; the bytes of a range stay valid until the next call to [`RecvBuf::compact`] or [`RecvBuf::reset`].
 
 use std::ops::Range;
@@ -18,17 +18,21 @@ pub struct RecvBuf {
     block: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Bytes behind `end` that belong to outer layers, while an inner one opens.
+    hidden: usize,
+    /// Begin of payload that was written at the block's end.
+    top: usize,
 }
 
 impl RecvBuf {
     /// A buffer of `len` zeroed bytes.
     pub fn with_len(len: usize) -> Self {
-        Self { block: vec![0; len].into_boxed_slice(), start: 0, end: 0 }
+        Self { block: vec![0; len].into_boxed_slice(), top: len, ..Self::default() }
     }
 
     /// A buffer that holds exactly `bytes`, all unread. Meant for tests and small handshakes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self { block: bytes.into(), start: 0, end: bytes.len() }
+        Self { block: bytes.into(), end: bytes.len(), top: bytes.len(), ..Self::default() }
     }
 
     /// The wire bytes that no layer has consumed yet.
@@ -62,7 +66,7 @@ impl RecvBuf {
 
     /// The free space behind the unread bytes, to receive into; see [`RecvBuf::filled`].
     pub fn free_mut(&mut self) -> &mut [u8] {
-        &mut self.block[self.end..]
+        &mut self.block[self.end..self.top]
     }
 
     /// Marks the first `len` bytes of [`RecvBuf::free_mut`] as received.
@@ -70,17 +74,13 @@ impl RecvBuf {
     /// # Panics
     /// If the free space is shorter than `len`.
     pub fn filled(&mut self, len: usize) {
-        assert!(
-            len <= self.block.len() - self.end,
-            "filled {len} of {} free bytes",
-            self.block.len() - self.end
-        );
+        assert!(len <= self.top - self.end, "filled {len} of {} free bytes", self.top - self.end);
         self.end += len;
     }
 
     /// Copies `bytes` behind the unread ones, as far as they fit; returns how many were taken.
     pub fn extend(&mut self, bytes: &[u8]) -> usize {
-        let len = bytes.len().min(self.block.len() - self.end);
+        let len = bytes.len().min(self.top - self.end);
         self.block[self.end..self.end + len].copy_from_slice(&bytes[..len]);
         self.end += len;
         len
@@ -91,12 +91,28 @@ impl RecvBuf {
         self.block.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+        self.top = self.block.len();
     }
 
     /// Forgets everything: the buffer is empty and its whole block free.
     pub fn reset(&mut self) {
         self.start = 0;
         self.end = 0;
+        self.top = self.block.len();
+    }
+
+    /// Takes `len` bytes from the end of the block, for payload that is longer than its frame. `None` where there is no
+    /// such room; [`RecvBuf::compact`] and [`RecvBuf::reset`] give it back.
+    pub fn take_top(&mut self, len: usize) -> Option<Range<usize>> {
+        let start = self.top.checked_sub(len).filter(|start| *start >= self.end + self.hidden)?;
+        let range = start..self.top;
+        self.top = start;
+        Some(range)
+    }
+
+    /// Declares `len` bytes behind the unread ones to belong to outer layers: [`RecvBuf::take_top`] leaves them alone.
+    pub fn set_hidden(&mut self, len: usize) {
+        self.hidden = len;
     }
 
     /// Declares `range` of the block to be the unread bytes (for layers that have moved bytes themselves).

@@ -25,7 +25,7 @@
 //! rewriting its header once rewrites all of its segments.
 //!
 //! Lengths are those that the packet states, checked against the bytes that are there; bytes behind the stated end are
-//! ignored. Nothing here panics, whatever the bytes are.
+//! ignored. Nothing here panics, for any bytes.
 
 pub mod checksum;
 pub mod icmp;

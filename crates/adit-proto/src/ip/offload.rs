@@ -20,7 +20,7 @@ const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP: u8 = 5;
 
-/// What a packet stands for.
+/// The packets that one packet stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Itself.

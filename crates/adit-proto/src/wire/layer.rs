@@ -120,6 +120,16 @@ pub trait Layer {
     /// An error in the peer's bytes.
     fn open(&mut self, wire: &mut RecvBuf, now: Instant) -> Result<Opened, WireError>;
 
+    /// Whether [`Layer::open`] stopped for lack of room, not of bytes: it goes on in a buffer with room.
+    fn has_backlog(&self) -> bool {
+        false
+    }
+
+    /// Most bytes that one read may bring, so that there is room to open them.
+    fn most_received(&self) -> usize {
+        usize::MAX
+    }
+
     /// The transport has ended (FIN) with `unread` bytes left unopened: is that a legal end of the peer's
     /// direction?
     ///

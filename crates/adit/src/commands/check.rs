@@ -9,12 +9,12 @@ use adit_config::model::Config;
 use adit_config::set::Sets;
 use adit_core::route::{CompileError, Router};
 
-use crate::cli::{CheckArgs, FileArgs};
-use crate::commands::foreign;
+use crate::cli::CheckArgs;
+use crate::commands::files;
 use crate::{print, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let result = match load(args).and_then(with_rules) {
+    let result = match files::load(&args.files.given()).and_then(with_rules) {
         Ok(loaded) if args.strict => loaded.strict(),
         other => other,
     };
@@ -47,10 +47,6 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
 fn with_advice(mut loaded: Loaded) -> Loaded {
     loaded.diagnostics.append(serve::advice(&loaded.config));
     loaded
-}
-
-fn load(args: &CheckArgs) -> Result<Loaded, Diagnostics> {
-    foreign::load(args.format, &FileArgs { config: [&*args.files.config, &*args.paths].concat() })
 }
 
 /// A summary of the configuration that would run.

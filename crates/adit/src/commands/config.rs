@@ -1,12 +1,13 @@
-//! `adit config` and `adit convert`.
+//! `adit config`, and `adit import` with its old name `adit convert`.
 
-use adit_config::diagnostic::Diagnostic;
+use std::path::Path;
+
 use adit_config::dialect::native::{self, keys};
-use adit_config::dialect::opensnell::Program;
+use adit_config::model::{Config, InboundProtocol, OutboundProtocol};
 
-use crate::cli::{ConfigCommand, ConvertArgs};
-use crate::commands::files;
-use crate::commands::foreign::Format;
+use crate::cli::{ConfigCommand, ImportArgs};
+use crate::commands::files::{self, Opened};
+use crate::commands::foreign::{Format, Use};
 use crate::print;
 
 pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
@@ -16,38 +17,35 @@ pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
     }
 }
 
-pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
-    let format = match args.format {
-        Some(format) => format,
-        None => {
-            let (name, text) = files::read(&args.file)?;
-            program_of(&text)
-                .map(Format::Snell)
-                .map_err(|problem| Diagnostic::error(&name, "", problem))
-                .map_err(|error| {
-                    adit_config::diagnostic::Diagnostics::from(
-                        error.hint("--as names the program, for instance --as snell-server or --as ss-local"),
-                    )
-                })?
-        }
-    };
-    let loaded = format.convert(&args.file)?;
+/// Prints what another program has written as adit's own file; warnings go to standard error.
+pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    let path = Path::new(args.source.as_deref().or(args.config.as_deref()).unwrap_or("-"));
+    let form = args.form.map(|form| Format::Entries(Some(form)));
+    let Opened { name, format, loaded } = files::open(Use::Convert, args.format.or(form), path)?;
+    let loaded = if args.strict { loaded.strict()? } else { loaded };
     for finding in &loaded.diagnostics {
         print::remark(finding.to_string().trim_end());
+    }
+    if format == Format::Native {
+        print::remark(format_args!("{name}: adit.toml already"));
+    }
+    if let Some(count) = choice(&loaded.config) {
+        let used = &loaded.config.inbounds[0].outbound;
+        print::remark(format_args!("{name}: {count} servers; the local port uses {used}"));
     }
     print::data(native::to_toml(&loaded.config))
 }
 
-/// The program whose section a file has.
-fn program_of(text: &str) -> Result<Program, &'static str> {
-    let has = |program: Program| {
-        let header = format!("[{}]", program.name());
-        text.lines().any(|line| line.trim().starts_with(&header))
+/// The number of servers that a local port may choose from, if there are several and no rule chooses.
+fn choice(config: &Config) -> Option<usize> {
+    let first = config.inbounds.first()?;
+    let used = config.outbounds.iter().find(|outbound| outbound.name == first.outbound)?;
+    // A group chooses by itself.
+    let is_local = matches!(first.protocol, InboundProtocol::Local(_))
+        && !matches!(used.protocol, OutboundProtocol::Group(_));
+    let is_server = |protocol: &OutboundProtocol| {
+        !matches!(protocol, OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_))
     };
-    match (has(Program::Server), has(Program::Client)) {
-        (true, false) => Ok(Program::Server),
-        (false, true) => Ok(Program::Client),
-        (true, true) => Err("there are sections for server and client"),
-        (false, false) => Err("neither a section for a server nor for a client"),
-    }
+    let count = config.outbounds.iter().filter(|outbound| is_server(&outbound.protocol)).count();
+    (is_local && config.rules.is_empty() && count > 1).then_some(count)
 }

@@ -20,7 +20,7 @@ pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 }
 
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
-    let files = FileArgs { config: args.config.clone() };
+    let files = FileArgs::of(args.config.clone());
     let socket = status::socket(args.socket.as_ref(), &files)?;
     let files = args.config.iter().map(|path| given(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let differences = differences(&socket, &Request::Diff { files }, "this configuration cannot run")?;
@@ -30,7 +30,7 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
 fn given(path: &Path) -> anyhow::Result<GivenFile> {
     let (_, text) = files::read(path)?;
     let name = if path == Path::new("-") { path.to_owned() } else { std::path::absolute(path)? };
-    Ok(GivenFile { name: name.to_string_lossy().into_owned(), text: text.clone() })
+    Ok(GivenFile { name: name.to_string_lossy().into_owned(), text: text.to_string() })
 }
 
 /// The control socket that the text of a file names, even if the rest of it is wrong.

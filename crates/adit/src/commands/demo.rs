@@ -39,9 +39,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     };
     let mut demo = Demo::start(&plan)?;
     if !args.json {
-        print::remark(
-            "a Snell server, a client and a small site run on this machine; moving bytes both ways ...",
-        );
+        print::remark("a Snell server, a client and a small site run on this machine; moving bytes ...");
     }
     let bar = bar(args);
     let load =
@@ -195,12 +193,16 @@ fn advice(deployment: &Deployment) -> String {
     let psk = deployment.psk.expose();
     let forms = share::all(deployment, &[Form::Surge, Form::Mihomo, Form::SingBox, Form::OpenSnell]);
     format!(
-        "\nfor a server of your own: put this into adit.toml there, and start it with `adit run`\n\n\
+        "\nfor a server of your own: put this into adit.toml there, then `adit run`\n\n\
          [[inbound]]\nprotocol = \"snell\"\nlisten = \"{listen}\"\npsk = \"{psk}\"\n\n\
-         and into your clients, with the server's address for {HOST} (the key is fresh, and good to use):\n\n\
+         and into your clients, with the server's address for {HOST}\n\
+         (the key is fresh, and good to use):\n\n\
          {forms}\
-         next: `adit share -c adit.toml --host ADDRESS --qr` prints these for a file, `adit check` finds mistakes in\n\
-         it, `adit demo --keep` leaves this demo up for a browser, `adit --help` lists the rest\n"
+         next:\n\
+         \x20 adit share --host ADDRESS --qr   prints these for a file\n\
+         \x20 adit check                       finds mistakes in it\n\
+         \x20 adit demo --keep                 leaves this demo up for a browser\n\
+         \x20 adit --help                      lists the rest\n"
     )
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use adit_config::codes::{self, Code};
 use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Config, Dns, Inbound, Outbound, OutboundProtocol};
 use adit_config::set::Sets;
@@ -16,27 +17,33 @@ use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use crate::cli::ExplainArgs;
+use crate::cli::{ExplainArgs, FileArgs};
 use crate::commands::batch::{self, Batch};
-use crate::commands::{files, foreign};
+use crate::commands::files;
 use crate::print;
 
+/// Width of a terminal that everybody has.
+const COLUMNS: usize = 80;
+
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    if args.codes {
+        return print::data(codes::document());
+    }
+    if let Some(code) = args.code {
+        return explain_code(code, args.json);
+    }
     let begun = now();
-    let is_own = args.format.is_some() || args.files.config == [Path::new("-")];
-    let setup = if is_own { None } else { files::clash(&args.files)? };
+    let given = FileArgs { format: args.format, ..args.files.clone() };
+    // Standard input is read once.
+    let setup = if given.config == [Path::new("-")] { None } else { files::clash(&given)? };
     if let Some(setup) = &setup {
         for found in [&setup.diagnostics, &setup.refused] {
             print::remark(format_args!("{found}"));
         }
     }
-    anyhow::ensure!(
-        args.format.is_none() || args.files.config.len() < 2,
-        "several files: a file of another program stands alone, name one with -c"
-    );
     let mut config = match &setup {
         Some(setup) => setup.config.clone(),
-        None => foreign::load(args.format, &args.files)?.config,
+        None => files::load(&given)?.config,
     };
     config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;
@@ -56,6 +63,37 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         return print::data(format_args!("{}\n", serde_json::to_string(&answer)?));
     }
     print::data(text(&answer))
+}
+
+/// Prints the meaning of a code.
+fn explain_code(code: Code, is_json: bool) -> anyhow::Result<()> {
+    let Code { id, title, meaning, remedy } = code;
+    if is_json {
+        let json = serde_json::json!({ "code": id, "title": title, "meaning": meaning, "remedy": remedy });
+        return print::data(format_args!("{json}\n"));
+    }
+    let [meaning, remedy] = [meaning, remedy].map(|text| wrap(text, COLUMNS));
+    print::data(format_args!("{id}: {title}\n\n{meaning}\nTo do:\n{remedy}"))
+}
+
+/// A text in lines of at most so many letters, where words allow it.
+fn wrap(text: &str, columns: usize) -> String {
+    let mut out = String::new();
+    let mut len = 0;
+    for word in text.split(' ') {
+        let letters = word.chars().count();
+        if len > 0 && len + 1 + letters > columns {
+            out.push('\n');
+            len = 0;
+        }
+        if len > 0 {
+            out.push(' ');
+            len += 1;
+        }
+        out.push_str(word);
+        len += letters;
+    }
+    out + "\n"
 }
 
 /// The printed answer.

@@ -7,8 +7,10 @@ use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::clash::{self, Setup};
 use adit_config::dialect::{Loaded, native};
 use adit_config::source;
+use zeroize::Zeroizing;
 
 use crate::cli::FileArgs;
+use crate::commands::foreign::{Format, Use};
 
 /// Paths of a configuration when none is named, in order.
 const DEFAULTS: [&str; 2] = ["adit.toml", "/etc/adit/adit.toml"];
@@ -18,6 +20,13 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
     if !args.config.is_empty() {
         return Ok(args.config.clone());
     }
+    if let Some(path) = args.format.and_then(Format::default_path) {
+        return Ok(vec![path.into()]);
+    }
+    if let Some(format) = args.format.filter(|format| *format != Format::Native) {
+        let error = Diagnostic::error(&format.name().into(), "", "no file is named");
+        return Err(error.hint("write its name behind the flags").into());
+    }
     let found = DEFAULTS.into_iter().find(|path| Path::new(path).exists());
     found.map(|path| vec![path.into()]).ok_or_else(|| {
         let error = Diagnostic::error(&DEFAULTS[0].into(), "", format!("no such file, nor {}", DEFAULTS[1]));
@@ -25,21 +34,94 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
     })
 }
 
-/// Reads and merges the files of a command.
+/// Reads and merges the files of a command, of any format.
 ///
 /// # Errors
 /// Everything that is wrong with all of them.
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
-    let parse = |path: &PathBuf| {
-        let (name, text) = read(path)?;
-        let loaded = if clash::is_clash(&text) {
-            clash::load(&name, &text, home(path))?.run()?
-        } else {
-            native::parse(&name, &text)?
+    load_for(Use::Look, args)
+}
+
+/// The same for running: what only the program does that a file is for is an error.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(super) fn load_to_run(args: &FileArgs) -> Result<Loaded, Diagnostics> {
+    load_for(Use::Run, args)
+}
+
+fn load_for(purpose: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
+    let paths = paths(args)?;
+    // Merging knows the settings of adit.toml alone.
+    let stands_alone = |format| !matches!(format, Format::Native | Format::Clash);
+    if paths.len() > 1 && args.format.is_some_and(stands_alone) {
+        return Err(several().into());
+    }
+    let mut files = Vec::new();
+    for path in &paths {
+        let Opened { name, format, loaded } = match open(purpose, args.format, path) {
+            Ok(opened) => opened,
+            Err(errors) => {
+                files.push(Err(errors));
+                continue;
+            }
         };
-        Ok((name, loaded))
+        match (stands_alone(format), paths.len()) {
+            (true, 1) => return Ok(loaded),
+            (true, _) => return Err(several().into()),
+            (false, _) => files.push(Ok((name, loaded))),
+        }
+    }
+    load_all(files.into_iter())
+}
+
+fn several() -> Diagnostic {
+    let error = Diagnostic::error(&"command line".into(), "", "several files, and not all are adit.toml");
+    error.hint("a file of another program stands alone, name one with -c; `adit import` makes it adit.toml")
+}
+
+/// A file that was read.
+pub(super) struct Opened {
+    /// Its name in messages.
+    pub(super) name: Arc<str>,
+    /// The format that it was read as.
+    pub(super) format: Format,
+    /// The configuration, and warnings.
+    pub(super) loaded: Loaded,
+}
+
+/// Reads one file, or a link in its place.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(super) fn open(purpose: Use, format: Option<Format>, path: &Path) -> Result<Opened, Diagnostics> {
+    let (name, text) = read(path)?;
+    let (format, doubt) = match format {
+        Some(format) => (format, None),
+        None => Format::of(path, &name, &text)?,
     };
-    load_all(paths(args)?.iter().map(parse))
+    let mut loaded = format.load(purpose, path, &name, &text)?;
+    if let Some(doubt) = doubt {
+        loaded.diagnostics.push(doubt);
+    }
+    Ok(Opened { name, format, loaded })
+}
+
+/// Whether all of these are files in the form of adit.toml, which can be written to.
+pub(super) fn are_native(args: &FileArgs, paths: &[PathBuf]) -> bool {
+    let is_native = |path: &PathBuf| {
+        let Ok((name, text)) = read(path) else { return false };
+        Format::of(path, &name, &text).is_ok_and(|(format, _)| format == Format::Native)
+    };
+    match args.format {
+        Some(format) => format == Format::Native,
+        None => paths.iter().all(is_native),
+    }
+}
+
+/// Whether a path is no file but a link or an address.
+pub(crate) fn is_link(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.contains("://")) && !path.exists()
 }
 
 /// Merges what was read, with the name of each file.
@@ -78,11 +160,15 @@ pub(crate) fn load_all(
 pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
     let [path] = &*paths(args)? else { return Ok(None) };
     let (name, text) = read(path)?;
-    if clash::is_clash(&text) { clash::load(&name, &text, home(path)).map(Some) } else { Ok(None) }
+    let is_clash = match args.format {
+        Some(format) => format == Format::Clash,
+        None => Format::of(path, &name, &text).is_ok_and(|(format, _)| format == Format::Clash),
+    };
+    if is_clash { clash::load(&name, &text, home(path)).map(Some) } else { Ok(None) }
 }
 
 /// The folder of the lists that a file names.
-fn home(path: &Path) -> &Path {
+pub(super) fn home(path: &Path) -> &Path {
     path.parent().unwrap_or_else(|| Path::new(""))
 }
 
@@ -96,9 +182,12 @@ pub(crate) fn place_of_part(files: &[PathBuf], name: &str) -> Option<(Arc<str>, 
 }
 
 /// The name in messages and the text of a file.
-pub(super) fn read(path: &Path) -> Result<(Arc<str>, impl std::ops::Deref<Target = String>), Diagnostics> {
+pub(super) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnostics> {
     if path == Path::new("-") {
         return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), native::MAX_LEN)?));
+    }
+    if is_link(path) {
+        return Ok(("link".into(), path.to_string_lossy().into_owned().into()));
     }
     Ok((path.to_string_lossy().into(), source::read_up_to(path, native::MAX_LEN)?))
 }

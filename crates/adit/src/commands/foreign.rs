@@ -1,18 +1,22 @@
-//! Files of other programs, as `adit check --as`, `adit explain --as` and `adit convert --as` read them.
+//! Files of other programs, and links: recognised, or named by `--as`.
 
 use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::kcptun::{self, Program as Kcptun, Release, Side};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
-use adit_config::dialect::{Loaded, opensnell};
+use adit_config::dialect::shape::{self, Shape};
+use adit_config::dialect::share::Form;
+use adit_config::dialect::{Loaded, clash, import, native, opensnell};
 
-use crate::cli::FileArgs;
 use crate::commands::files;
 use crate::shadowsocks;
 
-/// The program that the file is for.
+/// The kind of a file: the program that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
+    /// adit.toml.
+    Native,
     /// `snell-server` or `snell-client`.
     Snell(opensnell::Program),
     /// A program of shadowsocks-libev.
@@ -23,10 +27,17 @@ pub(crate) enum Format {
     Ssr(ssr::Program),
     /// A list of servers (SIP008).
     Servers,
+    /// A program of kcptun.
+    Kcptun(Side),
+    /// mihomo and other programs of the Clash family.
+    Clash,
+    /// Servers as another client writes them; without a form it is told from the text.
+    Entries(Option<Form>),
 }
 
-/// All of them but `ss-redir` and `ssr-redir`, which this build cannot be.
-const ALL: [Format; 13] = [
+/// All that can be named; `ss-redir` and `ssr-redir` cannot, which this build cannot be.
+const ALL: [Format; 20] = [
+    Format::Native,
     Format::Snell(opensnell::Program::Server),
     Format::Snell(opensnell::Program::Client),
     Format::Libev(libev::Program::Local),
@@ -40,18 +51,47 @@ const ALL: [Format; 13] = [
     Format::Ssr(ssr::Program::Tunnel),
     Format::Ssr(ssr::Program::Server),
     Format::Servers,
+    Format::Kcptun(Side::Client),
+    Format::Kcptun(Side::Server),
+    Format::Clash,
+    Format::Entries(Some(Form::Surge)),
+    Format::Entries(Some(Form::SingBox)),
+    Format::Entries(Some(Form::Shadowrocket)),
 ];
+
+/// The use that is made of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It is looked at, as the program that it is for would read it.
+    Look,
+    /// It runs under adit's own name.
+    Run,
+    /// It becomes adit.toml.
+    Convert,
+}
 
 impl Format {
     /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Native => "adit",
             Self::Snell(program) => program.name(),
             Self::Libev(program) => program.name(),
             Self::Rust(program) => program.name(),
             Self::Ssr(program) => program.name(),
             Self::Servers => "sip008",
+            Self::Kcptun(Side::Client) => "kcptun-client",
+            Self::Kcptun(Side::Server) => "kcptun-server",
+            Self::Clash | Self::Entries(Some(Form::Mihomo)) => "mihomo",
+            Self::Entries(Some(Form::Surge)) => "surge",
+            Self::Entries(Some(Form::SingBox)) => "sing-box",
+            Self::Entries(Some(Form::Shadowrocket | Form::OpenSnell | Form::Adit) | None) => "links",
         }
+    }
+
+    /// All names.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        ALL.into_iter().map(Self::name)
     }
 
     /// The format of that name.
@@ -59,7 +99,7 @@ impl Format {
     /// # Errors
     /// With all names.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
-        let names = || ALL.map(Self::name).join(", ");
+        let names = || Self::names().collect::<Vec<_>>().join(", ");
         ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| format!("one of {}", names()))
     }
 
@@ -70,8 +110,38 @@ impl Format {
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
             Self::Ssr(ssr::Program::Server) => Some("user-config.json"),
             Self::Ssr(_) => Some("/etc/shadowsocks-libev/config.json"),
-            Self::Rust(_) | Self::Servers => None,
+            Self::Native
+            | Self::Rust(_)
+            | Self::Servers
+            | Self::Kcptun(_)
+            | Self::Clash
+            | Self::Entries(_) => None,
         }
+    }
+
+    /// The format of a text, with a warning where it fits two programs.
+    ///
+    /// # Errors
+    /// Why the text is of no format.
+    pub(super) fn of(path: &Path, name: &str, text: &str) -> Result<(Self, Option<Diagnostic>), Diagnostic> {
+        let found = match shape::recognise(name, text) {
+            Ok(found) => found,
+            // The name says it; the text may be damaged.
+            Err(_) if path.extension().is_some_and(|end| end == "toml") => return Ok((Self::Native, None)),
+            Err(error) => return Err(error),
+        };
+        let format = match found.shape {
+            Shape::Native => Self::Native,
+            Shape::Snell(program) => Self::Snell(program),
+            Shape::Libev(program) => Self::Libev(program),
+            Shape::Rust(program) => Self::Rust(program),
+            Shape::Ssr(program) => Self::Ssr(program),
+            Shape::Servers => Self::Servers,
+            Shape::Kcptun(side) => Self::Kcptun(side),
+            Shape::Clash => Self::Clash,
+            Shape::Entries => Self::Entries(None),
+        };
+        Ok((format, found.doubt))
     }
 
     /// The configuration that this build makes of the file, with its warnings.
@@ -79,52 +149,70 @@ impl Format {
     /// # Errors
     /// Everything that keeps it from running.
     pub(crate) fn check(self, path: &Path) -> Result<Loaded, Diagnostics> {
-        match self.read(path)? {
-            Read::Config(loaded) => Ok(*loaded),
-            Read::Setup(family, setup) => {
-                let setup = shadowsocks::fit(self.name(), family, *setup)?;
-                Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
-            }
-        }
+        let (name, text) = files::read(path)?;
+        self.load(Use::Look, path, &name, &text)
     }
 
-    /// The file as adit's own configuration.
+    /// The same of a text that was read; `name` stands for it in messages.
     ///
     /// # Errors
-    /// Everything that is wrong, and every setting that `adit.toml` lacks.
-    pub(super) fn convert(self, path: &Path) -> Result<Loaded, Diagnostics> {
-        match self.read(path)? {
+    /// Everything that is wrong with it, and every setting that cannot be obeyed in that use.
+    pub(super) fn load(
+        self,
+        purpose: Use,
+        path: &Path,
+        name: &str,
+        text: &str,
+    ) -> Result<Loaded, Diagnostics> {
+        match self.read(purpose, path, name, text)? {
             Read::Config(loaded) => Ok(*loaded),
-            Read::Setup(_, setup) => expressible(&path.to_string_lossy(), *setup),
+            Read::Setup(family, setup) => match purpose {
+                Use::Convert => expressible(name, *setup),
+                Use::Look => {
+                    let setup = shadowsocks::fit(self.name(), family, *setup)?;
+                    Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
+                }
+                Use::Run => {
+                    let setup = only_config(name, self.name(), *setup)?;
+                    let setup = shadowsocks::fit(self.name(), family, setup)?;
+                    Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
+                }
+            },
         }
     }
 
-    fn read(self, path: &Path) -> Result<Read, Diagnostics> {
-        let (name, text) = files::read(path)?;
-        let file = Some((&*name, text.as_str()));
-        match self {
-            Self::Snell(program) => {
-                Ok(Read::Config(Box::new(opensnell::parse(program, None, &name, &text)?)))
-            }
+    fn read(self, purpose: Use, path: &Path, name: &str, text: &str) -> Result<Read, Diagnostics> {
+        let file = Some((name, text));
+        let loaded = match self {
+            Self::Native => native::parse(name, text)?,
+            Self::Snell(program) => opensnell::parse(program, None, name, text)?,
             Self::Libev(program) => {
                 let setup = libev::load(program, &libev::Flags::default(), file)?;
-                Ok(Read::Setup(Family::Libev, Box::new(setup)))
+                return Ok(Read::Setup(Family::Libev, Box::new(setup)));
             }
             Self::Rust(program) => {
                 let flags = rust::Flags::default();
                 let setup = rust::load(program, &flags, file, shadowsocks::rust::outside());
-                setup.map(|setup| Read::Setup(Family::Rust, Box::new(setup))).map_err(|(_, found)| found)
+                return setup
+                    .map(|setup| Read::Setup(Family::Rust, Box::new(setup)))
+                    .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
-                let setup = shadowsocks::ssr::load(program, &ssr::Flags::default(), path, &text)?;
-                Ok(Read::Setup(Family::Libev, Box::new(setup)))
+                let setup = shadowsocks::ssr::load(program, &ssr::Flags::default(), path, text)?;
+                return Ok(Read::Setup(Family::Libev, Box::new(setup)));
             }
             Self::Servers => {
-                let (list, diagnostics) = sip008::parse(&name, &text, None)?;
-                let config = sip008::config(&list);
-                Ok(Read::Config(Box::new(Loaded { config, diagnostics })))
+                let (list, diagnostics) = sip008::parse(name, text, None)?;
+                Loaded { config: sip008::config(&list), diagnostics }
             }
-        }
+            Self::Kcptun(side) => of_kcptun(side, name, text)?,
+            Self::Clash if purpose != Use::Convert && clash::is_clash(text) => {
+                clash::load(name, text, files::home(path))?.run()?
+            }
+            Self::Clash => import::parse(Some(Form::Mihomo), name, text)?,
+            Self::Entries(form) => import::parse(form, name, text)?,
+        };
+        Ok(Read::Config(Box::new(loaded)))
     }
 }
 
@@ -133,35 +221,36 @@ enum Read {
     Setup(Family, Box<Setup>),
 }
 
-/// Reads the files of a command, which are another program's if `format` says so: the last of them counts then.
-///
-/// # Errors
-/// Everything that is wrong with all of them.
-pub(super) fn load(format: Option<Format>, files: &FileArgs) -> Result<Loaded, Diagnostics> {
-    let Some(format) = format else { return files::load(files) };
-    let paths = match (&*files.config, format.default_path()) {
-        ([], Some(path)) => &[path.into()],
-        ([], None) => {
-            let error = Diagnostic::error(&format.name().into(), "", "no file is named");
-            return Err(error.hint("write its name behind the flags").into());
+/// A file of kcptun; files for logs and counters are the old name's.
+fn of_kcptun(side: Side, name: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    let program = Kcptun { side, release: Release::Debian };
+    let setup = kcptun::load(program, kcptun::Flags::default(), None, Some((name, text)))?;
+    let mut found = setup.diagnostics;
+    for (key, is_there) in [("log", setup.log.is_some()), ("snmplog", setup.counters.is_some())] {
+        if is_there {
+            let problem = "left out: adit.toml has no such setting";
+            let hint = format!("the file works as it is under the name {}", program.name());
+            found.push(Diagnostic::warning(&name.into(), key, problem).hint(hint));
         }
-        (named, _) => named,
-    };
-    let mut last = None;
+    }
+    Ok(Loaded { config: setup.config, diagnostics: found })
+}
+
+/// Refuses what is more than a configuration: such a file runs under its program's name alone.
+fn only_config(file: &str, program: &str, setup: Setup) -> Result<Setup, Diagnostics> {
     let mut found = Diagnostics::new();
-    for path in paths {
-        match format.check(path) {
-            Ok(loaded) => {
-                found.append(loaded.diagnostics);
-                last = Some(loaded.config);
-            }
-            Err(errors) => found.append(errors),
+    let mut refuse = |key: &str, is_there: bool| {
+        if is_there {
+            let error = Diagnostic::error(&file.into(), key, format!("{program} alone does this"));
+            found.push(error.hint(format!("adit {program} -c {file}")));
         }
-    }
-    match last {
-        Some(config) if !found.has_errors() => Ok(Loaded { config, diagnostics: found }),
-        _ => Err(found),
-    }
+    };
+    refuse("manager_address", matches!(setup.control, Control::Report(_)));
+    refuse("port_password", matches!(setup.control, Control::Manage(_)));
+    refuse("mudb.json", matches!(setup.control, Control::Users(_)));
+    refuse("online_config", !setup.online.is_empty());
+    refuse("user", setup.process.user.is_some());
+    if found.has_errors() { Err(found) } else { Ok(setup) }
 }
 
 /// Refuses settings that `adit.toml` does not have, each by its name.

@@ -11,6 +11,7 @@ mod files;
 mod foreign;
 mod key;
 mod migrate;
+mod pages;
 mod service;
 mod share;
 mod status;
@@ -19,12 +20,10 @@ mod up;
 mod user;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_config::dialect::share::Rng;
-use adit_config::model::{Level, Log};
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::files::{load_all, place_of_part};
@@ -34,10 +33,10 @@ pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{Cli, Command, FileArgs, LogArgs, RunArgs};
+use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Source, is_stdin};
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
@@ -66,61 +65,69 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Test(args) => return test::run(&args),
         Command::Key(args) => key::run(&args)?,
         Command::Share(args) => share::run(&args)?,
-        Command::Import(args) => share::import(&args)?,
+        Command::Import(args) => config::import(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,
-        Command::Convert(args) => config::convert(&args)?,
+        Command::Convert(args) => {
+            print::remark("hint: `adit import` does the same, and reads more formats");
+            config::import(&args)?;
+        }
         Command::Bench(args) => adit_lab::run_mounted(*args, &["bench"])?,
         Command::Wire(args) => adit_lab::wire::run(&args)?,
         Command::Audit(args) => adit_lab::wire::audit::run(&args, &["bench"])?,
-        Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "adit", &mut text);
-            print::data(String::from_utf8_lossy(&text))?;
-        }
-        Command::Man { dir: Some(dir) } => clap_mangen::generate_to(Cli::command(), dir)?,
-        Command::Man { dir: None } => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
-            print::data(String::from_utf8_lossy(&text))?;
-        }
+        Command::Completions(args) => pages::completions(&args)?,
+        Command::Man(args) => pages::man(&args)?,
+        Command::Version => print::data(format_args!("adit {}\n", env!("CARGO_PKG_VERSION")))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
-    let paths = files::paths(&args.files)?;
-    let mut loaded = files::load(&FileArgs { config: paths.clone() })?;
-    let log = merged(&loaded.config.log, flags);
+    let mut given = args.files.given();
+    given.config = files::paths(&given)?;
+    let mut loaded = files::load_to_run(&given)?;
+    let log = flags.over(&loaded.config.log);
     logging::init(&log, Shape::from(log.format));
+    start::announce(None, &given.config);
     serve::log_findings(&loaded.diagnostics);
     if loaded.config.inbounds.iter().any(serve::has_state) {
-        state::settle(&mut loaded.config, &paths);
+        state::settle(&mut loaded.config, &given.config);
     }
-    serve::run(&loaded.config, source(paths, loaded.config.watch))
+    serve::run(&loaded.config, source(given, loaded.config.watch))
 }
 
 /// The files that are read again at a reload.
-fn source(paths: Vec<PathBuf>, is_watched: bool) -> Source {
+fn source(files: FileArgs, is_watched: bool) -> Source {
+    let paths = files.config.clone();
     if paths.iter().any(|path| is_stdin(path)) {
         return Source::fixed("the configuration came from standard input, which cannot be read again");
     }
-    let args = FileArgs { config: paths.clone() };
-    Source { is_native: true, is_watched, ..Source::of(paths, move || files::load(&args)) }
+    if paths.iter().any(|path| files::is_link(path)) {
+        return Source::fixed("the configuration came from the command line, which cannot change");
+    }
+    let is_native = files::are_native(&files, &paths);
+    Source { is_native, is_watched, ..Source::of(paths, move || files::load_to_run(&files)) }
 }
 
-/// The settings of the file, overruled by the command line.
-fn merged(log: &Log, flags: &LogArgs) -> Log {
-    let asked = match flags.verbose {
-        0 => flags.log_level,
-        1 => Some(Level::Debug),
-        _ => Some(Level::Trace),
-    };
-    Log { level: asked.unwrap_or(log.level), format: flags.log_format.unwrap_or(log.format), ..log.clone() }
+/// Lets options in front of a program's name overrule its own settings of the log.
+///
+/// # Errors
+/// The status to exit with.
+pub(crate) fn overrule_log(args: &[OsString]) -> Result<(), ExitCode> {
+    match LogOnly::try_parse_from(args) {
+        Ok(only) => {
+            logging::overrule(only.log);
+            Ok(())
+        }
+        Err(error) => {
+            error.print().ok();
+            Err(ExitCode::from(2))
+        }
+    }
 }
 
 /// The system's random source.

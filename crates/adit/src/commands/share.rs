@@ -1,29 +1,35 @@
 //! `adit share` prints a server for its clients; `adit import` reads such lines.
 
-use std::path::Path;
-
 use adit_config::dialect::share::{
     self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared,
 };
-use adit_config::dialect::{import, native};
 use adit_config::model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
 
-use crate::cli::{ImportArgs, ShareArgs};
+use crate::cli::ShareArgs;
 use crate::commands::files;
 use crate::machine::Root;
 use crate::print;
 
 pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
-    let config = files::load(&args.files)?.config;
+    let config = files::load(&args.files.given())?.config;
     let user = args.user.as_deref();
     let servers = servers(&config, args.inbound.as_deref(), user)?;
-    let mut out = String::new();
+    let (mut out, mut count, mut last) = (String::new(), 0_usize, None);
     for inbound in servers {
         let host = host(inbound, args.host.as_deref())?;
         for server in forms_of(inbound, &host, user)? {
             match args.form {
-                Some(form) => out.push_str(&server.share(form)?.text),
+                Some(form) => match server.share(form) {
+                    Ok(shared) => {
+                        count += 1;
+                        out.push_str(&shared.text);
+                    }
+                    Err(error) => {
+                        out.push_str(&format!("{} {}: {error}\n", comment(form), inbound.name));
+                        last = Some(error);
+                    }
+                },
                 None => out.push_str(&server.all(&Form::ALL)),
             }
             if let Some(background) = args.qr {
@@ -32,7 +38,15 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
             }
         }
     }
-    print::data(out)
+    match last {
+        Some(error) if count == 0 => Err(error.into()),
+        _ => print::data(out),
+    }
+}
+
+/// The sign that begins a comment in a form.
+fn comment(form: Form) -> &'static str {
+    if form == Form::SingBox { "//" } else { "#" }
 }
 
 /// The line for Surge, the link and its picture for one user of an inbound.
@@ -90,20 +104,6 @@ impl Server {
     pub(super) fn all(&self, forms: &[Form]) -> String {
         all_by(forms, |form| self.share(form))
     }
-}
-
-/// Prints what others have written as adit's own file; warnings go to standard error.
-pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    let loaded = if args.source.contains("://") {
-        import::parse(args.form, "link", &args.source)?
-    } else {
-        let (name, text) = files::read(Path::new(&args.source))?;
-        import::parse(args.form, &name, &text)?
-    };
-    for finding in &loaded.diagnostics {
-        print::remark(finding.to_string().trim_end());
-    }
-    print::data(native::to_toml(&loaded.config))
 }
 
 /// The inbounds that clients connect to: all, or that of one name, or those that have a user of one name.

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus, Status, ask_status};
+use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, LastError, MemberStatus, Status, ask_status};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -17,12 +17,14 @@ const DEFAULT: &str = "/run/adit/adit.sock";
 
 /// Users that fit a screen and the one after it.
 const MOST_USERS: usize = 100;
+/// Errors that are shown; the rest is in the JSON.
+const MOST_ERRORS: usize = 20;
 
 /// Interval at which `--watch` asks.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let socket = socket(args.socket.as_ref(), &args.files)?;
+    let socket = socket(args.socket.as_ref(), &args.files.given())?;
     let terminal = io::stdout().is_terminal();
     loop {
         let status = ask(&socket)?;
@@ -112,6 +114,7 @@ fn render(status: &Status) -> String {
     out.push_str(&groups(status));
     out.push_str(&users(status));
     out.push_str(&refused(status));
+    out.push_str(&errors(status));
     out
 }
 
@@ -260,6 +263,30 @@ fn users(status: &Status) -> String {
     if users.is_empty() && rest.is_empty() { String::new() } else { format!("{users}{rest}") }
 }
 
+/// The last error of each part, those that go on first; empty if there are none.
+fn errors(status: &Status) -> String {
+    let inbounds = status.inbounds.iter().map(|inbound| ("inbound", &inbound.name, &inbound.last_error));
+    let outbounds =
+        status.outbounds.iter().map(|outbound| ("outbound", &outbound.name, &outbound.last_error));
+    let users = status.inbounds.iter().flat_map(|inbound| &inbound.users);
+    let users = users.map(|user| ("user", &user.name, &user.last_error));
+    let found = inbounds.chain(outbounds).chain(users);
+    let mut found: Vec<_> =
+        found.filter_map(|(kind, name, error)| Some((kind, name, error.as_ref()?))).collect();
+    found.sort_by_key(|(_, _, error)| (!error.active, std::cmp::Reverse(error.last)));
+    let now = adit_net::rt::unix_time();
+    let mut out = String::new();
+    for (kind, name, error) in found.iter().take(MOST_ERRORS) {
+        let LastError { code, text, count, since, last, active } = error;
+        let (since, last) = (seconds(now.saturating_sub(*since)), seconds(now.saturating_sub(*last)));
+        let state = if *active { "goes on" } else { "not now" };
+        out.push_str(&format!(
+            "\n{kind} {name}: {text}\n  {code}, {count} times since {since} ago, last {last} ago, {state}\n"
+        ));
+    }
+    if out.is_empty() { out } else { format!("\nlast errors (adit explain CODE tells more)\n{out}") }
+}
+
 /// A table of refused connections by cause; empty if there are none.
 fn refused(status: &Status) -> String {
     let mut table = new_table(&["refused by", "cause"], &["connections"]);
@@ -296,7 +323,8 @@ mod tests {
             "quota_bytes":12000,"limited":"quota used up"},
             {"name":"bob","requests":0,"up_bytes":0,"down_bytes":0}]}],
             "outbounds":[{"name":"direct","protocol":"direct","dialled":4,"failed":1,"reused":0,"idle":0,
-            "early_closes":0}],
+            "early_closes":0,"last_error":{"code":"ADIT-NET-02","text":"cannot reach it","count":5,"since":10,
+            "last":75,"active":false}}],
             "groups":[{"name":"fastest","tcp":{"member":"home","why":"it is near"},"udp":null,"members":[
             {"name":"home","tcp":{"state":"dead","failure":"no-answer","latency_us":1250,"loss_percent":25,
             "failures":2,"weight":80,"score_us":9990},"udp":null}]}],
@@ -324,6 +352,7 @@ mod tests {
             "quota used up",
             "12 KB",
             "users not shown: 1",
+            "\noutbound direct: cannot reach it\n  ADIT-NET-02, 5 times since ",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }

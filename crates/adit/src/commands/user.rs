@@ -142,7 +142,7 @@ impl Place {
     }
 
     fn load(&self) -> anyhow::Result<Config> {
-        Ok(files::load(&FileArgs { config: self.files.clone() })?.config)
+        Ok(files::load(&FileArgs::of(self.files.clone()))?.config)
     }
 
     /// Changes the file that has the inbound, and has the process follow.

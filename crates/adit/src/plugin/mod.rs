@@ -87,7 +87,7 @@ fn run(loaded: Result<Loaded, Diagnostics>, has_parent: bool) -> ExitCode {
     }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(hint = print::hint(&error), "{error:#}");
+            tracing::error!(code = print::code(&error), hint = print::hint(&error), "{error:#}");
             ExitCode::from(EXIT_FAILURE)
         }
     }

@@ -97,9 +97,9 @@ impl Fitter {
             }
             if transports.tcp() {
                 *transports = Transports::Tcp;
-                self.warning("mode", "the server is used for no datagrams: streams alone are carried");
+                self.warning("mode", "UDP is off: the server of this tunnel is used for TCP alone");
             } else {
-                let problem = "the server is used for no datagrams, and nothing else is asked for";
+                let problem = "UDP is asked for, and the server is used for TCP alone";
                 self.error("mode", problem, "give both the same mode");
             }
         }

@@ -17,6 +17,9 @@ use crate::print;
 
 /// Runs one of the programs.
 pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+    if matches!(&*args, [one] if one == "--version") {
+        return super::say(&libev::version(program));
+    }
     match libev::flags(program, args) {
         Ok(Invocation::Help) => super::say(&libev::usage(program)),
         Ok(Invocation::Run(flags)) => {

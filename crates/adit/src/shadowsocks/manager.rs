@@ -100,6 +100,8 @@ struct Servers {
     manager: Manager,
     ports: Ports,
     open: BTreeMap<u16, Server>,
+    /// Commands that were none.
+    malformed: u64,
 }
 
 struct Server {
@@ -110,7 +112,7 @@ struct Server {
 
 impl Servers {
     fn new(manager: Manager, ports: Ports) -> Self {
-        Self { manager, ports, open: BTreeMap::new() }
+        Self { manager, ports, open: BTreeMap::new(), malformed: 0 }
     }
 
     /// The datagrams that answer one.
@@ -118,7 +120,15 @@ impl Servers {
         let family = self.manager.family;
         match Request::parse(family, datagram) {
             Err(Malformed(text)) => {
-                tracing::debug!(len = datagram.len(), "a datagram that is no order");
+                self.malformed += 1;
+                if self.malformed.is_power_of_two() {
+                    let (len, times) = (datagram.len(), self.malformed);
+                    tracing::warn!(
+                        len,
+                        times,
+                        "manager command not understood: it is none of add, remove, list, ping and stat with its JSON"
+                    );
+                }
                 text.map(|text| text.as_bytes().to_vec()).into_iter().collect()
             }
             // Servers count inside; there are no others to listen to.

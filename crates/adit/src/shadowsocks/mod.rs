@@ -32,7 +32,7 @@ pub(crate) use self::fit::fit;
 use self::online::Place;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve, state};
+use crate::{print, serve, start, state};
 
 /// Behaviour of a program's family, and the statuses that it exits with.
 struct Statuses {
@@ -72,6 +72,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     if setup.process.syslog {
         logging::to_system(program);
     }
+    start::announce(Some(program), file.as_slice());
     serve::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
@@ -98,7 +99,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     match serve::run_holding(&config, source, hold) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(hint = print::hint(&error), "{error:#}");
+            tracing::error!(code = print::code(&error), hint = print::hint(&error), "{error:#}");
             ExitCode::from(statuses.failure)
         }
     }

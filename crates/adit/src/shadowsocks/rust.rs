@@ -43,7 +43,7 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
 }
 
 /// `ssservice`: the word behind it is the program.
-pub(crate) fn service(mut args: Vec<OsString>) -> ExitCode {
+pub(crate) fn service((): (), mut args: Vec<OsString>) -> ExitCode {
     let word = if args.is_empty() { OsString::new() } else { args.remove(0) };
     match word.to_str() {
         Some("-h" | "--help") => return super::say(SERVICE),
@@ -58,6 +58,11 @@ pub(crate) fn service(mut args: Vec<OsString>) -> ExitCode {
             ExitCode::from(Exit::Flag as u8)
         }
     }
+}
+
+/// The subcommands, for a person.
+pub(crate) fn service_usage((): ()) -> String {
+    SERVICE.to_owned()
 }
 
 fn generate_key(args: &[OsString]) -> ExitCode {

@@ -18,14 +18,20 @@ const USAGE: &str = "\
 usage: ssurl -e FILE [-c]
        ssurl -d LINK [-c]
 
-  -e, --encode FILE   prints the servers of a file of shadowsocks-rust as ss:// links
+  -e, --encode FILE   prints the servers of a file of shadowsocks-rust as ss://
+                      links
   -d, --decode LINK   prints an ss:// link as such a file
   -c, --qrcode        and a QR code of each
   -h, --help          prints this text
 ";
 
+/// The flags, for a person.
+pub(crate) fn usage((): ()) -> String {
+    USAGE.to_owned()
+}
+
 /// Runs it.
-pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
     let result = match rust::url(args) {
         Ok(Url::Help) => return super::say(USAGE),
         Ok(Url::Encode { file, qr }) => encode(&file, qr),

@@ -28,7 +28,7 @@ fn help_teaches() {
     let dir = Dir::new();
     let (status, out, err) = dir.run(&["--help"]);
     assert_eq!((status, &*err), (0, ""));
-    for word in ["Examples:", "adit demo", "adit run -c adit.toml", "snell-server", "status"] {
+    for word in ["Examples:", "adit demo", "adit run FILE", "snell-server", "status"] {
         assert!(out.contains(word), "{word}: {out}");
     }
     let (status, out, _) = dir.run(&["--version"]);
@@ -149,7 +149,7 @@ fn shared_lines() {
     assert_eq!((status, &*out), (0, "s = ss, 192.0.2.1, 1, encrypt-method=aes-128-gcm, password=\"p\"\n"));
     let (status, out, _) = dir.run(&["share", "-c", "shadow.toml"]);
     assert!(
-        status == 0 && out.contains("opensnell cannot express protocol") && out.contains("ss://"),
+        status == 0 && out.contains("opensnell has no form for protocol") && out.contains("ss://"),
         "{out}"
     );
     // The client's file is a whole configuration.
@@ -159,7 +159,7 @@ fn shared_lines() {
     let (status, out, _) = dir.run(&["share", "-c", "users.toml", "--user", "bob"]);
     assert_eq!(status, 0);
     assert!(out.contains("\"userkey\": \"b\"") && !out.contains("\"userkey\": \"a\""), "{out}");
-    assert!(out.contains("# mihomo cannot express user-key: it has no place"), "{out}");
+    assert!(out.contains("# mihomo has no form for user-key: it has no place"), "{out}");
     let (status, _, err) = dir.run(&["share", "-c", "users.toml", "--user", "eve"]);
     assert!(status == 1 && err.contains("no user of that name: eve"), "{err}");
     let (_, file, _) = dir.run(&["share", "--host", "a.example", "--form", "adit"]);
@@ -196,7 +196,7 @@ fn examples_and_conversion_are_valid() {
     let (_, docs, _) = dir.run(&["config", "docs"]);
     assert!(docs.starts_with("### top of the file\n"), "{docs}");
     dir.file("s.conf", "[snell-server]\nlisten = 127.0.0.1:1\npsk = k\ncolour = red\n");
-    let (status, toml, err) = dir.run(&["convert", "s.conf"]);
+    let (status, toml, err) = dir.run(&["import", "s.conf"]);
     assert_eq!(status, 0);
     assert!(err.starts_with("s.conf:4:1: warning: colour: unknown key"), "{err}");
     assert_eq!(finish(dir.adit(&["check", "-c", "-"]), &toml).0, 0, "{toml}");

@@ -24,8 +24,10 @@ fn files_become_adits_own() {
         dir.file("old.json", &text);
         let (status, out, err) = dir.run(&["check", "--as", name, "old.json"]);
         assert!(status == 0 && out.contains("ok\n"), "{name}: {out}{err}");
-        let (status, toml, err) = dir.run(&["convert", "--as", name, "old.json"]);
+        let (status, toml, err) = dir.run(&["import", "--as", name, "old.json"]);
         assert_eq!((status, &*err), (0, ""), "{name}");
+        let (_, same, hint) = dir.run(&["convert", "--as", name, "old.json"]);
+        assert!(same == toml && hint.contains("`adit import`"), "{name}: {hint}");
         assert!(toml.contains(words) && toml.contains("hunter2"), "{name}: {toml}");
         dir.file("adit.toml", &toml);
         let (status, out, err) = dir.run(&["check", "adit.toml"]);
@@ -52,7 +54,7 @@ fn what_was_converted_moves_bytes() {
         server.address().port()
     );
     dir.file("old.json", &old);
-    let (_, toml, err) = dir.run(&["convert", "--as", "ss-local", "old.json"]);
+    let (_, toml, err) = dir.run(&["import", "--as", "ss-local", "old.json"]);
     dir.file("adit.toml", &toml.replace("127.0.0.1:1080", "127.0.0.1:0"));
     let local = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
     round_trip(&mut socks5(local.address(), "127.0.0.1", echo().port()), 10_000);

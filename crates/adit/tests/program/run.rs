@@ -58,7 +58,11 @@ fn bytes_status_and_an_orderly_end() {
     let dir = Dir::new();
     let (server, client) = pair(&dir, "", &[]);
     let line = server.line("listening");
-    assert!(line.contains("inbound=in protocol=\"Snell v4, v5\" address=127.0.0.1:"), "{line}");
+    assert!(
+        line.contains("inbound=in protocol=\"Snell v4, v5\" network=tcp")
+            && line.contains(" address=127.0.0.1:"),
+        "{line}"
+    );
     let target = echo();
     let mut stream = socks5(client.address(), "127.0.0.1", target.port());
     round_trip(&mut stream, 3_000_000);

@@ -146,7 +146,7 @@ fn a_wrong_key_is_no_clock_that_differs() {
 }
 
 /// A library that moves the wall clock of a program, for Linux with a C compiler; none elsewhere.
-fn clock_shim(dir: &Dir) -> Option<PathBuf> {
+pub(crate) fn clock_shim(dir: &Dir) -> Option<PathBuf> {
     let source = dir.file(
         "clock.c",
         "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n\

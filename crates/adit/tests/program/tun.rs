@@ -160,7 +160,7 @@ impl Scene {
     /// `None` without the right to make networks, which is printed.
     fn new(offload: &str) -> Option<Self> {
         let Some(networks) = Networks::new() else {
-            println!("SKIPPED: no networks can be made: it takes root and iproute2");
+            say("SKIPPED: no networks can be made: it takes root and iproute2");
             return None;
         };
         let dir = Dir::new();
@@ -277,6 +277,11 @@ fn inside() {
     }
 }
 
+/// A line of the test's output.
+fn say(line: &str) {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
 fn addr(host: &str, port: u16) -> SocketAddr {
     format!("{host}:{port}").parse().unwrap()
 }
@@ -321,7 +326,7 @@ fn targets() {
             }
         });
     }
-    println!("targets are up");
+    say("targets are up");
     thread::park();
 }
 
@@ -452,7 +457,7 @@ fn bulk() {
     }
 }
 
-/// Whatever cannot be carried fails within a second.
+/// Requests that cannot be carried fail within a second.
 fn refusals() {
     let at_once = |what: &str, attempt: &dyn Fn() -> ErrorKind, expected: &[ErrorKind]| {
         let start = Instant::now();

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::dialect::usage;
+
 /// Flags with a value that is not looked at: the control interface is not served yet.
 const LEFT_OUT: [&str; 5] = ["ext-ctl", "ext-ctl-unix", "ext-ctl-pipe", "secret", "ext-ui"];
 
@@ -89,14 +91,17 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
 
 /// The usage.
 pub fn usage(program: &str) -> String {
-    format!(
-        "usage: {program} [-d FOLDER] [-f FILE] [-t] [-m] [-v]\n\
-         \x20 -d FOLDER  folder of lists and databases (CLASH_HOME_DIR; ~/.config/mihomo)\n\
-         \x20 -f FILE    configuration (CLASH_CONFIG_FILE; config.yaml in that folder), - for standard input\n\
-         \x20 -t         read the configuration, say whether it is good, and end\n\
-         \x20 -m         addresses of countries from GeoIP.dat\n\
-         \x20 -v         print the version\n"
-    )
+    let mut out = usage::head(program, "mihomo");
+    for (left, what) in [
+        ("-d DIR", "folder of lists and databases (CLASH_HOME_DIR; ~/.config/mihomo)"),
+        ("-f FILE", "configuration (CLASH_CONFIG_FILE; config.yaml in that folder), - for standard input"),
+        ("-t", "read the configuration, say whether it is good, and end"),
+        ("-m", "addresses of countries from GeoIP.dat"),
+        ("-v", "print the version"),
+    ] {
+        out.push_str(&usage::flag(left, what, 12));
+    }
+    out
 }
 
 /// Whether a path stands for standard input.

@@ -85,6 +85,11 @@ const REFUSED: &[&str] =
 /// Keys that are the same with `enable: true`.
 const SWITCHED: &[&str] = &["tun", "sniffer", "iptables"];
 
+/// Whether a key does not change the way of traffic.
+pub(in crate::dialect) fn is_quiet(key: &str) -> bool {
+    QUIET.contains(&key)
+}
+
 /// Names each key that has no effect, and refuses what would change the way.
 pub(super) fn check(context: &mut Context<'_>, root: &Value) {
     for member in tree::members(root) {

@@ -9,7 +9,7 @@
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
 mod flags;
-mod keys;
+pub(super) mod keys;
 mod line;
 mod name;
 mod ports;
@@ -18,7 +18,7 @@ mod proxy;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(super) mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -3,34 +3,34 @@
 use crate::dialect::json::{Member, Node, Value};
 
 /// The members of a mapping; none of anything else.
-pub(super) fn members(value: &Value) -> &[Member] {
+pub(in crate::dialect) fn members(value: &Value) -> &[Member] {
     if let Node::Object(members) = &value.node { members } else { &[] }
 }
 
 /// The items of a list; none of anything else.
-pub(super) fn items(value: &Value) -> &[Value] {
+pub(in crate::dialect) fn items(value: &Value) -> &[Value] {
     if let Node::Array(items) = &value.node { items } else { &[] }
 }
 
 /// The value of a key that is not null. In keys of entries `_` and `-` are the same.
-pub(super) fn get<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
+pub(in crate::dialect) fn get<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     let same = |other: &str| other.bytes().map(|b| if b == b'_' { b'-' } else { b }).eq(key.bytes());
     let member = members(value).iter().find(|member| same(&member.key))?;
     (member.value.node != Node::Null).then_some(&member.value)
 }
 
 /// The text of a scalar.
-pub(super) fn text(value: &Value) -> Option<&str> {
+pub(in crate::dialect) fn text(value: &Value) -> Option<&str> {
     if let Node::Text(text) = &value.node { Some(text) } else { None }
 }
 
 /// The text of a key.
-pub(super) fn text_of<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
+pub(in crate::dialect) fn text_of<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     get(value, key).and_then(text)
 }
 
 /// The texts of a key: of a list, or the one that there is.
-pub(super) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v str, usize)> {
+pub(in crate::dialect) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v str, usize)> {
     let Some(found) = get(value, key) else { return Vec::new() };
     let one = text(found).map(|text| (text, found.at));
     let all = items(found).iter().filter_map(|item| Some((text(item)?, item.at)));
@@ -38,11 +38,11 @@ pub(super) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v str, usize)>
 }
 
 /// Whether a key says yes.
-pub(super) fn is_on(value: &Value, key: &str) -> bool {
+pub(in crate::dialect) fn is_on(value: &Value, key: &str) -> bool {
     matches!(text_of(value, key), Some("true" | "True" | "TRUE" | "yes" | "on" | "1"))
 }
 
 /// A whole number.
-pub(super) fn number_of(value: &Value, key: &str) -> Option<u64> {
+pub(in crate::dialect) fn number_of(value: &Value, key: &str) -> Option<u64> {
     text_of(value, key)?.parse().ok()
 }

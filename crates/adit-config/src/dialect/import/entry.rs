@@ -159,7 +159,7 @@ impl<'v> Entry<'v> {
     }
 }
 
-fn text_of(value: &Value) -> Option<Zeroizing<String>> {
+pub(super) fn text_of(value: &Value) -> Option<Zeroizing<String>> {
     match &value.node {
         Node::Text(text) => Some(text.clone()),
         Node::Number(number) => Some(Zeroizing::new(number.to_string())),
@@ -168,7 +168,7 @@ fn text_of(value: &Value) -> Option<Zeroizing<String>> {
     }
 }
 
-fn boolean(text: &str) -> Option<bool> {
+pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {
         "true" | "True" | "TRUE" | "yes" | "on" | "1" => Some(true),
         "false" | "False" | "FALSE" | "no" | "off" | "0" => Some(false),
@@ -177,7 +177,7 @@ fn boolean(text: &str) -> Option<bool> {
 }
 
 /// Whether a value switches nothing on.
-fn says_nothing(value: &Value) -> bool {
+pub(super) fn says_nothing(value: &Value) -> bool {
     match &value.node {
         Node::Null => true,
         Node::Bool(on) => !on,

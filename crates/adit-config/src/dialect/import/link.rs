@@ -10,7 +10,7 @@
 
 use zeroize::Zeroizing;
 
-use super::{Dialect, read};
+use super::{Dialect, Servers, read};
 use crate::dialect::json::{Member, Node, Value};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::sip002::{self, decode, decode_percent};
@@ -22,9 +22,25 @@ use crate::source::Source;
 const SNELL: &str = "snell://";
 const SHADOWSOCKS: &str = "ss://";
 
-/// Whether a text begins with a link.
+/// Longest scheme of a link, in bytes; the longest in use is `hysteria2`.
+const MAX_SCHEME: usize = 20;
+
+/// The scheme of a link: `vmess` of `vmess://...`.
+pub(super) fn scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once("://")?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+    let starts = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+    (starts && scheme.len() <= MAX_SCHEME && scheme.chars().all(is_word)).then_some(scheme)
+}
+
+/// Whether a text begins with a link to a server, of any protocol.
 pub(super) fn is_link(text: &str) -> bool {
-    [SNELL, SHADOWSOCKS].iter().any(|scheme| strip(text, scheme).is_some()) || ssr::is_link(text)
+    scheme(text).is_some() && !is_web_address(text)
+}
+
+/// Whether a text begins with the address of a page.
+pub(super) fn is_web_address(text: &str) -> bool {
+    scheme(text).is_some_and(|scheme| ["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)))
 }
 
 /// The lines of a subscription; `None` for any other text.
@@ -49,36 +65,53 @@ fn strip<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 }
 
 /// The servers of a text, a link on each line.
-pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>) -> Vec<Outbound> {
+pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>, servers: &mut Servers) {
     let inside = subscription(source.text);
     let text = inside.as_ref().map_or(source.text, |inside| inside.as_str());
-    let (mut all, mut at) = (Vec::new(), 0);
+    let mut at = 0;
     for (n, line) in text.split_inclusive('\n').enumerate() {
         let body = line.trim_start_matches('\u{feff}').trim_start();
         // Nothing inside a subscription has a place in the text.
         let from = if inside.is_some() { 0 } else { at + (line.len() - body.len()) };
         at += line.len();
         let link = body.trim_end();
-        if link.is_empty() || inside.is_some() && is_most(link) {
+        let is_comment = link.starts_with('#') || link.starts_with("//");
+        if link.is_empty() || is_comment || inside.is_some() && is_most(link) {
             continue;
         }
-        let path = format!("link[{n}]");
-        if let Some(rest) = strip(link, SNELL) {
-            let value = snell(report, rest, from + SNELL.len(), &path);
-            all.extend(value.and_then(|value| read::server(report, Dialect::Link, &value, path)));
-        } else if ssr::is_link(link) {
-            match ssr::parse(link) {
-                Ok(profile) => all.extend(read::ssr_profile(report, from, &path, profile)),
-                Err(error) => report.error(from, path, Problem::new(error.to_string())),
+        servers.add(report, |report| server(report, link, from, format!("link[{n}]")));
+    }
+}
+
+/// The server of a link; another protocol's is left out with a warning.
+fn server(report: &mut Report<'_>, link: &str, from: usize, path: String) -> Option<Outbound> {
+    if let Some(rest) = strip(link, SNELL) {
+        let value = snell(report, rest, from + SNELL.len(), &path)?;
+        return read::server(report, Dialect::Link, &value, path);
+    }
+    if ssr::is_link(link) {
+        return match ssr::parse(link) {
+            Ok(profile) => read::ssr_profile(report, from, &path, profile),
+            Err(error) => {
+                report.error(from, path, Problem::new(error.to_string()));
+                None
             }
-        } else {
-            match sip002::parse(link) {
-                Ok(profile) => all.extend(read::profile(report, from, &path, profile)),
-                Err(error) => report.error(from, path, Problem::new(error.to_string())),
-            }
+        };
+    }
+    if strip(link, SHADOWSOCKS).is_none()
+        && let Some(scheme) = scheme(link)
+    {
+        let problem = format!("left out: adit speaks Snell, Shadowsocks and ShadowsocksR, not {scheme}");
+        report.warning(from, path, Problem::new(problem));
+        return None;
+    }
+    match sip002::parse(link) {
+        Ok(profile) => read::profile(report, from, &path, profile),
+        Err(error) => {
+            report.error(from, path, Problem::new(error.to_string()));
+            None
         }
     }
-    all
 }
 
 /// The fields of a link as an object.

@@ -8,25 +8,32 @@
 //! links        snell://..., ss://..., ssr://...   one per line, or a subscription: base64 of such lines
 //! ```
 //!
-//! Entries of Snell, Shadowsocks and ShadowsocksR (mihomo) are read, and of a whole file nothing else matters. A field that adit does not know
-//! is an error with its place when it says something, since the connection may depend on it; what only concerns how
-//! a client shows or tests a server is passed over. Entries of other protocols are left out with a warning each.
+//! Entries of Snell, Shadowsocks and ShadowsocksR (mihomo) are read. Of a whole file, local ports and groups are
+//! taken over as well; each other section is left out with a warning. A field that adit does not know
+//! is a problem with its place when it says something, since the connection may depend on it; what only concerns how
+//! a client shows or tests a server is passed over. A server with a problem is left out with a warning; it is an
+//! error when no server is left. Entries of other protocols are left out with a warning each.
 
 mod entry;
 mod link;
 mod read;
 mod surge;
+mod whole;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use self::entry::Entry;
+use self::whole::Whole;
 use super::json::{self, Grammar, Node, Value};
 use super::shadowsocks::fields::Report;
 use super::share::Form;
 use super::value::Problem;
 use super::{Loaded, yaml};
-use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::model::{
+    Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
+};
 use crate::source::Source;
 
 /// Most servers in one text.
@@ -58,28 +65,118 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
         Some(Form::SingBox) => Dialect::SingBox,
         Some(Form::Shadowrocket) => Dialect::Link,
         Some(Form::OpenSnell | Form::Adit) => {
-            let problem = Problem::new("`adit convert` reads files of OpenSnell, and adit its own");
+            let problem = Problem::new("no list of servers").hint("leave out --form");
             report.error(0, "", problem);
             return Err(report.found);
         }
         None => guess(text),
     };
-    let mut outbounds = Vec::new();
-    match dialect {
+    let mut servers = Servers::default();
+    let whole = match dialect {
         Dialect::Surge => {
-            for (value, path) in surge::entries(&source, &mut report) {
-                outbounds.extend(read::server(&mut report, dialect, &value, path));
+            for (line, at) in surge::lines(&source) {
+                servers.add(&mut report, |report| {
+                    let (value, path) = surge::entry(report, line, at)?;
+                    read::server(report, dialect, &value, path)
+                });
             }
+            whole::surge(&source, &mut report)
         }
         Dialect::Mihomo | Dialect::SingBox => {
-            let (root, key) = root(&source, dialect)?;
+            let (root, key, is_part) = root(&source, dialect)?;
             for (value, path) in entries(&root, key) {
-                outbounds.extend(read::server(&mut report, dialect, value, path));
+                servers.add(&mut report, |report| read::server(report, dialect, value, path));
+            }
+            if is_part {
+                let problem = Problem::new("left out: all but the servers, for its YAML is not read");
+                report.warning(0, "", problem);
+            }
+            if is_part || !is_whole(&root, key) {
+                Whole::default()
+            } else if dialect == Dialect::SingBox {
+                whole::sing_box(&mut report, &root)
+            } else {
+                whole::mihomo(&mut report, &root)
             }
         }
-        Dialect::Link => outbounds.extend(link::servers(&source, &mut report)),
+        Dialect::Link => {
+            link::servers(&source, &mut report, &mut servers);
+            Whole::default()
+        }
+    };
+    conclude(report, servers, whole)
+}
+
+/// Whether a text is of links: one a line, or base64 of such lines.
+pub(super) fn is_links(text: &str) -> bool {
+    link::is_link(text) || link::subscription(text).is_some()
+}
+
+/// Whether a text is the address of a page.
+pub(super) fn is_web_address(text: &str) -> bool {
+    link::is_web_address(text)
+}
+
+/// Whether a text is a profile of Surge, or has a line of a server as one has.
+pub(super) fn is_surge(text: &str) -> bool {
+    guess(text) == Dialect::Surge
+}
+
+/// Whether a text begins with an entry of mihomo in braces.
+pub(super) fn is_flow_entry(text: &str) -> bool {
+    text.starts_with("[{name:") || text.starts_with("{name:")
+}
+
+/// Whether a text is an entry of mihomo, or a list of them.
+pub(super) fn is_mihomo_entry(text: &str) -> bool {
+    let key = |line: &str| {
+        let line = line.trim_start_matches('\u{feff}').trim_start_matches(['-', ' ', '{', '[']);
+        line.split_once(':').map(|(key, _)| key.trim().to_owned())
+    };
+    let mut keys = text.lines().filter_map(key);
+    is_flow_entry(text) || keys.any(|key| matches!(&*key, "name" | "type"))
+}
+
+/// The servers of a text.
+#[derive(Default)]
+struct Servers {
+    outbounds: Vec<Outbound>,
+    /// Servers that are left out: everything that is wrong with them.
+    refused: Diagnostics,
+    /// The first problem with each.
+    left_out: Vec<Diagnostic>,
+}
+
+impl Servers {
+    /// Adds the server that `read` gives; one with a problem is left out.
+    fn add(&mut self, report: &mut Report<'_>, read: impl FnOnce(&mut Report<'_>) -> Option<Outbound>) {
+        let mut own = Report::new(report.source);
+        let outbound = read(&mut own);
+        let first = own.found.iter().find(|found| found.severity == Severity::Error);
+        match first.cloned() {
+            Some(first) => {
+                self.left_out.push(first);
+                self.refused.append(own.found);
+            }
+            None => {
+                report.found.append(own.found);
+                self.outbounds.extend(outbound);
+            }
+        }
     }
-    conclude(report, outbounds)
+
+    /// The servers; those that were left out become warnings, or errors where none is left.
+    fn settle(self, report: &mut Report<'_>) -> Vec<Outbound> {
+        if self.outbounds.is_empty() {
+            report.found.append(self.refused);
+            return self.outbounds;
+        }
+        for first in self.left_out {
+            let problem = format!("this server is left out: {}", first.problem);
+            report.found.push(Diagnostic { severity: Severity::Warning, problem, ..first });
+        }
+        self.outbounds
+    }
 }
 
 /// An entry of mihomo's `proxies` of type `ss` or `snell`, without its name.
@@ -122,21 +219,41 @@ fn guess(text: &str) -> Dialect {
         Dialect::Link
     } else if is_section && first.len() > 2 || text.lines().any(surge::is_entry) {
         Dialect::Surge
-    } else if text.starts_with(['{', '[']) && !text.starts_with("[{name:") && !text.starts_with("{name:") {
+    } else if text.starts_with(['{', '[']) && !is_flow_entry(text) && !is_mihomo_json(text) {
         Dialect::SingBox
     } else {
         Dialect::Mihomo
     }
 }
 
-/// The tree of a text, and the key that servers stand under where it is a whole file.
-fn root(source: &Source<'_>, dialect: Dialect) -> Result<(Value, &'static str), Diagnostics> {
+/// Whether a text in braces is a whole file of mihomo: sing-box has no such keys.
+fn is_mihomo_json(text: &str) -> bool {
+    text.starts_with('{') && ["\"proxies\"", "\"proxy-groups\""].iter().any(|key| text.contains(key))
+}
+
+/// The tree of a text, the key that servers stand under where it is a whole file, and whether only the part under that
+/// key was read.
+fn root(source: &Source<'_>, dialect: Dialect) -> Result<(Value, &'static str, bool), Diagnostics> {
     const PROXIES: &str = "proxies";
     if dialect == Dialect::SingBox {
-        return Ok((json::parse(source, Grammar::Json5)?, "outbounds"));
+        return Ok((json::parse(source, Grammar::Json5)?, "outbounds", false));
     }
-    let range = yaml::section(source.text, PROXIES).unwrap_or(0..source.text.len());
-    Ok((yaml::parse(source, range)?, PROXIES))
+    let whole = match yaml::parse(source, 0..source.text.len()) {
+        Ok(root) => return Ok((root, PROXIES, false)),
+        Err(error) => error,
+    };
+    match yaml::section(source.text, PROXIES) {
+        // The other parts may be as they like.
+        Some(range) => Ok((yaml::parse(source, range)?, PROXIES, true)),
+        None => Err(whole.into()),
+    }
+}
+
+/// Whether a tree is a whole file, and neither one entry nor a list of them.
+fn is_whole(root: &Value, key: &str) -> bool {
+    let Node::Object(members) = &root.node else { return false };
+    let marks = [key, "proxy-groups", "proxy-providers", "rules", "inbounds", "route"];
+    members.iter().any(|member| marks.contains(&&*member.key))
 }
 
 /// The entries of a whole file, of a list, or the one that there is, with their paths.
@@ -144,6 +261,7 @@ fn entries<'v>(root: &'v Value, key: &str) -> Vec<(&'v Value, String)> {
     let (list, path) = match &root.node {
         Node::Object(members) => match members.iter().find(|member| member.key == key) {
             Some(member) => (&member.value, key),
+            None if is_whole(root, key) => return Vec::new(),
             None => return vec![(root, String::new())],
         },
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::Array(_) => (root, ""),
@@ -157,7 +275,8 @@ fn entries<'v>(root: &'v Value, key: &str) -> Vec<(&'v Value, String)> {
     }
 }
 
-fn conclude(mut report: Report<'_>, outbounds: Vec<Outbound>) -> Result<Loaded, Diagnostics> {
+fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole) -> Result<Loaded, Diagnostics> {
+    let outbounds = servers.settle(&mut report);
     if outbounds.is_empty() && !report.found.has_errors() {
         let problem = Problem::new("there is no server of Snell, Shadowsocks or ShadowsocksR in it");
         let hint = "a line of Surge, an entry of mihomo or sing-box, a whole file of theirs, or a link";
@@ -166,23 +285,41 @@ fn conclude(mut report: Report<'_>, outbounds: Vec<Outbound>) -> Result<Loaded, 
     if outbounds.len() > MAX_SERVERS {
         report.error(0, "", Problem::new(format!("more than {MAX_SERVERS} servers")));
     }
-    let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
-    let outbounds = distinct(outbounds);
-    // Without one there is an error by now.
-    let outbound = outbounds.first().map_or_else(|| "none".into(), |first| first.name.clone());
-    let config = Config {
-        inbounds: vec![Inbound {
-            name: "local".into(),
-            listen: vec![SocketAddr::from(LISTEN)],
+    let written: Vec<Tag> = outbounds.iter().map(|outbound| outbound.name.clone()).collect();
+    let mut outbounds = distinct(outbounds);
+    let mut names = BTreeMap::new();
+    for (written, outbound) in written.iter().zip(&outbounds) {
+        names.entry(written.to_string()).or_insert_with(|| outbound.name.clone());
+    }
+    let ports = whole.ports.clone();
+    // Without a server there is an error by now.
+    let used = whole::settle(&mut report, whole, names, &mut outbounds).unwrap_or_else(|| "none".into());
+    let config = Config { inbounds: inbounds(&ports, &used), outbounds, ..Config::default() };
+    Loaded::conclude(config, report.found)
+}
+
+/// The local ports of a file, or the usual one.
+fn inbounds(ports: &[(LocalProtocols, SocketAddr)], used: &Tag) -> Vec<Inbound> {
+    let usual = [(LocalProtocols::Mixed, SocketAddr::from(LISTEN))];
+    let ports = if ports.is_empty() { &usual } else { ports };
+    let mut all: Vec<Inbound> = Vec::new();
+    for (accepts, addr) in ports.iter().take(whole::MAX_PORTS) {
+        let is_taken = all.iter().any(|inbound| inbound.listen.contains(addr));
+        if is_taken {
+            continue;
+        }
+        let name = if all.is_empty() { "local".to_owned() } else { format!("local-{}", all.len() + 1) };
+        let local = Local { accepts: *accepts, users: Vec::new(), reply: Reply::Early };
+        all.push(Inbound {
+            name: name.into(),
+            listen: vec![*addr],
             socket: SocketOptions::default(),
-            outbound,
+            outbound: used.clone(),
             allow_private: true,
             protocol: InboundProtocol::Local(local),
-        }],
-        outbounds,
-        ..Config::default()
-    };
-    Loaded::conclude(config, report.found)
+        });
+    }
+    all
 }
 
 /// The same with a number behind names that are taken.
@@ -202,11 +339,14 @@ fn distinct(mut outbounds: Vec<Outbound>) -> Vec<Outbound> {
     outbounds
 }
 
-/// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as adit's
-/// own file and read again.
+/// The fuzzer's entry: for any bytes, findings lie inside the text, those about its kind too, and an accepted text can
+/// be written as adit's own file and read again.
 #[doc(hidden)]
 pub fn fuzz_import(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
+    if let Err(error) = super::shape::recognise("fuzz", &text) {
+        super::assert_inside(&text, &error.into());
+    }
     for form in [None, Some(Form::Surge), Some(Form::Mihomo), Some(Form::SingBox), Some(Form::Shadowrocket)] {
         match parse(form, "fuzz", &text) {
             Ok(loaded) => {

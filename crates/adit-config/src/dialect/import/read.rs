@@ -10,8 +10,8 @@ use crate::dialect::shadowsocks::ssr::{link, names};
 use crate::dialect::shadowsocks::{self, Profile, setup};
 use crate::dialect::value::{self, Problem};
 use crate::model::{
-    ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Quic, SNELL_MODES,
-    Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
+    ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin, Quic,
+    SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
 };
 
 /// The names of keys; empty for what a form does not have.
@@ -386,7 +386,7 @@ fn shadowsocks(
     Some(ShadowsocksClient { server: server?, key: key?, transports, cover: cover? })
 }
 
-/// The obfs of simple-obfs, in any spelling; other plugins are left to their users.
+/// The obfs of simple-obfs, in any spelling, or another plugin, which is a program beside adit.
 fn cover(
     report: &mut Report<'_>,
     dialect: Dialect,
@@ -400,31 +400,60 @@ fn cover(
             if plugin.is_none() {
                 return Some(ClientCover::default());
             }
-            entry.one_of(report, "plugin", &[("obfs", ())])?;
+            let is_obfs = entry.one_of(report, "plugin", &[("obfs", true), ("v2ray-plugin", false)])?;
             let mut below = entry.below(report, "plugin-opts")?;
-            let obfs = obfs_fields(report, words, &mut below);
+            let cover = if is_obfs {
+                obfs_fields(report, words, &mut below).map(ClientCover::Obfs)
+            } else {
+                v2ray_plugin(report, &mut below).map(ClientCover::Plugin)
+            };
             below.finish(report, &[]);
-            obfs.map(ClientCover::Obfs)
+            cover
         }
         Dialect::SingBox => {
             let options = entry.text(report, "plugin_opts").unwrap_or_default();
             let program = entry.text(report, "plugin").filter(|plugin| !plugin.is_empty());
-            let plugin = program.map(|program| crate::model::Plugin {
-                program: program.as_str().into(),
-                options: options.as_str().into(),
-                args: Vec::new(),
-                transports: Transports::Tcp,
-            });
-            match setup::client_cover(plugin) {
-                cover @ ClientCover::Obfs(_) => Some(cover),
-                ClientCover::Plugin(_) => {
-                    let problem =
-                        Problem::new("only obfs-local is built in").hint("write plugin in adit.toml");
-                    entry.checked(report, "plugin", Err(problem))
-                }
-            }
+            let plugin = program.map(|program| plugin(&program, options.as_str().into()));
+            Some(setup::client_cover(plugin))
         }
     }
+}
+
+/// A plugin for streams.
+fn plugin(program: &str, options: Box<str>) -> Plugin {
+    Plugin { program: program.into(), options, args: Vec::new(), transports: Transports::Tcp }
+}
+
+/// mihomo's own v2ray-plugin as options of the program of that name (1.3), which is started in its place.
+fn v2ray_plugin(report: &mut Report<'_>, entry: &mut Entry<'_>) -> Option<Plugin> {
+    let mut options: Vec<String> = Vec::new();
+    let is_quic = entry.one_of(report, "mode", &[("websocket", false), ("quic", true)]);
+    if is_quic == Some(true) {
+        options.push("mode=quic".to_owned());
+    }
+    if entry.flag(report, "tls") == Some(true) {
+        options.push("tls".to_owned());
+    }
+    let host = entry.text(report, "host").filter(|host| !host.is_empty());
+    options.push(format!("host={}", escaped(host.as_ref().map_or(OBFS_HOST, |host| host.as_str()))));
+    if let Some(path) = entry.text(report, "path").filter(|path| !path.is_empty()) {
+        options.push(format!("path={}", escaped(&path)));
+    }
+    if entry.flag(report, "mux") == Some(false) {
+        options.push("mux=0".to_owned());
+    }
+    Some(plugin("v2ray-plugin", options.join(";").into()))
+}
+
+/// A value as SIP003 writes it: `\`, `;` and `=` with a backslash in front.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        if matches!(c, '\\' | ';' | '=') {
+            out.push('\\');
+        }
+        out.push(c);
+        out
+    })
 }
 
 fn egress(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Egress {

@@ -27,37 +27,60 @@ pub(super) fn is_entry(line: &str) -> bool {
     is_kind && has_host && (is_port || has_key)
 }
 
-/// The servers of a text as objects, with their paths.
-pub(super) fn entries(source: &Source<'_>, report: &mut Report<'_>) -> Vec<(Value, String)> {
-    let has_sections = source.text.lines().any(|line| is_section(line.trim()));
-    let mut is_inside = !has_sections;
-    let mut all = Vec::new();
+/// The lines with servers: those of `[Proxy]`, or all of a text without sections; with their places.
+pub(super) fn lines<'t>(source: &Source<'t>) -> Vec<(&'t str, usize)> {
+    let has_sections = source.text.lines().any(|line| section(line).is_some());
+    let all = sections(source.text).into_iter();
+    let wanted = all.filter(|section| !has_sections || section.name.eq_ignore_ascii_case("proxy"));
+    wanted.flat_map(|section| section.lines).collect()
+}
+
+/// A section of a profile; the lines in front of all of them are one without a name.
+pub(super) struct Section<'t> {
+    pub(super) name: &'t str,
+    pub(super) at: usize,
+    /// Lines that say something, with their places.
+    pub(super) lines: Vec<(&'t str, usize)>,
+}
+
+/// The sections of a text.
+pub(super) fn sections(text: &str) -> Vec<Section<'_>> {
+    let mut all = vec![Section { name: "", at: 0, lines: Vec::new() }];
     let mut at = 0;
-    for line in source.text.split_inclusive('\n') {
-        let start = at;
+    for line in text.split_inclusive('\n') {
+        let body = line.trim_start_matches('\u{feff}').trim_start();
+        let from = at + (line.len() - body.len());
         at += line.len();
-        let text = line.trim_start_matches('\u{feff}').trim();
-        if is_section(text) {
-            is_inside = text.eq_ignore_ascii_case("[proxy]");
-        } else if is_inside && !text.is_empty() && !text.starts_with(['#', ';']) && !text.starts_with("//") {
-            let from = start + (line.len() - line.trim_start_matches('\u{feff}').trim_start().len());
-            all.extend(entry(report, text, from));
+        let body = body.trim_end();
+        if let Some(name) = section(body) {
+            all.push(Section { name, at: from, lines: Vec::new() });
+        } else if !body.is_empty()
+            && !body.starts_with(['#', ';'])
+            && !body.starts_with("//")
+            && let Some(last) = all.last_mut()
+        {
+            last.lines.push((body, from));
         }
     }
     all
 }
 
-fn is_section(line: &str) -> bool {
-    line.starts_with('[') && line.ends_with(']') && !line.contains('=')
+/// The name of the section that a line begins.
+fn section(line: &str) -> Option<&str> {
+    let line = line.trim_start_matches('\u{feff}').trim();
+    let inside = line.strip_prefix('[')?.strip_suffix(']')?;
+    (!line.contains('=')).then_some(inside)
 }
 
-fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(Value, String)> {
+/// A line as an object, with its path.
+pub(super) fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(Value, String)> {
     let Some((name, rest)) = line.split_once('=') else {
         report.error(from, "", Problem::new("no line of a server").hint("name = snell, host, port, psk=..."));
         return None;
     };
     let (name, rest_at) = (name.trim(), from + name.len() + 1);
     let path = excerpt(name);
+    let is_spoken = matches!(rest.split(',').next().map(str::trim), Some("snell" | "ss"));
     let mut members = vec![member("name", from, name, from)];
     for (n, (part, part_at)) in parts(rest, rest_at).into_iter().enumerate() {
         let names = ["type", "server", "port"];
@@ -68,7 +91,7 @@ fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(Value, Str
                 (key.trim(), value.trim(), part_at + key.len() + 1 + lead)
             }
             // The method and password of old lines for Shadowsocks have no keys.
-            (None, None) if part.is_empty() => continue,
+            (None, None) if part.is_empty() || !is_spoken => continue,
             (None, None) => {
                 report.error(part_at, path.clone(), Problem::new("a value without a key"));
                 continue;
@@ -89,7 +112,7 @@ fn unquoted(value: &str) -> &str {
 }
 
 /// The parts between commas that are in no quotes, freed of spaces, with their places.
-fn parts(text: &str, from: usize) -> Vec<(&str, usize)> {
+pub(super) fn parts(text: &str, from: usize) -> Vec<(&str, usize)> {
     let (mut all, mut start, mut is_quoted) = (Vec::new(), 0, false);
     let ends = text.char_indices().chain(std::iter::once((text.len(), ',')));
     for (at, c) in ends {

@@ -33,7 +33,7 @@ fn refused(text: &str) -> String {
 fn one_server_in_every_form() {
     for text in [
         "home = snell, 192.0.2.1, 6160, psk=k, version=4, reuse=true, obfs=http, obfs-host=a.b, tfo=true",
-        "[General]\nx = 1\n[Proxy]\n# c\nDIRECT = direct\nhome=snell,192.0.2.1,6160,psk=\"k\",version = 4,reuse=true, obfs=http, obfs-host=a.b,tfo=true\n[Rule]\nFINAL,home\n",
+        "[General]\n[Proxy]\n# c\nDIRECT = direct\nhome=snell,192.0.2.1,6160,psk=\"k\",version = 4,reuse=true, obfs=http, obfs-host=a.b,tfo=true\n[Rule]\nFINAL,home\n",
         "- name: home\n  type: snell\n  server: 192.0.2.1\n  port: 6160\n  psk: k\n  version: 4\n  udp: true\n  reuse: true\n  obfs-opts: {mode: http, host: a.b}\n  tfo: true\n",
         "mixed-port: 1\nproxies:\n  - {name: home, type: snell, server: 192.0.2.1, port: 6160, psk: k, version: 4, udp: true, reuse: true, obfs-opts: {mode: http, host: a.b}, tfo: true, smux: {enabled: false}}\nrules: &x\n",
         "x: &x {type: snell, port: 6160, psk: k, udp: true}\nproxies:\n- <<: *x\n  name: home\n  server: 192.0.2.1\n  version: 4\n  reuse: true\n  obfs-opts: {mode: http, host: a.b}\n  tfo: true\n",
@@ -164,12 +164,16 @@ fn what_cannot_be_said_is_named_with_its_place() {
             "t:1:1: version: missing",
         ),
         (
-            "{\"outbounds\":[{\"type\":\"shadowsocks\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"method\":\"aes-128-gcm\",\"password\":\"p\",\"plugin\":\"v2ray-plugin\"}]}",
-            "outbounds[0].plugin: only obfs-local is built in",
+            "{\"outbounds\":[{\"type\":\"shadowsocks\",\"tag\":\"n\",\"server\":\"a\",\"server_port\":1,\"method\":\"aes-128-gcm\",\"password\":\"p\",\"multiplex\":{\"enabled\":true}}]}",
+            "outbounds[0].multiplex: adit has no such setting",
         ),
         ("snell://k@a:1?version=4&shadow-tls=1#n", "t:1:25: link[0].shadow-tls: adit has no such setting"),
         ("snell://!!#n", "t:1:9: link[0]: neither base64"),
         ("ss://x\n", "t:1:1: link[0]: method and password are neither"),
+        (
+            "vmess://x\n",
+            "t:1:1: warning: link[0]: left out: adit speaks Snell, Shadowsocks and ShadowsocksR, not vmess",
+        ),
         ("port: 1\n", "t:1:1: type: missing"),
         ("proxies: []\n", "t:1:1: there is no server of Snell, Shadowsocks or ShadowsocksR in it"),
         ("[Proxy]\nx = http, a, 1\n", "t:2:5: warning: x.type: left out, adit does not speak it: http"),
@@ -269,8 +273,9 @@ fn subscriptions_mix_links() {
     let plain = parse(None, "links", &lines["MAX=2\r\n".len()..]).unwrap();
     assert_eq!(plain.config, loaded.config);
     let broken = format!("{lines}{}", of_ssr("h:0:origin:none:plain:aHVudGVyMg"));
-    let found = parse(None, "subscription", &wrap(&broken)).unwrap_err().to_string();
-    assert!(found.contains("link[4]") && found.contains("no port from 1 to 65535"), "{found}");
+    let found = parse(None, "subscription", &wrap(&broken)).unwrap().diagnostics.to_string();
+    assert!(found.contains("warning: link[4]: this server is left out: "), "{found}");
+    assert!(found.contains("no port from 1 to 65535"), "{found}");
     assert!(!found.contains("hunter2") && !found.contains("aHVudGVyMg"), "{found}");
     fuzz_import(wrap(&broken).as_bytes());
 }
@@ -294,4 +299,127 @@ fn entries_of_type_ssr() {
         let found = parse(None, "clash.yaml", &ENTRY.replace(right, wrong)).unwrap_err().to_string();
         assert!(found.contains(problem) && found.contains("clash.yaml:"), "{wrong}: {found}");
     }
+}
+
+/// Of mihomo: two servers, one that cannot be expressed, groups, rules, DNS, a port and a controller.
+const CLASH: &str = "\
+mixed-port: 7890
+external-controller: 127.0.0.1:9090
+log-level: info
+ipv6: false
+dns: {enable: true, nameserver: [1.1.1.1]}
+tun: {enable: false}
+x: &x {udp: true}
+proxies:
+- {<<: *x, name: hk, type: ss, server: a, port: 1, cipher: aes-128-gcm, password: p}
+- {name: sg, type: snell, server: b, port: 2, psk: k, version: 4}
+- {name: smux, type: ss, server: a, port: 1, cipher: aes-128-gcm, password: p, smux: {enabled: true}}
+- {name: v, type: vmess, server: a, port: 1}
+proxy-groups:
+- {name: Proxy, type: select, proxies: [Auto, hk, DIRECT]}
+- {name: Auto, type: url-test, proxies: [hk, smux, sg], url: 'http://x.example/204', interval: 300}
+- {name: Back, type: fallback, proxies: [Auto, sg]}
+- {name: Chain, type: relay, proxies: [hk, sg]}
+- {name: None, type: url-test, proxies: [v, DIRECT]}
+rules:
+- GEOIP,CN,DIRECT
+- DOMAIN-SUFFIX,example.com,Proxy
+- MATCH,Proxy
+";
+
+#[test]
+fn a_whole_file_of_mihomo() {
+    let loaded = parse(None, "c.yaml", CLASH).unwrap();
+    let names: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+    assert_eq!(names, ["hk", "sg", "Auto", "Back"]);
+    let OutboundProtocol::Group(auto) = &loaded.config.outbounds[2].protocol else { panic!("a group") };
+    let members: Vec<&str> = auto.members.iter().map(|member| &*member.outbound).collect();
+    assert_eq!((members, &*auto.check.url), (vec!["hk", "sg"], "http://x.example/204"));
+    assert_eq!(auto.check.interval.as_secs(), 300);
+    let local = &loaded.config.inbounds[0];
+    assert_eq!((&*local.outbound, local.listen[0].to_string().as_str()), ("Auto", "127.0.0.1:7890"));
+    let want = "\
+c.yaml:2:1: warning: external-controller: left out
+c.yaml:5:1: warning: dns: left out
+c.yaml:11:80: warning: proxies[2].smux: this server is left out: adit has no such setting
+c.yaml:12:19: warning: proxies[3].type: left out, adit does not speak it: vmess
+c.yaml:14:3: warning: proxy-groups[0]: Proxy: nobody chooses here, so its first server is used: Auto
+c.yaml:16:3: warning: proxy-groups[2]: Back: adit takes the member that answers best, as url-test does
+c.yaml:17:3: warning: proxy-groups[3]: left out: no group of type relay
+c.yaml:18:3: warning: proxy-groups[4]: None: left out, none of its members is here
+c.yaml:19:1: warning: rules: left out: 3 rules; everything goes through Auto
+  hint: `adit run` with this file obeys its rules and groups as they stand
+";
+    assert_eq!(loaded.diagnostics.to_string(), want);
+    assert!(loaded.strict().is_err());
+    fuzz_import(CLASH.as_bytes());
+    // Groups in a circle, and a part that YAML has no sense of.
+    let circle = CLASH.replace("[Auto, sg]", "[Back, Proxy]").replace("[Auto, hk, DIRECT]", "[Back, hk]");
+    assert!(parse(None, "t", &circle).is_ok());
+    let broken = CLASH.replace("- MATCH,Proxy", "- 'MATCH");
+    let found = parse(None, "t", &broken).unwrap().diagnostics.to_string();
+    assert!(found.contains("left out: all but the servers"), "{found}");
+}
+
+#[test]
+fn whole_files_of_surge_and_sing_box() {
+    let text = "[General]\nhttp-listen = 127.0.0.1:6152\nsocks5-listen = 0.0.0.0:6153\nipv6 = true\n\
+        [Proxy]\na = snell, a, 1, psk=k\nb = ss, b, 2, encrypt-method=aes-128-gcm, password=p\n\
+        t = trojan, c, 3, password=p, bare\n\
+        [Proxy Group]\nAuto = url-test, a, b, url=http://x/, interval=600, tolerance=100\n\
+        [Rule]\nGEOIP,CN,DIRECT\nFINAL,Auto,dns-failed\n[MITM]\nh = x\n[Host]\n";
+    let loaded = parse(None, "s.conf", text).unwrap();
+    let listen: Vec<String> = loaded.config.inbounds.iter().map(|i| i.listen[0].to_string()).collect();
+    assert_eq!(listen, ["127.0.0.1:6152", "127.0.0.1:6153"]);
+    let used: Vec<&str> = loaded.config.inbounds.iter().map(|i| &*i.outbound).collect();
+    assert_eq!(used, ["Auto", "Auto"]);
+    let found = loaded.diagnostics.to_string();
+    for want in [
+        "s.conf:1:1: warning: General: left out: 1 setting\n",
+        "s.conf:3:1: warning: socks5-listen: left out: the port listens on 127.0.0.1",
+        "s.conf:8:5: warning: t.type: left out, adit does not speak it: trojan\n",
+        "s.conf:11:1: warning: Rule: left out: 2 rules; everything goes through Auto\n",
+        "s.conf:14:1: warning: MITM: left out: 1 line\n",
+    ] {
+        assert!(found.contains(want), "{want}\n{found}");
+    }
+    assert_eq!(loaded.diagnostics.len(), 5, "{found}");
+    let text = r#"{"log":{},"dns":{"servers":[1]},
+"inbounds":[{"type":"tun"},{"type":"mixed","listen":"127.0.0.1","listen_port":31600}],
+"outbounds":[{"type":"selector","tag":"sel","outbounds":["auto","b"],"default":"b"},
+{"type":"snell","tag":"a","server":"a","server_port":1,"version":4,"psk":"k"},
+{"type":"shadowsocks","tag":"b","server":"b","server_port":2,"method":"aes-128-gcm","password":"p","plugin":"v2ray-plugin","plugin_opts":"tls"},
+{"type":"urltest","tag":"auto","outbounds":["a","b"],"interval":"3m","tolerance":50},{"type":"direct","tag":"d"}],
+"route":{"rules":[{"ip_is_private":true,"outbound":"d"}],"final":"sel"}}"#;
+    let loaded = parse(None, "s.json", text).unwrap();
+    let names: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+    assert_eq!(names, ["a", "b", "auto"]);
+    let local = &loaded.config.inbounds[0];
+    assert_eq!((&*local.outbound, local.listen[0].port()), ("b", 31600));
+    let OutboundProtocol::Shadowsocks(client) = &loaded.config.outbounds[1].protocol else { panic!() };
+    let ClientCover::Plugin(plugin) = &client.cover else { panic!("a plugin") };
+    assert_eq!((&*plugin.program, &*plugin.options), ("v2ray-plugin", "tls"));
+    let found = loaded.diagnostics.to_string();
+    for want in [
+        "dns: left out",
+        "inbounds[0]: left out: tun",
+        "route.rules: left out: 1 rule; everything goes through b",
+    ] {
+        assert!(found.contains(want), "{want}\n{found}");
+    }
+}
+
+#[test]
+fn a_plugin_of_mihomo_becomes_a_program() {
+    let text = "- {name: n, type: ss, server: a, port: 1, cipher: aes-128-gcm, password: p, plugin: v2ray-plugin, \
+                plugin-opts: {mode: websocket, tls: true, host: h.example, path: '/a;b=c', mux: false}}";
+    let (_, client) = shadowsocks(text);
+    let ClientCover::Plugin(plugin) = client.cover else { panic!("a plugin") };
+    assert_eq!(
+        (&*plugin.program, &*plugin.options),
+        ("v2ray-plugin", "tls;host=h.example;path=/a\\;b\\=c;mux=0")
+    );
+    let found = refused(&text.replace("mux: false", "skip-cert-verify: true"));
+    assert!(found.contains("plugin-opts.skip-cert-verify: adit has no such setting"), "{found}");
+    assert!(refused(&text.replace("v2ray-plugin", "restls")).contains("write one of obfs, v2ray-plugin"));
 }

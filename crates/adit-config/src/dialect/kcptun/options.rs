@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
@@ -10,7 +9,8 @@ use zeroize::Zeroizing;
 use super::{Program, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
-use crate::dialect::value::excerpt;
+use crate::dialect::usage;
+use crate::dialect::value::{closest, excerpt};
 use crate::source::Source;
 
 /// Kind of a value.
@@ -123,13 +123,18 @@ pub enum Invocation {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    let mut out = format!("usage: {} [flags]\n\n", program.name());
+    let mut out = usage::head(program.name(), "kcptun");
     for spec in SPECS.iter().filter(|spec| is_of(spec, program)) {
         let short = if spec.short.is_empty() { String::new() } else { format!(", -{}", spec.short) };
-        writeln!(out, "  {:<22}{}", format!("-{}{short}", spec.name), spec.meaning)
-            .expect("a string takes any text");
+        let value = match spec.kind {
+            Kind::Text => " TEXT",
+            Kind::Number => " NUMBER",
+            Kind::Switch => "",
+        };
+        out.push_str(&usage::flag(&format!("-{}{short}{value}", spec.name), spec.meaning, 28));
     }
-    out.push_str("  -h, -help             prints this text\n  -v, -version          prints the version\n");
+    out.push_str(&usage::flag("-h, -help", "prints this text", 28));
+    out.push_str(&usage::flag("-v, -version", "prints the version", 28));
     out
 }
 
@@ -229,11 +234,11 @@ impl Flags {
         }
     }
 
-    /// Lets a file override what is there.
+    /// Lets a file override what is there. Gives warnings about keys that have no effect, as in kcptun itself.
     ///
     /// # Errors
     /// Text that is no JSON, and values of another type than the option's.
-    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<(), Diagnostics> {
+    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<Diagnostics, Diagnostics> {
         source.check_len()?;
         let document = json::parse_first(source, Grammar::Lax)?;
         let Node::Object(members) = document.node else {
@@ -245,7 +250,10 @@ impl Flags {
             let matching = |spec: &&Spec| {
                 is_of(spec, program) && !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(&member.key)
             };
-            let Some(spec) = SPECS.iter().find(matching) else { continue };
+            let Some(spec) = SPECS.iter().find(matching) else {
+                found.push(unknown_key(program, source, &member.key, member.at));
+                continue;
+            };
             let value = match (spec.kind, member.value.node) {
                 (_, Node::Null) => continue,
                 (Kind::Text, Node::Text(text)) => Some(Value::Text(text)),
@@ -268,6 +276,22 @@ impl Flags {
                 }
             }
         }
-        if found.has_errors() { Err(found) } else { Ok(()) }
+        if found.has_errors() { Err(found) } else { Ok(found) }
+    }
+}
+
+/// The warning about a key that has no effect; its hint names the option that may be meant.
+fn unknown_key(program: Program, source: &Source<'_>, key: &str, at: usize) -> Diagnostic {
+    let warning = Diagnostic::warning(&source.file, excerpt(key), "unknown key, it has no effect");
+    let warning = warning.at(source.locate(at));
+    let other = SPECS.iter().find(|spec| !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(key));
+    if other.is_some_and(|spec| !is_of(spec, program)) {
+        return warning.hint("it is an option of the other end");
+    }
+    let known =
+        SPECS.iter().filter(|spec| is_of(spec, program) && !spec.json.is_empty()).map(|spec| spec.json);
+    match closest(&key.to_ascii_lowercase(), known) {
+        Some(name) => warning.hint(format!("did you mean {name}?")),
+        None => warning,
     }
 }

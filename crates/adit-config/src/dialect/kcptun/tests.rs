@@ -119,6 +119,17 @@ fn a_file_overrides_flags() {
     let ours = client(&["-r", "192.0.2.1:2", "-mtu", "1000", "-crypt", "xor"], Some(text));
     assert_eq!((ours.server.to_string(), ours.sessions), ("192.0.2.7:1".into(), 2));
     assert_eq!((ours.kcp.mtu, ours.kcp.crypt, ours.kcp.compression), (900, Method::Xor, false));
+    let unknown =
+        setup(CLIENT, &[], Some(r#"{"sndwdn": 10, "listen": ":1", "mode": "turbo", "bogus": 1}"#)).unwrap();
+    let text = unknown.diagnostics.to_string();
+    for want in [
+        "config.json:1:2: warning: sndwdn: unknown key, it has no effect\n  hint: did you mean sndwnd?",
+        "listen: unknown key, it has no effect\n  hint: it is an option of the other end",
+        "mode: no such mode, it is taken as manual: turbo",
+        "bogus: unknown key, it has no effect",
+    ] {
+        assert!(text.contains(want), "{want}: {text}");
+    }
     for (text, want) in [
         (r#"{"mtu": "1350"}"#, "config.json:1:9: mtu: not a whole number"),
         (r#"{"key": 5}"#, "config.json:1:9: key: not a text"),

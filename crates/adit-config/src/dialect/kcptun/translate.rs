@@ -40,10 +40,11 @@ pub fn load(
 ) -> Result<Setup, Diagnostics> {
     flags.default_key(key);
     let name = file.map_or("command line", |(name, _)| name);
+    let mut found = Diagnostics::new();
     if let Some((name, text)) = file {
-        flags.read(program, &Source::new(name, text))?;
+        found = flags.read(program, &Source::new(name, text))?;
     }
-    let mut translator = Translator { program, flags, file: name.into(), found: Diagnostics::new() };
+    let mut translator = Translator { program, flags, file: name.into(), found };
     let setup = translator.setup();
     if translator.found.has_errors() {
         return Err(translator.found);
@@ -62,6 +63,12 @@ impl Translator {
     fn setup(&mut self) -> Setup {
         if self.flags.is_on("pprof") {
             self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
+        }
+        const MODES: [&str; 5] = ["fast3", "fast2", "fast", "normal", "manual"];
+        if let Some(mode) = self.flags.text("mode").filter(|mode| !MODES.contains(mode)) {
+            let problem = format!("no such mode, it is taken as manual: {}", excerpt(mode));
+            let hint = "modes are fast3, fast2, fast, normal and manual";
+            self.found.push(Diagnostic::warning(&self.file, "mode", problem).hint(hint));
         }
         let kcp = self.kcp();
         let config = match self.program.side {

@@ -160,7 +160,10 @@ impl<'a> Fields<'a> {
     pub(super) fn table(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Self> {
         let field = self.take(row)?;
         let table = field.node.table();
-        if table.is_none() {
+        if field.node.array_of_tables().is_some() {
+            let hint = format!("write {} with one bracket on each side", row.kind.header());
+            field.wrong(report, Problem::new("expected a table, found a list of tables").hint(hint));
+        } else if table.is_none() {
             field.wrong_type(report, "a table");
         }
         table.map(|table| Fields::new(table, row.kind, field.path.clone(), field.value_at()))
@@ -369,7 +372,15 @@ impl<'a> Field<'a> {
         } else if let Some(array) = self.node.value().and_then(Value::as_array) {
             array.iter().map(|v| (inline_table(v), v.span().unwrap_or_else(|| self.at.clone()))).collect()
         } else {
-            self.wrong_type(report, "a list of tables");
+            let problem = format!("expected a list of tables, found {}", self.node.type_name());
+            let (header, path) = (kind.header(), &self.path);
+            let is_header = header.starts_with("[[") && self.node.table().is_some();
+            let hint = if is_header {
+                format!("write {header} with two brackets on each side")
+            } else {
+                format!("write {path} = [{{ ... }}]")
+            };
+            self.wrong(report, Problem::new(problem).hint(hint));
             Vec::new()
         };
         if all.len() > max {

@@ -33,6 +33,7 @@ mod set;
 mod shadowsocks;
 mod snell;
 mod ssr;
+mod syntax;
 mod tcp;
 mod through;
 mod tun;
@@ -77,9 +78,7 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
         Ok(document) => document,
         Err(error) => {
             let at = error.span().unwrap_or(0..0);
-            // The message alone: the long form quotes the line, which may hold a key.
-            report.error(&at, "", Problem::new(error.message().trim().replace('\n', ", ")));
-            return Err(report.found);
+            return Err(syntax::error(&source, at.start, error.message()).into());
         }
     };
     let root = Fields::new(document.as_table(), Table::Root, String::new(), 0..0);

@@ -6,13 +6,12 @@ use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
 use super::fields::{Fields, Report};
-use super::keys::Head;
 use super::obfs::{fallback, write_fallback};
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
 use crate::dialect::value::{Problem, secret, text_of};
-use crate::model::{Secret, SsrClient, SsrError, SsrServer, SsrUsers, User};
+use crate::model::{Secret, SsrClient, SsrServer, SsrUsers, User};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
@@ -30,7 +29,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let redirect = fallback(fields, report);
     let server = SsrServer::new(method?, password?, protocol);
-    let server = SsrServer {
+    Some(SsrServer {
         protocol_compatible,
         obfs,
         obfs_compatible,
@@ -42,25 +41,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         redirect,
         plugin: super::shadowsocks::plugin(fields, report),
         ..server
-    };
-    checked(server, SsrServer::check, &rows::SERVER_PROTOCOL, fields, report)
-}
-
-/// `value`, unless `check` has something against it, which is reported at `key`.
-fn checked<T>(
-    value: T,
-    check: impl FnOnce(&T) -> Result<(), SsrError>,
-    key: &Head,
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
-) -> Option<T> {
-    match check(&value) {
-        Ok(()) => Some(value),
-        Err(error) => {
-            fields.wrong(report, key, Problem::new(error.to_string()));
-            None
-        }
-    }
+    })
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrClient> {
@@ -77,9 +58,13 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
     let plugin = super::shadowsocks::plugin(fields, report);
     let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, plugin, ..client };
-    let is_parameter = !matches!(client.check(), Err(SsrError::Deflate));
-    let key: &Head = if is_parameter { &rows::OBFS_PARAM } else { &rows::CLIENT_PROTOCOL };
-    checked(client, SsrClient::check, key, fields, report)
+    match client.check() {
+        Ok(()) => Some(client),
+        Err(error) => {
+            fields.wrong(report, &rows::OBFS_PARAM, Problem::new(error.to_string()));
+            None
+        }
+    }
 }
 
 fn method(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Method> {
@@ -265,7 +250,6 @@ mod tests {
     fn slips_are_named() {
         for (right, wrong, problem) in [
             ("auth_chain_f", "auth_simple", "every program has removed it"),
-            ("auth_chain_f", "verify_deflate", "not carried yet"),
             ("auth_chain_f", "auth_sha1_v4", "has no users"),
             ("auth_chain_f", "auth_sha1_v4_compatible", "unknown protocol"),
             ("aes-256-ctr", "aes-256-gcm", "unknown method"),

@@ -11,7 +11,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, name: Optio
     let mut tun = Tun::default();
     tun.name = name.unwrap_or(tun.name);
     tun.offload = fields.read(report, &rows::OFFLOAD).unwrap_or(tun.offload);
-    tun.mtu = fields.read(report, &rows::TUN_MTU).unwrap_or(Tun::usual_mtu(tun.offload));
+    tun.mtu = fields.read(report, &rows::TUN_MTU).unwrap_or_else(|| Tun::usual_mtu(tun.offload));
     tun.udp_idle = fields.read(report, &rows::UDP_TIMEOUT);
     if fields.has(&rows::ADDRESS) {
         let addresses = fields.read(report, &rows::ADDRESS).unwrap_or_default();

@@ -6,11 +6,11 @@ use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
 use super::{dns, inbound, outbound, rule, set};
-use crate::model::{Config, StateFile, Udp};
+use crate::model::{Config, StateFile};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
 ///
-/// Durations are cut to milliseconds, and bytes of a path that are no UTF-8 are lost.
+/// Settings of the whole process are left out where they are the usual ones. Durations are cut to milliseconds, and bytes of a path that are no UTF-8 are lost.
 pub fn to_toml(config: &Config) -> String {
     let mut root = Entries::default();
     root.put_some(&rows::CORES, config.cores.as_ref());
@@ -23,7 +23,7 @@ pub fn to_toml(config: &Config) -> String {
         root.put(&rows::GEOIP, &file.path.to_string_lossy());
     }
     let mut out = Writer(root.lines());
-    out.table(Table::Log, &Entries::of(bound::LOG, &config.log));
+    out.table_unless_empty(Table::Log, &Entries::differing(bound::LOG, &config.log));
     let mut admin = Entries::default();
     if let Some(socket) = &config.admin {
         admin.put(&rows::SOCKET, &socket.to_string_lossy());
@@ -32,10 +32,8 @@ pub fn to_toml(config: &Config) -> String {
     if !admin.0.is_empty() {
         out.table(Table::Admin, &admin);
     }
-    out.table(Table::Limits, &Entries::of(bound::LIMITS, &config.limits));
-    if config.udp != Udp::default() {
-        out.table(Table::Udp, &Entries::of(bound::UDP, &config.udp));
-    }
+    out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
+    out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
     dns::write(&mut out, &config.dns);
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
@@ -57,9 +55,10 @@ pub fn to_toml(config: &Config) -> String {
 pub(super) struct Entries(Vec<(&'static str, String)>);
 
 impl Entries {
-    /// The keys of a table that its rows write alone.
-    fn of<T>(rows: &[bound::Row<T>], value: &T) -> Self {
-        Self(bound::write(rows, value).collect())
+    /// The keys of a table that its rows write alone, without those whose value holds when they are left out.
+    fn differing<T: Default>(rows: &[bound::Row<T>], value: &T) -> Self {
+        let usual: Vec<_> = bound::write(rows, &T::default()).collect();
+        Self(bound::write(rows, value).filter(|entry| !usual.contains(entry)).collect())
     }
 
     pub(super) fn put<R, W: ?Sized>(&mut self, row: &Row<R, W>, value: &W) {
@@ -105,6 +104,12 @@ impl Entries {
 pub(super) struct Writer(String);
 
 impl Writer {
+    fn table_unless_empty(&mut self, table: Table, entries: &Entries) {
+        if !entries.0.is_empty() {
+            self.table(table, entries);
+        }
+    }
+
     pub(super) fn table(&mut self, table: Table, entries: &Entries) {
         if !self.0.is_empty() {
             self.0.push('\n');

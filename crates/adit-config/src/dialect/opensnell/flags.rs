@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Program;
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::usage;
 use crate::model::Level;
 
 /// Action that a command line asks for.
@@ -16,6 +17,8 @@ pub enum Invocation {
     Run(Flags),
     /// To print [`usage`] and to exit with status 0.
     Help,
+    /// To print [`version`] and to exit with status 0.
+    Version,
 }
 
 /// The flags of a run.
@@ -43,15 +46,23 @@ const LEVELS: &[(&str, Level)] = &[
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    format!(
-        "usage: {} [-c FILE] [-v] [-l LEVEL]\n\n  \
-         -c FILE   configuration file (default {})\n  \
-         -l LEVEL  least severe level of the log: verbose, info, notify, warn or err (default info)\n  \
-         -v        writes debug lines too\n  \
-         -h        prints this text\n",
-        program.name(),
-        program.default_path(),
-    )
+    let file = format!("configuration file (default {})", program.default_path());
+    let mut out = usage::head(program.name(), "OpenSnell and the official server");
+    for (left, what) in [
+        ("-c FILE", &*file),
+        ("-l LEVEL", "least severe level of the log: verbose, info, notify, warn or err (default info)"),
+        ("-v", "writes debug lines too"),
+        ("-V, --version", "prints the version"),
+        ("-h", "prints this text"),
+    ] {
+        out.push_str(&usage::flag(left, what, 18));
+    }
+    out
+}
+
+/// The version, as scripts for the official server look for it: `v5.0.1`, whose protocol this program speaks.
+pub fn version(program: Program) -> String {
+    format!("{} v5.0.1 (adit {})\n", program.name(), env!("CARGO_PKG_VERSION"))
 }
 
 /// Reads the arguments behind the program's name.
@@ -71,6 +82,7 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         };
         match &*name {
             "h" | "help" => return Ok(Invocation::Help),
+            "V" | "version" => return Ok(Invocation::Version),
             "c" => flags.config = reader.value(&name, value)?.into(),
             "l" => flags.level = flags.level.max(Some(reader.level(&name, value)?)),
             "v" => {
@@ -171,6 +183,9 @@ mod tests {
         ] {
             let Ok(Invocation::Run(flags)) = read(args) else { panic!("{args:?}") };
             assert_eq!((flags.config, flags.level), (PathBuf::from(config), level), "{args:?}");
+        }
+        for args in [&["-V"][..], &["--version"], &["-version"]] {
+            assert_eq!(read(args), Ok(Invocation::Version), "{args:?}");
         }
         for args in [&["-h"][..], &["--help"], &["-v", "-h"]] {
             assert_eq!(read(args), Ok(Invocation::Help), "{args:?}");

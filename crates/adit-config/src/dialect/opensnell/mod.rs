@@ -13,7 +13,7 @@
 //! | `quic` | `true` | QUIC on the UDP port of the same number |
 //! | `ipv6` | `true` | `false` uses IPv4 targets alone |
 //! | `dns-ip-preference` | `default` | order of address families: `prefer-ipv4`, `ipv4-only` and so on |
-//! | `egress-interface` | none | interface of outgoing connections **and of the listener** |
+//! | `egress-interface` | none | interface of outgoing connections; OpenSnell binds its listeners too |
 //! | `dns` | the system's | name servers, a list with commas; port 53 unless given |
 //! | `tfo` | `false` | TCP Fast Open on both sides |
 //! | `version` | `5` | the versions served: 4 and 5 are alike, `auto` is 4, 5 and 6; 1 to 3 and 6 are served alone |
@@ -49,7 +49,7 @@ mod translate;
 mod version;
 
 pub use self::environment::Environment;
-pub use self::flags::{Flags, Invocation, flags, usage};
+pub use self::flags::{Flags, Invocation, flags, usage, version};
 use super::Loaded;
 use crate::diagnostic::Diagnostics;
 use crate::model::Level;

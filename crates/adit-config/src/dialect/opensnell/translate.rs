@@ -71,11 +71,11 @@ fn server(keys: &mut Keys<'_>) -> Config {
     let listen = keys.list("listen", MAX_LISTEN, value::listen);
     let psk = keys.psk();
     let obfs = keys.obfs();
-    let interface = keys.parsed("egress-interface", value::interface);
+    let interface = keys.egress_interface();
     let fast_open = keys.flag("tfo", false);
     let dial = Dial {
         family: keys.family(),
-        egress: Egress { interface: interface.clone(), ..Egress::default() },
+        egress: Egress { interface, ..Egress::default() },
         dns: keys.list("dns", MAX_DNS, value::name_server),
         fast_open,
         timeout: SERVER_TIMEOUT,
@@ -92,7 +92,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
         inbounds: vec![Inbound {
             name: Program::Server.name().into(),
             listen,
-            socket: SocketOptions { fast_open, interface, pace, ..SocketOptions::default() },
+            socket: SocketOptions { fast_open, pace, ..SocketOptions::default() },
             outbound: "direct".into(),
             allow_private: true,
             protocol: InboundProtocol::Snell(SnellServer { psk: psk.into(), versions, obfs, udp, quic }),
@@ -167,6 +167,25 @@ impl<'a> Keys<'a> {
         (!text.is_empty()).then_some(Value { text, entry })
     }
 
+    /// The interface of outgoing connections. OpenSnell binds its listeners too, which locks out clients that come by
+    /// another one.
+    fn egress_interface(&mut self) -> Option<Box<str>> {
+        const KEY: &str = "egress-interface";
+        let entry = self.section.entries.get(KEY);
+        let interface = self.parsed(KEY, value::interface)?;
+        if let Some(entry) = entry {
+            let problem = Problem::new(format!(
+                "{interface} is for outgoing connections alone: clients are taken on all interfaces, where OpenSnell takes them on {interface} alone"
+            ));
+            self.warning(
+                entry,
+                KEY,
+                problem.hint("a firewall, or an address of that interface in listen, keeps others out"),
+            );
+        }
+        Some(interface)
+    }
+
     pub(super) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -228,7 +247,9 @@ impl<'a> Keys<'a> {
                 let error = Diagnostic::error(&self.source.file, KEY, "missing").at(self.section.place);
                 self.found.push(error.hint("psk = and the key that both ends share"));
             }
-            Some(entry) if entry.value.is_empty() => self.error(entry, KEY, Problem::new("empty")),
+            Some(entry) if entry.value.is_empty() => {
+                self.error(entry, KEY, Problem::new("it is empty").hint("`adit key` prints a good one"))
+            }
             Some(_) => {}
         }
         Secret::new("")

@@ -1,12 +1,12 @@
 //! The flags of the programs that also run by themselves.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 
 use zeroize::Zeroizing;
 
 use super::Program;
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::usage;
 use crate::dialect::value::excerpt;
 
 /// One flag.
@@ -91,14 +91,19 @@ impl Flags {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    let mut out = format!("usage: {} [flags]\n\n", program.name());
+    let peer = if SIMPLE.contains(&program) { "simple-obfs 0.0.5" } else { "GoQuiet" };
+    let mut out = usage::head(program.name(), peer);
     for spec in SPECS.iter().filter(|spec| spec.programs.contains(&program)) {
         let dashes = if spec.name.len() == 1 { "-" } else { "--" };
-        writeln!(out, "  {:<14}{}", format!("{dashes}{}", spec.name), spec.meaning)
-            .expect("a string takes any text");
+        let value = if spec.takes_value { " TEXT" } else { "" };
+        out.push_str(&usage::flag(&format!("{dashes}{}{value}", spec.name), spec.meaning, 22));
     }
-    out.push_str("  -h            prints this text\n  -V            prints the version\n\n");
-    out.push_str("A Shadowsocks program that starts it as its plugin sets SS_REMOTE_HOST and others: no flags are needed then.\n");
+    out.push_str(&usage::flag("-h", "prints this text", 22));
+    out.push_str(&usage::flag("-V", "prints the version", 22));
+    out.push('\n');
+    out.push_str(&usage::paragraph(
+        "A Shadowsocks program that starts it as its plugin sets SS_REMOTE_HOST and others: no flags are needed then.",
+    ));
     out
 }
 

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use zeroize::Zeroizing;
 
 use super::Family;
+use crate::dialect::usage;
 use crate::dialect::value::excerpt;
 
 /// One option.
@@ -61,25 +62,25 @@ impl<T, P: PartialEq> Known<T, P> {
     }
 }
 
-/// The line of an option in a help text whose descriptions begin after `width` characters: its letter, the `long` names,
+/// The lines of an option in a help text whose descriptions begin at column `column`: its letter, the `long` names,
 /// the name of its value, the description.
 pub(super) fn usage_line<T>(
     option: &Opt<T>,
     long: &[&str],
     (value, what): (&str, &str),
-    width: usize,
+    column: usize,
 ) -> String {
     let short = option.short.map(|short| format!("-{short}"));
     let long = long.iter().map(|long| format!("--{long}"));
     let names: Vec<String> = short.into_iter().chain(long).collect();
-    format!("  {:<width$} {what}\n", format!("{} {value}", names.join(", ")))
+    usage::flag(format!("{} {value}", names.join(", ")).trim_end(), what, column)
 }
 
-/// The help of `program`, which goes by `name`.
-pub(super) fn usage<T, P: PartialEq>(program: &P, name: &str, known: &[Known<T, P>]) -> String {
+/// The help of `program`, which goes by `name` and takes the place of one of `peer`.
+pub(super) fn usage<T, P: PartialEq>(program: &P, name: &str, peer: &str, known: &[Known<T, P>]) -> String {
     let lines = known.iter().filter(|known| known.is_of(program));
-    let lines = lines.map(|known| usage_line(&known.opt, known.opt.long, known.usage, 26));
-    format!("usage: {name} [flags]\n\n{}", lines.collect::<String>())
+    let lines = lines.map(|known| usage_line(&known.opt, known.opt.long, known.usage, 30));
+    usage::head(name, peer) + &lines.collect::<String>()
 }
 
 /// An option that was on the command line.

@@ -187,7 +187,7 @@ impl fmt::Debug for Shared {
 
 /// A form has no way to say a field that the connection depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{form} cannot express {field}: {why}")]
+#[error("{form} has no form for {field}: {why}")]
 pub struct Inexpressible {
     /// The form.
     pub form: Form,

@@ -117,7 +117,7 @@ fn what_cannot_be_said_is_named() {
         assert_eq!(refusal(form, &deployment), field, "{form} {}", deployment.name);
     }
     let error = share(Form::Surge, &deployment("secret\"")).unwrap_err().to_string();
-    assert_eq!(error, "surge cannot express psk: it holds a double quote or a backslash");
+    assert_eq!(error, "surge has no form for psk: it holds a double quote or a backslash");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn shadowsocks_in_every_form() {
         };
         assert_eq!((&client.key, client.transports), (&server.key, server.transports));
         let refused = share_shadowsocks(Form::OpenSnell, server).unwrap_err().to_string();
-        assert_eq!(refused, "opensnell cannot express protocol: it speaks Snell alone");
+        assert_eq!(refused, "opensnell has no form for protocol: it speaks Snell alone");
     }
     let refused = |keys: &str, form| share_shadowsocks(form, &shadow(keys)[0]).unwrap_err().field;
     assert_eq!(refused("method = \"aes-128-gcm\"\npassword = 'a\"b'\n", Form::Surge), "password");

@@ -11,8 +11,9 @@ use adit_proto::shadowsocks::UserId;
 use adit_proto::shadowsocks::aead2022::{Relay, Relayed};
 use adit_proto::wire::{Target, WireError};
 
-use super::{Client, LONGEST_REQUEST, ShadowsocksServerShared, lease, run};
+use super::{LONGEST_REQUEST, ShadowsocksServerShared};
 use crate::inbound::Inbound;
+use crate::inbound::connected::{Connected, lease_or_reset};
 use crate::inbound::unauthenticated::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
 
@@ -25,7 +26,7 @@ pub(super) async fn serve(
     peer: SocketAddr,
 ) {
     if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
-        run(inbound, client, peer.ip()).await;
+        client.run(inbound, peer).await;
     }
 }
 
@@ -36,14 +37,14 @@ async fn prepare(
     (relay, hops): (&Relay, &[Target]),
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Client> {
+) -> Option<Connected> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
-    let lease = lease(inbound, shared, user, (&stream, peer))?;
+    let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
     let target = hops.get(user.0)?.clone();
     let routed = inbound.origin.request(peer, Some(lease.account().clone()), target).route().await;
     let session = routed.connect(Early { bytes: early, ended: false }).await;
     let session = session.inspect_err(|_| stream.abort_on_close()).ok()?;
-    Some(Client { near: Endpoint::plain(stream), lease: Some(lease), session })
+    Some(Connected::new(Endpoint::plain(stream), Some(lease), session))
 }
 
 /// Returns the next server's number and the bytes for it, and refuses unauthenticated connections.
@@ -73,7 +74,7 @@ async fn meet(
             Some(found)
         }
         Err(refusal) => {
-            tracing::debug!(inbound = &*inbound.name, %peer, ?refusal, "no legal request");
+            tracing::debug!(inbound = &*inbound.name, %peer, %refusal, "no legal request");
             if matches!(refusal, Refusal::Wire(WireError::Authentication { .. })) {
                 ticket.mismatched(rt::now());
             }

@@ -127,7 +127,10 @@ impl Group {
         let mut usable = view.here.iter().filter(|here| here.member.weights[Transport::Tcp as usize] > 0);
         let patience = usable.nth(1).map(|_| PATIENCE);
         let error = match first.open(to, fresh, patience).await {
-            Err(error) if first.leaf.outbound.is_tunnel() => error,
+            Err(error) if first.leaf.outbound.is_tunnel() => {
+                self.note_member(&first, &error);
+                error
+            }
             result => return result,
         };
         let others = self.shared.order(Transport::Tcp).into_iter();
@@ -141,11 +144,21 @@ impl Group {
         for (i, here) in others.iter().enumerate() {
             let is_last = i + 1 == others.len();
             match here.open(to, fresh, (!is_last).then_some(PATIENCE)).await {
-                Err(other) => error = other,
+                Err(other) => {
+                    self.note_member(here, &other);
+                    error = other;
+                }
                 opened => return opened,
             }
         }
         Err(error)
+    }
+
+    /// A member could not be connected to.
+    fn note_member(&self, here: &Here, error: &OpenError) {
+        if let OpenError::Member { source, .. } = error {
+            self.leaves.note_open_error(&*here.leaf.outbound, source);
+        }
     }
 
     /// The member that a new flow of datagrams goes over, with its way out.
@@ -257,6 +270,10 @@ impl dispatch::Member for Passage {
         self.here.name()
     }
 
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        self.outbound().has_replied(opened, outcome)
+    }
+
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
         self.note_end(outcome);
         self.outbound().release(opened, outcome, pool);
@@ -274,6 +291,17 @@ impl Outbound for Group {
 
     fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
         Box::pin(self.open(to, fresh))
+    }
+
+    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+        match opened.member.take() {
+            Some(member) => {
+                let has_replied = member.has_replied(opened, outcome);
+                opened.member = Some(member);
+                has_replied
+            }
+            None => outcome.down > 0,
+        }
     }
 
     fn release(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {

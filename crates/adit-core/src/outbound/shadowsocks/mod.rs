@@ -8,20 +8,18 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{self, ClientCover, Dial, ObfsClient, Tag, Transports};
-use adit_net::dial::Dialer;
-use adit_net::plugin::{PluginPort, Plugins, Role};
+use adit_config::model::{self, ClientCover, Dial, ObfsClient, Tag};
+use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::shadowsocks::{Client, Key, WallClock};
-use adit_proto::wire::{Host, Target, WireError};
+use adit_proto::wire::Target;
 
 use self::answers::FreshAnswer;
 use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
+use super::server::{Server, ServerDialer};
 use super::{Around, Connector, Factory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::metrics::OutboundMetrics;
-use crate::notice::{self, Notice};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
@@ -36,18 +34,10 @@ const SALTS: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct ShadowsocksShared {
     key: Key,
-    server: Target,
+    server: Server,
     obfs: ClientObfs,
-    /// Port of the plugin that takes the server's place, and the transports that it carries.
-    plugin: Option<(PluginPort, Transports)>,
-    carries_streams: bool,
-    carries_datagrams: bool,
-    /// Dials a plugin on this machine, independent of the outbound's way to the server.
-    loopback: Dial,
     /// Salts of answers and of our own requests.
     salts: Arc<SaltFilter>,
-    skewed: Notice,
-    rejected: Notice,
 }
 
 impl ShadowsocksShared {
@@ -58,41 +48,15 @@ impl ShadowsocksShared {
         plugins: &mut Plugins,
     ) -> io::Result<Self> {
         let (obfs, plugin) = match &config.cover {
-            ClientCover::Obfs(obfs) => (ClientObfs::new(obfs)?, None),
-            ClientCover::Plugin(plugin) => {
-                let carries = plugin.transports.common(config.transports);
-                let start = |transports| {
-                    let plugin = model::Plugin { transports, ..plugin.clone() };
-                    let role = Role::Client { server: config.server.clone() };
-                    plugins.start(name, &plugin, role).map(|port| (port, transports))
-                };
-                (ClientObfs::new(&ObfsClient::Off)?, carries.map(start).transpose()?)
-            }
+            ClientCover::Obfs(obfs) => (obfs, None),
+            ClientCover::Plugin(plugin) => (&ObfsClient::Off, Some(plugin)),
         };
         Ok(Self {
             key: config.key.derive(),
-            server: config.server.clone(),
-            obfs,
-            plugin,
-            carries_streams: config.transports.tcp(),
-            carries_datagrams: config.transports.udp(),
-            loopback: Dial { timeout: dial.timeout, ..Dial::default() },
+            server: Server::start((name, dial), (&config.server, config.transports), plugin, plugins)?,
+            obfs: ClientObfs::new(obfs)?,
             salts: Arc::new(SaltFilter::new(SALTS)),
-            skewed: Notice::default(),
-            rejected: Notice::default(),
         })
-    }
-
-    /// Address where the plugin listens for streams at this moment, if there is one.
-    fn plugin(&self) -> Option<Target> {
-        let (port, _) = self.plugin.as_ref().filter(|(_, carries)| carries.tcp())?;
-        let addr = port.addr();
-        Some(Target { host: Host::Ip(addr.ip()), port: addr.port() })
-    }
-
-    /// Port where the plugin takes datagrams, if it carries them.
-    fn datagram_plugin(&self) -> Option<&PluginPort> {
-        self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }
 
     /// Begins a connection to `target`.
@@ -103,83 +67,40 @@ impl ShadowsocksShared {
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         Opened::new(far, Policy::default())
     }
-
-    /// Nothing on the wire says what the server does not like; what can be told from outside is said here.
-    fn note_end(&self, outbound: &str, outcome: &Outcome, metrics: &OutboundMetrics) {
-        match &outcome.reason {
-            EndReason::Wire(WireError::Clock { offset_s, window_s }) => {
-                if let Some(times) = self.skewed.due(rt::now()) {
-                    let text = notice::skew("the server's", *offset_s, *window_s);
-                    tracing::warn!(outbound, times, "{text}");
-                }
-            }
-            EndReason::Wire(WireError::Authentication { .. }) if outcome.down == 0 => {
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server's first bytes do not open: key or method differ, or it is no Shadowsocks server"
-                    );
-                }
-            }
-            EndReason::Socket(Side::Far, _) if outcome.down == 0 => {
-                metrics.early_closes.add(1);
-                if let Some(times) = self.rejected.due(rt::now()) {
-                    tracing::warn!(
-                        outbound,
-                        times,
-                        "the server closed before any reply: key, method, obfs or clock differ, or the target reset the connection"
-                    );
-                }
-            }
-            EndReason::Finished
-            | EndReason::Idle
-            | EndReason::Crowded
-            | EndReason::Stopped
-            | EndReason::Limited(_)
-            | EndReason::Socket(..)
-            | EndReason::Wire(_) => {}
-        }
-    }
 }
 
 /// A Shadowsocks client on one core.
-struct ShadowsocksOutbound {
-    connector: Connector,
-    shared: Arc<ShadowsocksShared>,
-    loopback: Dialer,
+struct ShadowsocksOutbound(ServerDialer<ShadowsocksShared>);
+
+impl AsRef<Server> for ShadowsocksShared {
+    fn as_ref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Factory for Arc<ShadowsocksShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let packets = self.carries_datagrams.then(|| {
-            let (server, plugin) = (self.server.clone(), self.datagram_plugin().cloned());
+        let packets = self.server.carries_datagrams().then(|| {
+            let (server, plugin) = (self.server.target.clone(), self.server.datagram_plugin().cloned());
             let (key, here) = (self.key.clone(), (around.udp, around.dns));
             let packets = ShadowsocksPackets::new(around.model, (key, server), plugin, here);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
-        let (shared, loopback) = (self.clone(), Dialer::by_system(&self.loopback));
-        let outbound = Rc::new(ShadowsocksOutbound { connector, shared, loopback });
+        let outbound = Rc::new(ShadowsocksOutbound(ServerDialer::new(connector, self)));
         Leaf { outbound, packets }
     }
 }
 
 impl ShadowsocksOutbound {
     async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
-        if !self.shared.carries_streams {
-            return Err(OpenError::Rejected);
-        }
-        let stream = match self.shared.plugin() {
-            Some(plugin) => self.connector.dial_with(&self.loopback, &plugin).await?,
-            None => self.connector.dial(&self.shared.server).await?,
-        };
-        Ok(self.connector.settle(self.shared.start_stream(stream, target)))
+        let stream = self.0.dial().await?;
+        Ok(self.0.connector.settle(self.0.shared.start_stream(stream, target)))
     }
 }
 
 impl Outbound for ShadowsocksOutbound {
     fn name(&self) -> &Tag {
-        &self.connector.name
+        &self.0.connector.name
     }
 
     fn is_tunnel(&self) -> bool {
@@ -192,10 +113,12 @@ impl Outbound for ShadowsocksOutbound {
 
     fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
-        self.shared.note_end(&self.connector.name, outcome, &self.connector.metrics);
+        if outcome.down == 0 && matches!(outcome.reason, EndReason::Socket(Side::Far, _)) {
+            self.0.connector.metrics.early_closes.add(1);
+        }
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
-        Box::pin(self.connector.lookup(name))
+        Box::pin(self.0.connector.lookup(name))
     }
 }

@@ -34,7 +34,7 @@ impl SsrPackets {
         (udp, dns): (&Udp, &Rc<Dns>),
     ) -> Self {
         let names = dns.scope(&outbound.dial);
-        let egress = match shared.datagram_plugin() {
+        let egress = match shared.server.datagram_plugin() {
             // The plugin is on this machine, so the way out to the server does not matter.
             Some(_) => Egress::default(),
             None => outbound.dial.egress.clone(),
@@ -43,9 +43,9 @@ impl SsrPackets {
     }
 
     fn server(&self, waker: Option<&Waker>) -> Known {
-        match self.shared.datagram_plugin() {
+        match self.shared.server.datagram_plugin() {
             Some(port) => Known::Addr(port.addr()),
-            None => Known::find(&self.names, &self.shared.server, waker),
+            None => Known::find(&self.names, &self.shared.server.target, waker),
         }
     }
 }

@@ -49,6 +49,14 @@ impl Layer for Watched {
         self.client.open(wire, now)
     }
 
+    fn has_backlog(&self) -> bool {
+        self.client.has_backlog()
+    }
+
+    fn most_received(&self) -> usize {
+        self.client.most_received()
+    }
+
     fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {
         self.client.handle_transport_end(unread)
     }

@@ -258,6 +258,7 @@ impl Engine {
             is_too_big_logged: false,
             waiting: Vec::new(),
             user,
+            watch: self.routes.watch(key.via, target),
             _slot: slot,
         })
     }
@@ -311,7 +312,7 @@ impl Engine {
         };
         let (key, start, len) = (id.index(), range.start, range.len());
         if is_sealed && self.marks.is_too_long(len, to) {
-            flow.log_too_big(&self.name, to, len, &self.marks);
+            flow.note_too_big(&*self.routes, to, len, &self.marks);
             return Err(DropReason::TooBig);
         }
         flow.pass(user::Way::Up, payload.range.len(), self.at)?;
@@ -338,7 +339,7 @@ impl Engine {
             let sent = socket.send(batch, group);
             self.metrics.datagrams.dropped.note(&sent);
             if let Some((to, len)) = sent.too_big_to {
-                flow.log_too_big(&self.name, to, len, &self.marks);
+                flow.note_too_big(&*self.routes, to, len, &self.marks);
             }
             // With one target alone the flow is of no use; its client's next datagram begins another one.
             let is_only = !flow.is_spread

@@ -34,6 +34,7 @@ use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
+use crate::fault::Watch;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
 
@@ -170,6 +171,8 @@ struct Flow {
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
     /// Its descriptor.
+    /// Is told of the first answer.
+    watch: Option<Rc<Watch>>,
     _slot: FlowSlot,
 }
 
@@ -203,11 +206,11 @@ struct Waiting {
 }
 
 impl Flow {
-    /// Logs once per flow the size that would fit.
-    fn log_too_big(&mut self, inbound: &str, to: SocketAddr, len: usize, marks: &Marks) {
+    /// Notes once per flow the size that would fit.
+    fn note_too_big(&mut self, routes: &dyn Routes, to: SocketAddr, len: usize, marks: &Marks) {
         if !std::mem::replace(&mut self.is_too_big_logged, true) {
             let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
-            tracing::info!(inbound, len, fits, "datagrams are larger than the path takes: they are dropped");
+            routes.note_too_big(len, fits);
         }
     }
 

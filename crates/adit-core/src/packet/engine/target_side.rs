@@ -75,6 +75,9 @@ impl Engine {
     /// Something has come for a flow.
     pub(super) fn answered(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
+        if let Some(watch) = flow.watch.take() {
+            watch.flow_answered();
+        }
         if let Some(witness) = &flow.side.witness {
             witness.answered();
         }
@@ -131,7 +134,7 @@ impl Engine {
         let (key, flow) = self.flows.entry(id).ok_or(DropReason::Gone)?;
         let peer = self.inbound.peer(&key.client).unwrap_or(flow.peer);
         if self.is_sealed && self.marks.is_too_long(sealed.len(), peer.at) {
-            flow.log_too_big(&self.name, peer.at, sealed.len(), &self.marks);
+            flow.note_too_big(&*self.routes, peer.at, sealed.len(), &self.marks);
             return Err(DropReason::TooBig);
         }
         flow.pass(Way::Down, len, self.at)?;
@@ -158,7 +161,7 @@ impl Engine {
                 && let Some(id) = self.flows.at(first.key)
                 && let Some(flow) = self.flows.get_mut(id)
             {
-                flow.log_too_big(&self.name, to, len, &self.marks);
+                flow.note_too_big(&*self.routes, to, len, &self.marks);
             }
         }
         outgoing.clear();

@@ -8,7 +8,7 @@
 //! A refusal ([`State::Refused`]) consumes nothing here, but the cipher layer below has deciphered the bytes in place, and an
 //! HTTP obfs has moved them: a caller that hands refused clients to a fallback server keeps a copy of what came.
 //!
-//! `verify_deflate` needs a buffer of its own: what it inflates (32 KiB at most at a time) is written behind the unread bytes.
+//! `verify_deflate` writes what it inflates, 32 KiB at most at a time, at the end of the buffer.
 
 mod adler;
 mod aes128;
@@ -31,8 +31,9 @@ use crate::buf::RecvBuf;
 use crate::crypto::Noise;
 use crate::wire::{Layer, Opened, Plan, Rng, Room, Target, WallClock, WireError, address_len, emit_address};
 
-use self::packets::{Codec, open_next};
+use self::packets::Codec;
 pub use self::server::{Server, ServerConfig, State};
+pub use self::verify::MAX_INFLATED;
 pub(super) use self::{aes128::Mac, chain::udp_padding_len};
 
 /// Longest payload of one call of [`Layer::seal`], in bytes: it may become several packets, of most protocols as many as
@@ -119,7 +120,7 @@ impl ClientConfig {
         let noise = Noise::draw(rng);
         Some(match self.protocol {
             Protocol::Origin => return None,
-            Protocol::VerifyDeflate => Box::new(verify::Deflate),
+            Protocol::VerifyDeflate => Box::<verify::Deflate>::default(),
             Protocol::VerifySimple => Box::new(verify::Simple::new(noise)),
             Protocol::VerifySha1 => Box::new(verify::Sha1::client(iv, self.key.bytes())),
             Protocol::AuthSha1 => Box::new(adler::Adler::client(adler::Kind::Sha1, start(rng), noise)),
@@ -237,11 +238,19 @@ impl Layer for Client {
     fn open(&mut self, wire: &mut RecvBuf, _now: Instant) -> Result<Opened, WireError> {
         let Some(codec) = self.codec.as_deref_mut() else { return Ok(packets::pass(wire)) };
         loop {
-            match open_next(codec, wire)? {
+            match codec.open_into(wire)? {
                 Opened::Payload(range) if range.is_empty() => {}
                 opened @ (Opened::Payload(_) | Opened::NeedMore(_) | Opened::End) => return Ok(opened),
             }
         }
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.codec.as_ref().is_some_and(|codec| codec.has_backlog())
+    }
+
+    fn most_received(&self) -> usize {
+        self.codec.as_ref().map_or(usize::MAX, |codec| codec.most_received())
     }
 
     fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {

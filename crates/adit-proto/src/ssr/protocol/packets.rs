@@ -54,6 +54,9 @@ pub(super) trait Codec: fmt::Debug {
     /// As `open`, for codecs whose payload is longer than the packet.
     fn open_into(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
         let position = wire.position();
+        if wire.unread().is_empty() {
+            return Ok(Opened::NeedMore(1));
+        }
         match self.open(wire.unread_mut())? {
             Step::NeedMore(missing) => Ok(Opened::NeedMore(missing)),
             Step::Packet { len, data } => {
@@ -61,6 +64,16 @@ pub(super) trait Codec: fmt::Debug {
                 Ok(Opened::Payload(position + data.start..position + data.end))
             }
         }
+    }
+
+    /// As [`Layer::has_backlog`](crate::wire::Layer::has_backlog).
+    fn has_backlog(&self) -> bool {
+        false
+    }
+
+    /// As [`Layer::most_received`](crate::wire::Layer::most_received).
+    fn most_received(&self) -> usize {
+        usize::MAX
     }
 }
 
@@ -81,14 +94,6 @@ pub(super) enum Step {
     NeedMore(usize),
     /// A packet of `len` bytes with its payload at `data`.
     Packet { len: usize, data: Range<usize> },
-}
-
-/// The next packet of `wire`.
-pub(super) fn open_next(codec: &mut dyn Codec, wire: &mut RecvBuf) -> Result<Opened, WireError> {
-    if wire.unread().is_empty() {
-        return Ok(Opened::NeedMore(1));
-    }
-    codec.open_into(wire)
 }
 
 /// Everything that is there, as it is.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::packets::{Codec, open_next, pass};
+use super::packets::{Codec, pass};
 use super::{DEFAULT_INTERVAL_S, Mac, adler, aes128, chain, plan, reserve, verify};
 use crate::buf::RecvBuf;
 use crate::crypto::Noise;
@@ -204,7 +204,7 @@ impl Server {
     pub fn new(config: &ServerConfig, iv: &SharedIv, clock: WallClock, rng: &mut dyn Rng) -> Self {
         let mut noise = Some(Noise::draw(rng));
         let codec: Option<Box<dyn Codec>> = match config.protocol {
-            Protocol::VerifyDeflate => Some(Box::new(verify::Deflate)),
+            Protocol::VerifyDeflate => Some(Box::<verify::Deflate>::default()),
             Protocol::VerifySimple => noise.take().map(|noise| Box::new(verify::Simple::new(noise)) as _),
             Protocol::Origin
             | Protocol::VerifySha1
@@ -316,13 +316,21 @@ impl Layer for Server {
                 (State::Waiting, _) => self.open_header(wire, now)?,
                 (State::Refused(refusal), _) => return Err(refusal.into()),
                 (_, None) => return Ok(pass(wire)),
-                (_, Some(codec)) => open_next(codec, wire)?,
+                (_, Some(codec)) => codec.open_into(wire)?,
             };
             match opened {
                 Opened::Payload(range) if range.is_empty() => self.owes |= self.answers(),
                 opened @ (Opened::Payload(_) | Opened::NeedMore(_) | Opened::End) => return Ok(opened),
             }
         }
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.codec.as_ref().is_some_and(|codec| codec.has_backlog())
+    }
+
+    fn most_received(&self) -> usize {
+        self.codec.as_ref().map_or(usize::MAX, |codec| codec.most_received())
     }
 
     fn handle_transport_end(&mut self, unread: usize) -> Result<(), WireError> {

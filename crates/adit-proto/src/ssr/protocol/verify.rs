@@ -87,16 +87,20 @@ impl Codec for Simple {
     }
 }
 
-/// `verify_deflate`. The contents of a packet are longer than the packet: they are written behind the unread bytes, so
-/// the buffer must have room there, and nothing that other code needs.
-#[derive(Debug)]
-pub(super) struct Deflate;
+/// `verify_deflate`. The contents of a packet are longer than the packet: they are written at the end of the buffer.
+#[derive(Debug, Default)]
+pub(super) struct Deflate {
+    /// Contents of a packet that found no room.
+    waiting: Option<Vec<u8>>,
+}
 
 /// Payload of a packet (as the Python programs cut).
 const DEFLATE_UNIT: usize = 32_700;
 /// More payload in a packet is an error: no program sends it.
-const MAX_INFLATED: usize = 32_768;
+pub const MAX_INFLATED: usize = 32_768;
 const MAX_DEFLATED: usize = 32_768;
+/// With as much again that was left from before, a buffer has room for the contents of a packet.
+const MOST_RECEIVED: usize = 64 * 1024;
 const MIN_DEFLATED: usize = 6;
 /// The bytes that peers put in front of the stream before they inflate it.
 const ZLIB_HEAD: [u8; 2] = [0x78, 0x9c];
@@ -134,6 +138,9 @@ impl Codec for Deflate {
     }
 
     fn open_into(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
+        if let Some(plain) = self.waiting.take() {
+            return Ok(self.place(wire, plain));
+        }
         let unread = wire.unread();
         if let Some(Step::NeedMore(missing)) = short(unread, LEN_LEN) {
             return Ok(Opened::NeedMore(missing));
@@ -147,17 +154,28 @@ impl Codec for Deflate {
         }
         let packed = [&ZLIB_HEAD, &unread[LEN_LEN..len]].concat();
         let plain = decompress_to_vec_zlib_with_limit(&packed, MAX_INFLATED).map_err(|_| BAD_TAG)?;
-        let start = wire.position() + unread.len();
-        let Some(room) = wire.block_mut().get_mut(start..start + plain.len()) else {
-            return Err(WireError::Exhausted { what: "room for inflated payload" });
-        };
-        room.copy_from_slice(&plain);
-        // In front of what is still unread, so that the latter may grow.
         wire.consume(len);
-        let rest = wire.position();
-        wire.block_mut()[rest..start + plain.len()].rotate_right(plain.len());
-        wire.set_unread(rest + plain.len()..start + plain.len());
-        Ok(Opened::Payload(rest..rest + plain.len()))
+        Ok(self.place(wire, plain))
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    fn most_received(&self) -> usize {
+        MOST_RECEIVED
+    }
+}
+
+impl Deflate {
+    /// Writes `plain` into the buffer, or keeps it until there is room.
+    fn place(&mut self, wire: &mut RecvBuf, plain: Vec<u8>) -> Opened {
+        let Some(range) = wire.take_top(plain.len()) else {
+            self.waiting = Some(plain);
+            return Opened::NeedMore(0);
+        };
+        wire.block_mut()[range.clone()].copy_from_slice(&plain);
+        Opened::Payload(range)
     }
 }
 

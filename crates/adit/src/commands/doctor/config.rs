@@ -12,7 +12,7 @@ use crate::machine::Root;
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     let mut found: Vec<Finding> = plugins(config).into_iter().map(|plugin| installed(root, plugin)).collect();
-    for finding in &advise("", config, &root.addresses()) {
+    for finding in &advise("", config, &root.addresses(), adit_net::rt::unix_time()) {
         let text = format!("{}: {}", finding.key, finding.problem);
         let hint = finding.hint.clone().unwrap_or_default();
         found.push(Finding::new("keys and loops", Level::Warn, text, "none").fix(hint));

@@ -62,7 +62,7 @@ fn findings(dir: &Path) -> Vec<Finding> {
     let root = Root::new(Some(dir));
     let args = DoctorArgs {
         peer: None,
-        files: FileArgs { config: Vec::new() },
+        files: FileArgs::default(),
         time_server: String::new(),
         offline: true,
         all: false,

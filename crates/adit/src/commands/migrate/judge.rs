@@ -110,7 +110,8 @@ fn check_flags(unit: &Unit) -> Result<(), Diagnostics> {
         Some(Format::Libev(program)) => libev::flags(program, args()).map(drop),
         Some(Format::Rust(program)) => rust::flags(program, args()).map(drop),
         Some(Format::Ssr(program)) => ssr::flags(program, args()).map(drop),
-        Some(Format::Servers) | None => Ok(()),
+        Some(Format::Native | Format::Servers | Format::Kcptun(_) | Format::Clash | Format::Entries(_))
+        | None => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_config::dialect::import;
-use adit_config::model::{CHECK_DNS, CHECK_URL, Config, HttpUrl};
+use adit_config::model::{CHECK_DNS, CHECK_URL, Config, HttpUrl, OutboundProtocol};
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -145,8 +145,9 @@ pub(super) fn read(what: &str) -> anyhow::Result<Vec<(Config, usize)>> {
     } else {
         import::parse(None, "link", what)?
     };
-    let count = loaded.config.outbounds.len();
-    Ok((0..count).map(|at| (loaded.config.clone(), at)).collect())
+    let all = loaded.config.outbounds.iter().enumerate();
+    let servers = all.filter(|(_, outbound)| !matches!(outbound.protocol, OutboundProtocol::Group(_)));
+    Ok(servers.map(|(at, _)| (loaded.config.clone(), at)).collect())
 }
 
 fn text(report: &Report, url: &str) -> String {

@@ -175,7 +175,7 @@ fn ports(report: &mut Report<'_>, field: &Field<'_>, values: &mut Values) {
                 let place = given(report, &entry, Zeroizing::default());
                 values.port_password.push((place, port, Secret::new(password.as_str())));
             }
-            _ => report.error(member.at, entry.path, Problem::new("its key is no port")),
+            _ => report.error(member.at, entry.path, Problem::new("the key is not a port number")),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
 use crate::dialect::shadowsocks::getopt::{self, Known, Opt, switch, value};
 use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::usage;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]
@@ -102,9 +103,17 @@ known! {
     switch(Flag::Help, Some('h'), &["help"]) of ALL, "", "prints this text";
 }
 
+/// The release whose flags and files these are.
+const PEER: &str = "shadowsocks-libev 3.3.5";
+
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    getopt::usage(&program, program.name(), KNOWN)
+    getopt::usage(&program, program.name(), PEER, KNOWN)
+}
+
+/// The name and version, and the release whose place it takes.
+pub fn version(program: Program) -> String {
+    usage::version(program.name(), PEER)
 }
 
 /// Reads the arguments behind the program's name.

@@ -36,7 +36,7 @@ mod translate;
 use std::path::{Path, PathBuf};
 
 use self::file::Values;
-pub use self::flags::{Flags, Invocation, flags, usage};
+pub use self::flags::{Flags, Invocation, flags, usage, version};
 use super::setup::Setup;
 use crate::diagnostic::Diagnostics;
 use crate::source::Source;

@@ -57,6 +57,13 @@ fn listen(setup: &Setup) -> Vec<String> {
 }
 
 #[test]
+fn a_file_of_another_program_is_named() {
+    let file = Some(("t.json", "{\"port_password\":{\"8388\":\"p\"}}"));
+    let found = load(Program::Server, &Flags::default(), file).unwrap_err().to_string();
+    assert!(found.contains("hint: port_password is ss-manager's: ss-manager -c t.json"), "{found}");
+}
+
+#[test]
 fn debians_file_for_a_server() {
     let setup = good(Program::Server, "-c f", Some(DEBIAN));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
@@ -295,7 +302,10 @@ fn errors_come_at_once_with_their_places() {
             Program::Manager,
             "",
             Some("{\"port_password\":{\"0\":\"hunter2\",\"1\":\"hunter2\",\"1\":\"hunter2\"}}"),
-            &["t.json:1:19: port_password[0]: its key is no port", "port_password[2]: port listed twice: 1"],
+            &[
+                "t.json:1:19: port_password[0]: the key is not a port number",
+                "port_password[2]: port listed twice: 1",
+            ],
         ),
     ] {
         let found = run(program, line, file).unwrap_err();

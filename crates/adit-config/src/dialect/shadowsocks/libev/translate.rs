@@ -106,7 +106,13 @@ impl Merged<'_> {
     /// Something that must be there: the flag is named, and the key.
     fn missing(&mut self, flag: &str, key: &str) {
         let file = self.values.values.first().map(|(_, given)| given.clone());
-        let hint = format!("give {flag}, or {key} in the file");
+        let file = file.or_else(|| self.values.port_password.first().map(|(given, ..)| given.clone()));
+        let hint = match (self.values.port_password.first(), &file) {
+            (Some((place, ..)), _) => {
+                format!("port_password is ss-manager's: ss-manager -c {}", place.file())
+            }
+            _ => format!("give {flag}, or {key} in the file"),
+        };
         let error = Diagnostic::error(&"command line".into(), key, "missing").hint(hint);
         self.found.push(match file {
             Some(given) => Diagnostic { file: given.file(), ..error }.at((1, 1)),

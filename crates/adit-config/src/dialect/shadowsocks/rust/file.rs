@@ -352,6 +352,13 @@ impl Reader<'_, '_, '_> {
             wanted.method = method;
             return None;
         };
+        if matches!(host.value.node, Node::Array(_)) {
+            let problem = Problem::new("expected a text in quotes, found a list");
+            let file = &self.report.source.file;
+            let hint = format!("a list is shadowsocks-libev's: adit ss-server -c {file}, or ss-local");
+            host.error(self.report, problem.hint(hint));
+            return None;
+        }
         let host = host.text(self.report)?.to_owned();
         for (key, missing) in [("server_port", port_field.is_none()), ("method", method_field.is_none())] {
             if missing {

@@ -10,6 +10,7 @@ use super::Program;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::Family;
 use crate::dialect::shadowsocks::getopt::{self, Item, Opt, switch, value};
+use crate::dialect::usage;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]
@@ -215,13 +216,13 @@ const NEEDS: &[(Flag, Flag, &str, &[Program])] = &[
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    let mut out = format!("usage: {} [flags]\n\n", program.name());
+    let mut out = usage::head(program.name(), "shadowsocks-rust 1.25");
     for (option, (_, usage)) in
         OPTIONS.iter().zip(KNOWN).filter(|(_, (programs, _))| programs.contains(&program))
     {
         let long = &option.long[..option.long.len().min(1)];
         let usage = usage.split_once("  ").unwrap_or(("", usage));
-        out.push_str(&getopt::usage_line(option, long, usage, 44));
+        out.push_str(&getopt::usage_line(option, long, usage, 34));
     }
     out
 }

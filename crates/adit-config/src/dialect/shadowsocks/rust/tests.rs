@@ -78,6 +78,15 @@ fn listen(setup: &Setup) -> Vec<String> {
 }
 
 #[test]
+fn a_list_of_hosts_is_named() {
+    let text = "{\"server\":[\"::1\"],\"server_port\":1,\"password\":\"p\",\"method\":\"aes-128-gcm\"}";
+    let outside = Outside { variable: &|_| None, file: &crate::source::read };
+    let found = load(Program::Server, &Flags::default(), Some(("t.json", text)), outside);
+    let found = found.unwrap_err().1.to_string();
+    assert!(found.contains("hint: a list is shadowsocks-libev's: adit ss-server -c t.json"), "{found}");
+}
+
+#[test]
 fn the_example_for_both_ends() {
     let setup = good(Program::Local, "", Some(EXAMPLE));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);

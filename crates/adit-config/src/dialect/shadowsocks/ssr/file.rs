@@ -295,7 +295,7 @@ fn ports(report: &mut Report<'_>, field: Option<Field<'_>>) -> Vec<(u16, Section
             Ok(port) if port != 0 => {
                 report.error(member.at, entry.path, Problem::new("this port is listed twice"))
             }
-            _ => report.error(member.at, entry.path, Problem::new("its key is no port")),
+            _ => report.error(member.at, entry.path, Problem::new("the key is not a port number")),
         }
     }
     ports

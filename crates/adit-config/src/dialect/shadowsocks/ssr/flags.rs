@@ -140,7 +140,7 @@ known! {
 
 /// The flags of a program, for a person.
 pub fn usage(program: Program) -> String {
-    getopt::usage(&program, program.name(), KNOWN)
+    getopt::usage(&program, program.name(), "ShadowsocksR", KNOWN)
 }
 
 /// Reads the arguments behind the program's name.

@@ -189,12 +189,7 @@ pub(super) fn client(
     match client.check() {
         Ok(()) => Some(client),
         Err(error) => {
-            report(
-                layers,
-                &[Key::ObfsParam, Key::Host, Key::Protocol, Key::Password],
-                found,
-                error.to_string(),
-            );
+            report(layers, &[Key::ObfsParam, Key::Host, Key::Password], found, error.to_string());
             None
         }
     }
@@ -304,10 +299,6 @@ pub(super) fn server(
         redirect: redirects(layers, found),
         ..plain
     };
-    if let Err(error) = server.check() {
-        report(layers, &[Key::Protocol], found, error.to_string());
-        return None;
-    }
     Some(Served { server, is_shared: param.is_shared })
 }
 

@@ -128,7 +128,6 @@ fn slips_are_named_with_their_place() {
         ("auth_aes128_fast", "auth_simple", "every program has removed it"),
         ("tls1.2_ticket_auth", "tls_simple", "is not supported"),
         ("aes-256-ctr", "aes-256-cfr", "did you mean `aes-256-cfb`?"),
-        ("auth_aes128_fast", "verify_deflate", "not carried yet"),
         ("\"server\": \"server.example\",", "", "missing"),
         ("8388", "0", "port 0 cannot be dialled"),
         ("8388", "99999", "no port: 99999"),
@@ -255,7 +254,7 @@ fn ports_with_settings_of_their_own() {
     assert!(setup.diagnostics.to_string().contains("port_password[2].out_bind"), "{}", setup.diagnostics);
     super::super::check_setup(text, &setup);
     for (wrong, problem) in [
-        (r#"{"port_password": {"x": "p"}}"#, "its key is no port"),
+        (r#"{"port_password": {"x": "p"}}"#, "the key is not a port number"),
         (r#"{"port_password": {"1": "p", "01": "q"}}"#, "listed twice"),
         (r#"{"port_password": {"1": {"method": "none"}}}"#, "missing"),
         (r#"{"password": "p", "protocol": "auth_chain_a", "protocol_param": "2#"}"#, "no database"),

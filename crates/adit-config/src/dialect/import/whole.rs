@@ -1,0 +1,484 @@
+//! The parts of a whole file beside its servers: local ports and groups are taken over, all others are named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::entry::{boolean, says_nothing, text_of};
+use super::surge;
+use crate::dialect::clash::keys::is_quiet;
+use crate::dialect::clash::tree;
+use crate::dialect::json::{Node, Value};
+use crate::dialect::native;
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::value::{self, Problem};
+use crate::model::{Check, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol, Tag};
+use crate::source::Source;
+
+/// Most groups of one file.
+const MAX_GROUPS: usize = 256;
+
+/// Most local ports of one file.
+pub(super) const MAX_PORTS: usize = 64;
+
+/// Shortest and longest time between two checks.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
+
+/// Parts of a file that have a place in `adit.toml`, and its rules, which have none here.
+#[derive(Default)]
+pub(super) struct Whole {
+    /// Ports for applications.
+    pub(super) ports: Vec<(LocalProtocols, SocketAddr)>,
+    groups: Vec<Written>,
+    rules: Option<Rules>,
+}
+
+/// Rules that are left out.
+struct Rules {
+    at: usize,
+    path: &'static str,
+    count: usize,
+    /// Those among them that only name the target of the rest.
+    last_count: usize,
+    hint: Option<&'static str>,
+    /// The target of those requests that no other rule matches.
+    last: Option<String>,
+}
+
+/// A group as it is written.
+struct Written {
+    name: String,
+    at: usize,
+    path: String,
+    kind: Kind,
+    members: Vec<String>,
+    check: Check,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A person chooses.
+    Select,
+    /// The member that answers best.
+    Best,
+    /// By another measure, for which the best stands in.
+    Other,
+}
+
+fn kind(word: &str) -> Option<Kind> {
+    Some(match word {
+        "select" | "selector" => Kind::Select,
+        "url-test" | "urltest" => Kind::Best,
+        "fallback" | "load-balance" | "smart" => Kind::Other,
+        _ => return None,
+    })
+}
+
+/// A check with the settings of a group, in the words of its program.
+fn check(url: Option<&str>, interval: Option<Duration>, tolerance: Option<Duration>) -> Check {
+    let default = Check::default();
+    let interval = interval.filter(|span| !span.is_zero()).unwrap_or(default.interval);
+    let interval = interval.clamp(MIN_INTERVAL, MAX_INTERVAL);
+    let url = url.filter(|url| HttpUrl::parse(url).is_ok());
+    Check {
+        url: url.map_or(default.url, Into::into),
+        interval,
+        interval_in_use: interval,
+        tolerance: tolerance.unwrap_or(default.tolerance),
+        ..default
+    }
+}
+
+fn left_out(report: &mut Report<'_>, at: usize, path: &str, value: &Value) {
+    let problem = match &value.node {
+        Node::Array(items) => format!("left out: {}", counted(items.len(), "entry", "entries")),
+        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::Object(_) => {
+            "left out".to_owned()
+        }
+    };
+    report.warning(at, value::excerpt(path), Problem::new(problem));
+}
+
+/// `1 rule`, `3 rules`.
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+fn port(value: &Value) -> Option<u16> {
+    text_of(value)?.parse().ok().filter(|port| *port > 0)
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+/// The rest of a file of mihomo.
+pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole {
+    let mut whole = Whole::default();
+    for member in tree::members(root) {
+        let (key, value) = (member.key.as_str(), &member.value);
+        let accepts = match key {
+            "mixed-port" => Some(LocalProtocols::Mixed),
+            "socks-port" => Some(LocalProtocols::Socks),
+            "port" => Some(LocalProtocols::Http),
+            _ => None,
+        };
+        if let (Some(accepts), Some(port)) = (accepts, port(value)) {
+            whole.ports.push((accepts, loopback(port)));
+        } else if key == "proxy-groups" {
+            for (n, item) in tree::items(value).iter().enumerate() {
+                mihomo_group(report, item, format!("{key}[{n}]"), root, &mut whole);
+            }
+        } else if key == "rules" {
+            let last = tree::items(value).iter().rev().find_map(|rule| {
+                let (word, rest) = tree::text(rule)?.split_once(',')?;
+                let target = rest.split(',').next().unwrap_or_default().trim();
+                word.trim().eq_ignore_ascii_case("match").then(|| target.to_owned())
+            });
+            let hint = Some("`adit run` with this file obeys its rules and groups as they stand");
+            let count = tree::items(value).len();
+            whole.rules = Some(Rules { at: member.at, path: "rules", count, last_count: 1, hint, last });
+        } else if is_left_out(key, value) {
+            left_out(report, member.at, key, value);
+        }
+    }
+    whole
+}
+
+/// Whether a key of mihomo's file that has no place here says something.
+fn is_left_out(key: &str, value: &Value) -> bool {
+    const SILENT: [&str; 8] =
+        ["proxies", "log-level", "ipv6", "bind-address", "geodata-mode", "secret", "external-ui", "proxy"];
+    let is_off = tree::get(value, "enable").is_some() && !tree::is_on(value, "enable");
+    let is_rule = key == "mode" && tree::text(value).is_some_and(|mode| mode.eq_ignore_ascii_case("rule"));
+    // Mappings at the top that only hold parts for elsewhere are common: `p: &p {..}`.
+    let is_anchor = !tree::members(value).is_empty() && !MAPPINGS.contains(&key);
+    !(is_quiet(key) || SILENT.contains(&key) || says_nothing(value) || is_off || is_rule || is_anchor)
+}
+
+/// Keys of mihomo's file with a mapping that means something by itself.
+const MAPPINGS: [&str; 9] =
+    ["dns", "hosts", "tun", "sniffer", "iptables", "proxy-providers", "rule-providers", "sub-rules", "ntp"];
+
+fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Value, whole: &mut Whole) {
+    let name = tree::text_of(item, "name").unwrap_or_default().to_owned();
+    let word = tree::text_of(item, "type").unwrap_or_default();
+    let Some(kind) = kind(word) else {
+        let problem = format!("left out: no group of type {}", value::excerpt(word));
+        return report.warning(item.at, path, Problem::new(problem));
+    };
+    let mut members: Vec<String> =
+        tree::texts_of(item, "proxies").into_iter().map(|(name, _)| name.to_owned()).collect();
+    if tree::is_on(item, "include-all") || tree::is_on(item, "include-all-proxies") {
+        let all = tree::get(root, "proxies").map(tree::items).unwrap_or_default();
+        members.extend(all.iter().filter_map(|proxy| tree::text_of(proxy, "name")).map(str::to_owned));
+    }
+    for key in ["use", "filter", "exclude-filter", "exclude-type", "include-all-providers"] {
+        if let Some(value) = tree::get(item, key).filter(|value| !says_nothing(value)) {
+            left_out(report, value.at, &format!("{path}.{key}"), value);
+        }
+    }
+    let interval = tree::number_of(item, "interval").map(Duration::from_secs);
+    let tolerance = tree::number_of(item, "tolerance").map(Duration::from_millis);
+    let check = check(tree::text_of(item, "url"), interval, tolerance.or(Some(Duration::ZERO)));
+    whole.groups.push(Written { name, at: item.at, path, kind, members, check });
+}
+
+/// The rest of a file of sing-box; its groups stand among its outbounds.
+pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole {
+    let mut whole = Whole::default();
+    for member in tree::members(root) {
+        let (key, value) = (member.key.as_str(), &member.value);
+        match key {
+            "outbounds" => {
+                for (n, item) in tree::items(value).iter().enumerate() {
+                    sing_box_group(item, format!("outbounds[{n}]"), &mut whole);
+                }
+            }
+            "inbounds" => {
+                for (n, item) in tree::items(value).iter().enumerate() {
+                    sing_box_port(report, item, &format!("inbounds[{n}]"), &mut whole);
+                }
+            }
+            "route" => {
+                let rules = tree::get(value, "rules").map(tree::items).unwrap_or_default();
+                let last = tree::text_of(value, "final").map(str::to_owned);
+                let (at, path) = (member.at, "route.rules");
+                whole.rules = Some(Rules { at, path, count: rules.len(), last_count: 0, hint: None, last });
+                if let Some(sets) = tree::get(value, "rule-set").filter(|sets| !says_nothing(sets)) {
+                    left_out(report, sets.at, "route.rule_set", sets);
+                }
+            }
+            "log" | "$schema" => {}
+            _ if says_nothing(value) => {}
+            _ => left_out(report, member.at, key, value),
+        }
+    }
+    whole
+}
+
+fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole) {
+    let word = tree::text_of(item, "type").unwrap_or_default();
+    let accepts = match word {
+        "mixed" => LocalProtocols::Mixed,
+        "socks" => LocalProtocols::Socks,
+        "http" => LocalProtocols::Http,
+        _ => {
+            let problem = format!("left out: {}", value::excerpt(word));
+            return report.warning(item.at, path, Problem::new(problem));
+        }
+    };
+    let number = tree::get(item, "listen-port").and_then(port);
+    let ip = tree::text_of(item, "listen").and_then(|text| text.parse::<IpAddr>().ok());
+    let Some(number) = number else {
+        return report.warning(item.at, path, Problem::new("left out: no port"));
+    };
+    if ip.is_some_and(|ip| !ip.is_loopback()) {
+        report.warning(item.at, path, Problem::new(LOOPBACK).hint(LISTEN));
+    }
+    let is_own = tree::get(item, "users").is_some_and(|users| !says_nothing(users));
+    if is_own {
+        report.warning(item.at, format!("{path}.users"), Problem::new("left out").hint(USERS));
+    }
+    let ip = ip.filter(IpAddr::is_loopback).unwrap_or_else(|| Ipv4Addr::LOCALHOST.into());
+    whole.ports.push((accepts, SocketAddr::new(ip, number)));
+}
+
+const LOOPBACK: &str = "left out: the port listens on 127.0.0.1, so this machine alone reaches it";
+const LISTEN: &str = "write listen and users of the [[inbound]] to let others in";
+const USERS: &str = "write users of the [[inbound]]";
+
+fn sing_box_group(item: &Value, path: String, whole: &mut Whole) {
+    let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
+    if !matches!(kind, Kind::Select | Kind::Best) {
+        return;
+    }
+    let name = tree::text_of(item, "tag").unwrap_or_default().to_owned();
+    let mut members: Vec<String> =
+        tree::texts_of(item, "outbounds").into_iter().map(|(name, _)| name.to_owned()).collect();
+    // The one that is chosen at first comes first.
+    if let Some(first) = tree::text_of(item, "default") {
+        members.insert(0, first.to_owned());
+    }
+    let interval = tree::text_of(item, "interval").and_then(|text| value::duration(text).ok());
+    let tolerance = tree::get(item, "tolerance").and_then(text_of).and_then(|text| text.parse().ok());
+    let check = check(tree::text_of(item, "url"), interval, tolerance.map(Duration::from_millis));
+    whole.groups.push(Written { name, at: item.at, path, kind, members, check });
+}
+
+/// The rest of a profile of Surge.
+pub(super) fn surge(source: &Source<'_>, report: &mut Report<'_>) -> Whole {
+    let mut whole = Whole::default();
+    for section in surge::sections(source.text) {
+        let name = section.name.to_lowercase();
+        let count = section.lines.len();
+        match &*name {
+            "" | "proxy" => {}
+            _ if count == 0 => {}
+            "general" => surge_general(report, &section, &mut whole),
+            "proxy group" => {
+                for (line, at) in section.lines {
+                    surge_group(report, line, at, &mut whole);
+                }
+            }
+            "rule" => {
+                let last = section.lines.iter().rev().find_map(|(line, _)| {
+                    let (word, rest) = line.split_once(',')?;
+                    let target = rest.split(',').next().unwrap_or_default().trim();
+                    word.trim().eq_ignore_ascii_case("final").then(|| target.to_owned())
+                });
+                whole.rules =
+                    Some(Rules { at: section.at, path: "Rule", count, last_count: 1, hint: None, last });
+            }
+            _ => {
+                let problem = format!("left out: {}", counted(count, "line", "lines"));
+                report.warning(section.at, value::excerpt(section.name), Problem::new(problem));
+            }
+        }
+    }
+    whole
+}
+
+fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole) {
+    let mut count = 0;
+    for (line, at) in &section.lines {
+        let Some((key, text)) = line.split_once('=') else { continue };
+        let (key, text) = (key.trim().to_lowercase(), text.trim());
+        let accepts = match &*key {
+            "http-listen" | "port" => LocalProtocols::Http,
+            "socks5-listen" | "socks-port" => LocalProtocols::Socks,
+            _ => {
+                count += usize::from(!text.is_empty() && boolean(text) != Some(false));
+                continue;
+            }
+        };
+        let alone = || text.parse::<u16>().ok().filter(|port| *port > 0).map(loopback);
+        match text.parse::<SocketAddr>().ok().or_else(alone) {
+            Some(addr) if addr.ip().is_loopback() => whole.ports.push((accepts, addr)),
+            Some(addr) => {
+                whole.ports.push((accepts, loopback(addr.port())));
+                report.warning(*at, key, Problem::new(LOOPBACK).hint(LISTEN));
+            }
+            None => report.warning(*at, key, Problem::new("left out: no address and port")),
+        }
+    }
+    if count > 0 {
+        let problem = format!("left out: {}", counted(count, "setting", "settings"));
+        report.warning(section.at, "General", Problem::new(problem));
+    }
+}
+
+/// `name = url-test, member, member, url=..., interval=600`
+fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole) {
+    let Some((name, rest)) = line.split_once('=') else { return };
+    let name = name.trim().to_owned();
+    let path = value::excerpt(&name);
+    let mut parts = surge::parts(rest, 0).into_iter().map(|(part, _)| part);
+    let word = parts.next().unwrap_or_default();
+    let Some(kind) = kind(word) else {
+        let problem = format!("left out: no group of type {}", value::excerpt(word));
+        return report.warning(at, path, Problem::new(problem));
+    };
+    let (mut members, mut url, mut interval, mut tolerance) = (Vec::new(), None, None, None);
+    for part in parts {
+        match part.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+            None => members.push(part.trim_matches('"').to_owned()),
+            Some(("url", text)) => url = Some(text),
+            Some(("interval", text)) => interval = text.parse().ok().map(Duration::from_secs),
+            Some(("tolerance", text)) => tolerance = text.parse().ok().map(Duration::from_millis),
+            Some((
+                key @ ("policy-path" | "policy-regex-filter" | "include-other-group" | "include-all-proxies"),
+                _,
+            )) => {
+                report.warning(at, format!("{path}.{key}"), Problem::new("left out"));
+            }
+            Some(_) => {}
+        }
+    }
+    whole.groups.push(Written { name, at, path, kind, members, check: check(url, interval, tolerance) });
+}
+
+/// Groups become outbounds behind the servers, whose names in the file are `names`; gives the outbound that a local
+/// port uses.
+///
+/// The order is: the target of the last rule, the first group, the first server.
+pub(super) fn settle(
+    report: &mut Report<'_>,
+    whole: Whole,
+    names: BTreeMap<String, Tag>,
+    outbounds: &mut Vec<Outbound>,
+) -> Option<Tag> {
+    let Whole { mut groups, rules, ports } = whole;
+    if ports.len() > MAX_PORTS {
+        report.error(0, "", Problem::new(format!("more than {MAX_PORTS} local ports")));
+    }
+    if groups.len() > MAX_GROUPS {
+        report.error(0, "", Problem::new(format!("more than {MAX_GROUPS} groups")));
+        groups.truncate(MAX_GROUPS);
+    }
+    let mut settler = Settler { groups: &groups, tags: names, begun: BTreeSet::new(), outbounds };
+    for n in 0..groups.len() {
+        settler.group(report, n);
+    }
+    let last = rules.as_ref().and_then(|rules| rules.last.as_ref());
+    let last = last.and_then(|name| settler.tags.get(name).cloned());
+    let first = groups.iter().find_map(|group| settler.tags.get(&group.name).cloned());
+    // A rule that sends everything where everything goes is no loss.
+    let is_kept = last.is_some() && rules.as_ref().is_some_and(|rules| rules.count <= rules.last_count);
+    let used = last.or(first).or_else(|| settler.outbounds.first().map(|first| first.name.clone()));
+    if let Some(Rules { at, path, count, hint, .. }) = rules
+        && count > 0
+        && !is_kept
+        && let Some(used) = &used
+    {
+        let rules = counted(count, "rule", "rules");
+        let problem = Problem::new(format!("left out: {rules}; everything goes through {used}"));
+        let problem = match hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        };
+        report.warning(at, path, problem);
+    }
+    used
+}
+
+struct Settler<'a> {
+    groups: &'a [Written],
+    /// The outbound that a name of the file stands for.
+    tags: BTreeMap<String, Tag>,
+    /// Groups that were begun: of a circle of groups, one lacks the other.
+    begun: BTreeSet<usize>,
+    outbounds: &'a mut Vec<Outbound>,
+}
+
+impl Settler<'_> {
+    /// Puts a group behind its members. Each is done once, so the depth is at most [`MAX_GROUPS`].
+    fn group(&mut self, report: &mut Report<'_>, n: usize) {
+        if !self.begun.insert(n) {
+            return;
+        }
+        let group = &self.groups[n];
+        for name in &group.members {
+            if let Some(inner) = self.groups.iter().position(|other| other.name == *name) {
+                self.group(report, inner);
+            }
+        }
+        let mut found = group.members.iter().filter_map(|name| self.tags.get(name).cloned());
+        let shown = value::excerpt(&group.name);
+        if group.kind == Kind::Select {
+            let first = found.next();
+            let problem = match &first {
+                Some(first) => format!("{shown}: nobody chooses here, so its first server is used: {first}"),
+                None => format!("{shown}: left out, none of its members is here"),
+            };
+            report.warning(group.at, group.path.clone(), Problem::new(problem));
+            if let Some(first) = first {
+                self.tags.entry(group.name.clone()).or_insert(first);
+            }
+            return;
+        }
+        let tags: Vec<Tag> = found.collect();
+        let members = self.leaves(tags);
+        if members.is_empty() {
+            let problem = Problem::new(format!("{shown}: left out, none of its members is here"));
+            return report.warning(group.at, group.path.clone(), problem);
+        }
+        if group.kind == Kind::Other {
+            let problem = format!("{shown}: adit takes the member that answers best, as url-test does");
+            report.warning(group.at, group.path.clone(), Problem::new(problem));
+        }
+        let tag = self.free_name(&group.name);
+        let members = members.into_iter().map(Member::new).collect();
+        let protocol = OutboundProtocol::Group(Group { members, grows: false, check: group.check.clone() });
+        self.outbounds.push(Outbound { name: tag.clone(), dial: Dial::default(), protocol });
+        self.tags.entry(group.name.clone()).or_insert(tag);
+    }
+
+    /// The servers of these outbounds, each once: a group within stands for its members.
+    fn leaves(&self, tags: Vec<Tag>) -> Vec<Tag> {
+        let mut all = Vec::new();
+        let mut seen = BTreeSet::new();
+        for tag in tags {
+            let inner = self.outbounds.iter().find(|outbound| outbound.name == tag);
+            let inner = match inner.map(|outbound| &outbound.protocol) {
+                Some(OutboundProtocol::Group(group)) => {
+                    group.members.iter().map(|member| member.outbound.clone()).collect()
+                }
+                _ => vec![tag],
+            };
+            all.extend(inner.into_iter().filter(|tag| seen.insert(tag.clone())));
+        }
+        all
+    }
+
+    /// The group's name, or another one where it is taken or no name of adit's.
+    fn free_name(&self, name: &str) -> Tag {
+        let head = native::name(name).map_or_else(|_| "group".to_owned(), |_| name.to_owned());
+        let head: String = head.chars().take(58).collect();
+        let numbered = (2_usize..).map(|n| format!("{head}-{n}"));
+        let mut all = std::iter::once(head.clone()).chain(numbered);
+        let is_free = |name: &String| self.outbounds.iter().all(|outbound| *outbound.name != **name);
+        all.find(is_free).expect("there are more numbers than names").into()
+    }
+}

@@ -1,0 +1,31 @@
+//! The time of day as the people at this machine read it.
+
+/// Hour, minute and second of a time in seconds since 1970, in the zone of the machine (`TZ`, `/etc/localtime`); UTC
+/// where the system does not say.
+pub fn local_time(unix_s: u64) -> (u8, u8, u8) {
+    let time = libc::time_t::try_from(unix_s).unwrap_or_default();
+    // SAFETY: an all-zero `tm` is a valid value of this plain structure of numbers and a pointer.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values that outlive the call.
+    let is_known = !unsafe { libc::localtime_r(&raw const time, &raw mut parts) }.is_null();
+    if !is_known {
+        let second_of_day = unix_s % 86_400;
+        let part = |seconds: u64| u8::try_from(seconds).unwrap_or_default();
+        return (part(second_of_day / 3600), part(second_of_day / 60 % 60), part(second_of_day % 60));
+    }
+    let part = |part: libc::c_int| u8::try_from(part).unwrap_or_default();
+    (part(parts.tm_hour), part(parts.tm_min), part(parts.tm_sec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_day_differ_by_the_clock() {
+        let (_, minute, second) = local_time(1_795_392_000);
+        assert!(minute < 60 && second < 61);
+        let (_, later, _) = local_time(1_795_392_000 + 60);
+        assert_eq!((minute + 1) % 60, later);
+    }
+}
