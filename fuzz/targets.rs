@@ -22,6 +22,8 @@ pub(crate) const TARGETS: &[Target] = &[
     ("config_native", adit_config::dialect::native::fuzz_native),
     ("config_plugin", adit_config::dialect::plugin::fuzz_plugin),
     ("config_share", adit_config::dialect::share::fuzz_share),
+    ("dns_asked", adit_core::fuzz_dns_asked),
+    ("dns_fake_store", adit_core::fuzz_fake_store),
     ("dns_files", adit_core::fuzz_dns_files),
     ("dns_reply", adit_core::fuzz_dns_reply),
     ("goquiet", adit_proto::goquiet::fuzz_goquiet),

@@ -114,6 +114,7 @@ fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. }
         | InboundProtocol::Tun(_) => {}
     }
@@ -148,7 +149,11 @@ fn secret_of(outbound: &Outbound) -> Option<(&'static str, &Secret)> {
         | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
-        | OutboundProtocol::Group(_) => None,
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
     }
 }
 
@@ -162,7 +167,13 @@ pub fn server_of(outbound: &Outbound) -> Option<&Target> {
         OutboundProtocol::Shadowsocks(client) => Some(&client.server),
         OutboundProtocol::Ssr(client) => Some(&client.server),
         OutboundProtocol::Obfs(client) => client.servers().first(),
-        OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => None,
+        OutboundProtocol::Proxy(client) => Some(&client.server),
+        OutboundProtocol::Direct
+        | OutboundProtocol::Reject
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
     }
 }
 
@@ -198,6 +209,8 @@ fn leaves<'c>(config: &'c Config, name: &Tag) -> Vec<&'c Outbound> {
         let Some(outbound) = outbound.filter(|_| seen.insert(name.clone())) else { continue };
         if let OutboundProtocol::Group(group) = &outbound.protocol {
             open.extend(group.members.iter().map(|member| &member.outbound));
+        } else if let OutboundProtocol::Choice(choice) = &outbound.protocol {
+            open.extend(&choice.members);
         } else {
             found.push(outbound);
         }

@@ -8,13 +8,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::model::Limits;
 
 use crate::budget::{Held, Holder, Places, Rank};
 use crate::fault::Watch;
 use crate::guard::prefix;
+use crate::listing::{ConnectionStatus, Describe, Kicked, Part, source_text};
 use crate::record::EndReason;
 use crate::user::{Account, Lease, Limit};
 
@@ -64,8 +65,8 @@ pub(crate) struct Conns {
     places: Option<Rc<Places>>,
 }
 
-/// The facts about a connection that the sweep needs.
-#[derive(Debug, Default)]
+/// The facts about a connection that the sweep and the list of connections need.
+#[derive(Default)]
 pub(crate) struct Conn {
     active_at: Cell<Tick>,
     wants_tick: Cell<bool>,
@@ -74,6 +75,8 @@ pub(crate) struct Conn {
     expired: Cell<bool>,
     /// It has to make room for others.
     crowded: Cell<bool>,
+    /// The operator ends it.
+    kicked: Cell<bool>,
     /// Its target has answered.
     answered: Cell<bool>,
     /// Bytes that wait for slow readers, as accounted.
@@ -83,6 +86,12 @@ pub(crate) struct Conn {
     lease: RefCell<Option<Rc<Lease>>>,
     /// Is told of the first answer.
     watch: RefCell<Option<Rc<Watch>>>,
+    /// Its request, while there is one, for the list of connections.
+    request: Cell<Option<Rc<dyn Describe>>>,
+    /// The number of the request.
+    id: Cell<u64>,
+    /// Payload bytes of the request, from the client and to it.
+    moved: Cell<[u64; 2]>,
 }
 
 impl Holder for Conn {
@@ -103,7 +112,53 @@ impl Holder for Conn {
     }
 }
 
+impl std::fmt::Debug for Conn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Conn").field(&self.id.get()).finish()
+    }
+}
+
 impl Conn {
+    /// Its request, while there is one.
+    fn request(&self) -> Option<Rc<dyn Describe>> {
+        let request = self.request.take();
+        self.request.set(request.clone());
+        request
+    }
+
+    /// Ends it at the next look.
+    fn expire(&self) -> Option<Waker> {
+        self.expired.set(true);
+        self.waker.borrow_mut().take()
+    }
+
+    /// Whether it has a request and is one of `kicked`.
+    fn is_one_of(&self, kicked: &Kicked) -> bool {
+        let lease = self.lease.borrow();
+        let user = lease.as_ref().map(|lease| &*lease.account().name);
+        self.request().is_some() && kicked.is(self.id.get(), user)
+    }
+
+    /// The entry of its `request` in the list.
+    fn show(&self, request: &dyn Describe, inbound: &str, quiet: Tick, now: Instant) -> ConnectionStatus {
+        let about = request.describe();
+        let [up_bytes, down_bytes] = self.moved.get();
+        let user = self.lease.borrow().as_ref().map(|lease| lease.account().name.to_string());
+        ConnectionStatus {
+            id: self.id.get(),
+            network: about.network.into(),
+            inbound: inbound.into(),
+            user,
+            source: source_text(about.source),
+            target: about.target,
+            outbound: about.outbound.map(|tag| tag.to_string()).unwrap_or_default(),
+            up_bytes,
+            down_bytes,
+            age_s: now.saturating_duration_since(about.since).as_secs(),
+            quiet_s: quiet.into(),
+        }
+    }
+
     /// Why the user may use no more, if that is so.
     fn limited(&self) -> Option<Limit> {
         self.lease.borrow().as_ref().and_then(|lease| lease.account().over())
@@ -177,6 +232,31 @@ impl Conns {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// The requests of `inbound` that are under way, at most `most`.
+    pub(crate) fn list(&self, inbound: &str, most: usize, now: Instant) -> Part {
+        let mut part = Part::default();
+        for conn in self.slots.borrow().iter().flatten() {
+            if let Some(request) = conn.request() {
+                let quiet = self.tick.get().wrapping_sub(conn.active_at.get());
+                part.push(most, || conn.show(&*request, inbound, quiet, now));
+            }
+        }
+        part
+    }
+
+    /// Ends connections at the operator's word, and says how many.
+    pub(crate) fn kick(&self, kicked: &Kicked) -> u64 {
+        let slots = self.slots.borrow();
+        let all = slots.iter().flatten().filter(|conn| conn.is_one_of(kicked) && !conn.kicked.replace(true));
+        let (count, wake) = all.fold((0, Vec::new()), |(count, mut wake), conn| {
+            wake.extend(conn.expire());
+            (count + 1, wake)
+        });
+        drop(slots);
+        wake.into_iter().for_each(Waker::wake);
+        count
+    }
+
     /// Sets the time for which ends are held back from now on.
     pub(crate) fn set_patience(&self, patience: Patience) {
         self.patience.set(patience);
@@ -225,6 +305,26 @@ impl Entry {
     /// Bytes have moved.
     pub(crate) fn touch(&self) {
         self.conn.active_at.set(self.table.tick.get());
+    }
+
+    /// A request is under way from now on, until it ends.
+    pub(crate) fn begin_request(&self, request: Rc<dyn Describe>) {
+        let id = self.table.places.as_ref().map_or(1, |places| places.next_id());
+        self.conn.id.set(id);
+        self.conn.moved.set([0; 2]);
+        self.conn.request.set(Some(request));
+    }
+
+    /// The request has ended.
+    pub(crate) fn end_request(&self) {
+        drop(self.conn.request.take());
+    }
+
+    /// Payload bytes have moved: so many from the client, and so many to it.
+    pub(crate) fn add_moved(&self, up: u64, down: u64) {
+        let [all_up, all_down] = self.conn.moved.get();
+        self.conn.moved.set([all_up + up, all_down + down]);
+        self.touch();
     }
 
     /// The target has answered, which puts this connection behind those that wait.
@@ -287,6 +387,9 @@ impl Entry {
         if self.conn.crowded.get() {
             return Some(EndReason::Crowded);
         }
+        if self.conn.kicked.get() {
+            return Some(EndReason::Kicked);
+        }
         Some(self.conn.limited().map_or(EndReason::Idle, EndReason::Limited))
     }
 
@@ -339,6 +442,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.set_kept(0);
+        self.end_request();
         self.table.slots.borrow_mut()[self.index] = None;
         self.table.free.borrow_mut().push(self.index);
         self.table.live.set(self.table.live.get() - 1);
@@ -349,6 +453,53 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Shown(&'static str);
+
+    impl Describe for Shown {
+        fn describe(&self) -> crate::listing::Description {
+            crate::listing::Description {
+                network: "tcp",
+                source: ([192, 0, 2, 1], 5).into(),
+                target: self.0.to_owned(),
+                outbound: None,
+                since: adit_net::rt::now(),
+            }
+        }
+    }
+
+    #[test]
+    fn requests_are_listed_while_they_last_and_can_be_ended() {
+        let conns = Rc::new(Conns::new(&Places::unbounded()));
+        let (one, two, other) = (conns.enter(), conns.enter(), conns.enter());
+        one.begin_request(Rc::new(Shown("a:1")));
+        two.begin_request(Rc::new(Shown("b:2")));
+        one.add_moved(5, 0);
+        one.add_moved(2, 9);
+        let now = adit_net::rt::now();
+        let all = conns.list("in", 10, now).connections;
+        let shown = |at: usize| (all[at].target.as_str(), all[at].up_bytes, all[at].down_bytes);
+        assert_eq!((all.len(), shown(0), shown(1)), (2, ("a:1", 7, 9), ("b:2", 0, 0)));
+        let part = conns.list("in", 1, now);
+        assert_eq!((part.connections.len(), part.left_out), (1, 1));
+        assert_eq!(conns.kick(&Kicked::Id(0)) + conns.kick(&Kicked::User("ann".into())), 0);
+        assert_eq!(conns.kick(&Kicked::Id(all[0].id)), 1);
+        assert_eq!(conns.kick(&Kicked::Id(all[0].id)), 0, "once");
+        assert_eq!((one.over(), two.over(), other.over()), (Some(EndReason::Kicked), None, None));
+        two.end_request();
+        assert!(!conns.list("in", 10, now).connections.iter().any(|of| of.target == "b:2"));
+        two.begin_request(Rc::new(Shown("c:3")));
+        let again = conns.list("in", 10, now).connections;
+        assert!(again.iter().all(|of| of.id != all[1].id), "a request has a number of its own");
+        drop((one, two, other));
+        assert!(conns.list("in", 10, now).connections.is_empty());
+    }
+
+    /// An idle connection is paid for all the time.
+    #[test]
+    fn a_connection_stays_small() {
+        assert!(size_of::<Conn>() <= 112, "{}", size_of::<Conn>());
+    }
 
     #[test]
     fn quiet_connections_expire_and_busy_ones_stay() {

@@ -16,11 +16,13 @@ mod fault;
 mod guard;
 mod inbound;
 mod keys;
+mod listing;
 mod metrics;
 mod notice;
 mod obfs;
 mod outbound;
 mod packet;
+mod pulse;
 mod record;
 mod relay;
 mod rng;
@@ -32,16 +34,22 @@ mod user;
 pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences,
 };
+pub use api::metrics::{Exposition, MOST_SERIES};
 pub use api::status::{
-    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, MemberStatus, OutboundStatus,
-    Status, UserStatus,
+    ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
+    OutboundStatus, Status, UserStatus,
 };
-pub use api::unix::{ask, ask_status};
+pub use api::unix::{Access, ask, ask_snapshot, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
-pub use dns::{fuzz_dns_files, fuzz_dns_reply, lookup, resolver};
+pub use dns::{
+    fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup, resolver,
+};
 pub use engine::{
-    Applier, ApplyError, Changes, GroupHandle, Meter, Observer, Port, Ports, Running, StartError, start,
+    Applier, ApplyError, Changes, GroupHandle, ListReply, ListState, ListUsage, Lists, Meter, Observer, Port,
+    Ports, Proxies, ProxyView, Running, SelectError, StartError, Via, start,
 };
 pub use fault::LastError;
+pub use listing::{ConnectionStatus, Kicked};
+pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

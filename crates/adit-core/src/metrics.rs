@@ -73,6 +73,8 @@ pub(crate) struct InboundMetrics {
 /// Counters of the datagram side of an inbound on one core.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramMetrics {
+    /// Payload bytes in them, which are among those of the inbound.
+    pub(crate) traffic: Traffic,
     /// From clients, passed on.
     pub(crate) up: Counter,
     /// To clients, passed on.
@@ -120,11 +122,13 @@ pub(crate) struct Dropped {
     pub(crate) blocked: Counter,
     /// The user may use no more, or not so fast.
     pub(crate) user_limit: Counter,
+    /// For a fake address of no name.
+    pub(crate) unmapped: Counter,
 }
 
 impl Dropped {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 14] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 15] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -140,6 +144,7 @@ impl Dropped {
             ("no-server", self.no_server.value()),
             ("blocked", self.blocked.value()),
             ("user-limit", self.user_limit.value()),
+            ("unmapped", self.unmapped.value()),
         ]
     }
 }
@@ -165,11 +170,13 @@ pub(crate) struct Refused {
     pub(crate) limit: Counter,
     /// The rules take no such client, or reach no such target.
     pub(crate) rule: Counter,
+    /// For a fake address of no name.
+    pub(crate) unmapped: Counter,
 }
 
 impl Refused {
     /// Every cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 10] {
         [
             ("authentication", self.authentication.value()),
             ("replay", self.replay.value()),
@@ -180,6 +187,7 @@ impl Refused {
             ("aborted", self.aborted.value()),
             ("limit", self.limit.value()),
             ("rule", self.rule.value()),
+            ("unmapped", self.unmapped.value()),
         ]
     }
 }

@@ -37,6 +37,8 @@ pub(crate) enum EndReason {
     Idle,
     /// It had to make room for others: descriptors or memory were short.
     Crowded,
+    /// The operator has ended it.
+    Kicked,
     /// The process ends, and has waited long enough.
     Stopped,
     /// The user may use no more.
@@ -54,6 +56,7 @@ impl EndReason {
             Self::Finished => "finished",
             Self::Idle => "idle",
             Self::Crowded => "crowded",
+            Self::Kicked => "kicked",
             Self::Stopped => "stopped",
             Self::Limited(_) => "user-limit",
             Self::Socket(Side::Near, _) => "near-reset",
@@ -67,7 +70,9 @@ impl EndReason {
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Finished | Self::Idle | Self::Crowded | Self::Stopped => f.write_str(self.name()),
+            Self::Finished | Self::Idle | Self::Crowded | Self::Kicked | Self::Stopped => {
+                f.write_str(self.name())
+            }
             Self::Limited(limit) => write!(f, "{}: {limit}", self.name()),
             Self::Socket(_, kind) => write!(f, "{}: {kind}", self.name()),
             Self::Wire(error) => write!(f, "{}: {error}", self.name()),

@@ -5,7 +5,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use adit_config::model::{UrlError, WebUrl};
+use adit_config::model::{Secret, UrlError, WebUrl};
 use adit_proto::wire::Target;
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -28,6 +28,8 @@ const MAX_REDIRECTS: usize = 4;
 const TYPES: &str = "application/json, */*;q=0.1";
 /// The longest head of an answer, in bytes.
 const MAX_HEAD_LEN: usize = 64 * 1024;
+/// The longest field of an answer that is kept, in bytes.
+const MAX_FIELD_LEN: usize = 1024;
 
 /// Why there is no document. It never shows the address, which may hold a token.
 #[derive(Debug, Error)]
@@ -99,45 +101,97 @@ pub async fn fetch_through<S: AsyncRead + AsyncWrite + Unpin>(
     max: usize,
     limit: Duration,
 ) -> Result<Vec<u8>, FetchError> {
+    let wanted = Wanted { url: url.clone(), headers: Vec::new(), max, limit };
+    let document = Box::pin(download_through(connect, roots, &wanted)).await?;
+    document.map(|document| document.bytes).ok_or(FetchError::Status(304))
+}
+
+/// A document that is asked for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Its address.
+    pub url: WebUrl,
+    /// Fields of the request. They go to the server of `url` alone, and to no other one that it redirects to. A name that
+    /// is sent anyway is sent as it is here.
+    pub headers: Vec<(Box<str>, Secret)>,
+    /// Its longest length in bytes.
+    pub max: usize,
+    /// Time for everything, redirects included.
+    pub limit: Duration,
+}
+
+/// A document with the fields of its response that somebody asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Document {
+    /// The document.
+    pub bytes: Vec<u8>,
+    /// `ETag`: the version of the document.
+    pub version: Option<String>,
+    /// `Subscription-Userinfo`: traffic of the subscriber.
+    pub usage: Option<String>,
+}
+
+/// Fetches a document over the streams that `connect` opens to a target; `None` if it is still the version that a field
+/// `If-None-Match` names.
+///
+/// # Errors
+/// [`FetchError`].
+pub async fn download_through<S: AsyncRead + AsyncWrite + Unpin>(
+    connect: impl AsyncFn(&Target) -> Result<S, FetchError>,
+    roots: &Roots,
+    wanted: &Wanted,
+) -> Result<Option<Document>, FetchError> {
     let fetch = async {
-        let mut url = url.clone();
+        let mut url = wanted.url.clone();
         for _ in 0..=MAX_REDIRECTS {
+            let is_own = url.tls >= wanted.url.tls && url.authority == wanted.url.authority;
+            let headers = if is_own { &*wanted.headers } else { &[] };
             let stream = connect(&url.target).await?;
             let answer = if url.tls {
                 let connector = TlsConnector::new(roots, &[b"http/1.1"])?;
                 let stream = Box::pin(connector.connect(&url.target.host, stream)).await?;
-                Box::pin(exchange(stream, &url, max)).await?
+                Box::pin(exchange(stream, &url, headers, wanted.max)).await?
             } else {
-                Box::pin(exchange(stream, &url, max)).await?
+                Box::pin(exchange(stream, &url, headers, wanted.max)).await?
             };
             match answer {
-                Answer::Document(document) => return Ok(document),
+                Answer::Document(document) => return Ok(Some(document)),
+                Answer::Unchanged => return Ok(None),
                 Answer::Elsewhere(other) if url.tls && !other.tls => return Err(FetchError::Downgrade),
                 Answer::Elsewhere(other) => url = other,
             }
         }
         Err(FetchError::Redirects)
     };
-    rt::timeout(limit, fetch).await.unwrap_or(Err(FetchError::Timeout { limit }))
+    rt::timeout(wanted.limit, fetch).await.unwrap_or(Err(FetchError::Timeout { limit: wanted.limit }))
 }
 
 enum Answer {
-    Document(Vec<u8>),
+    Document(Document),
+    Unchanged,
     Elsewhere(WebUrl),
 }
 
 /// One request and its answer. The connection ends with it.
-async fn exchange<S>(stream: S, url: &WebUrl, max: usize) -> Result<Answer, FetchError>
+async fn exchange<S>(
+    stream: S,
+    url: &WebUrl,
+    headers: &[(Box<str>, Secret)],
+    max: usize,
+) -> Result<Answer, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let request = Request::get(&*url.path)
-        .header(HOST, &*url.authority)
-        .header(ACCEPT, TYPES)
-        .header(ACCEPT_ENCODING, "identity")
-        .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(|_| FetchError::Address)?;
+    let is_given = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+    let own = [(ACCEPT, TYPES), (ACCEPT_ENCODING, "identity"), (CONNECTION, "close")];
+    let mut request = Request::get(&*url.path).header(HOST, &*url.authority);
+    for (name, value) in own.into_iter().filter(|(name, _)| !is_given(name.as_str())) {
+        request = request.header(name, value);
+    }
+    for (name, value) in headers {
+        request = request.header(&**name, value.expose());
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|_| FetchError::Address)?;
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
     let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
@@ -155,6 +209,7 @@ where
 async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<Answer, FetchError> {
     match response.status().as_u16() {
         200 => {}
+        304 => return Ok(Answer::Unchanged),
         301 | 302 | 303 | 307 | 308 => {
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
             let to = url.join(to.ok_or(FetchError::Redirect(None))?);
@@ -162,8 +217,13 @@ async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<
         }
         status => return Err(FetchError::Status(status)),
     }
-    let document = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
-    Ok(Answer::Document(document))
+    let field = |name: &str| {
+        let value = response.headers().get(name)?.to_str().ok()?;
+        (value.len() <= MAX_FIELD_LEN).then(|| value.to_owned())
+    };
+    let (version, usage) = (field("etag"), field("subscription-userinfo"));
+    let bytes = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
+    Ok(Answer::Document(Document { bytes, version, usage }))
 }
 
 #[cfg(test)]

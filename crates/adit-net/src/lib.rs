@@ -1,5 +1,5 @@
-//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`] and [`messages`];
-//! and where children are started: [`plugin`] and [`tool`].
+//! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`], [`web`], [`notify`] and
+//! [`messages`]; and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 
@@ -14,9 +14,11 @@ pub mod fetch;
 pub mod https;
 pub mod listen;
 pub mod messages;
+pub mod notify;
 pub mod options;
 pub mod pace;
 pub mod plugin;
+pub mod probe;
 pub mod query;
 pub mod race;
 pub mod reach;
@@ -29,6 +31,7 @@ pub mod tool;
 pub mod tun;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod web;
 
 mod egress;
 mod holder;
@@ -38,7 +41,7 @@ mod testing;
 
 pub use adit_sys::clock::local_time;
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::{run_behind, wait_for_parent};
+pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent};
 pub use adit_sys::user::User;
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].

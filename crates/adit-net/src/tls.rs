@@ -9,15 +9,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use adit_proto::crypto::sha256;
 use adit_proto::wire::Host;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub use tokio_rustls::client::TlsStream;
 
-use crate::rt::Stream;
+use crate::rt::{self, Stream};
 
 /// Names of a certificate that an error shows, at most.
 const MAX_NAMES: usize = 3;
@@ -190,6 +193,23 @@ impl TlsConnector {
         Ok(Self(Arc::new(config)))
     }
 
+    /// The same for a server whose certificate is known by other means than a chain of signatures.
+    ///
+    /// # Errors
+    /// [`TlsError::Handshake`] when the library lacks a protocol.
+    pub fn accepting(accepts: Accepts, alpn: &[&[u8]]) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = Arc::new(Verifier { accepts, provider: Arc::clone(&provider) });
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Handshake)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(Self(Arc::new(config)))
+    }
+
     /// Shakes hands over `stream` with the server `host`, whose certificate must be valid for that name or address. The
     /// stream need not be `Send`. Sets no limit of time.
     ///
@@ -206,6 +226,77 @@ impl TlsConnector {
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(&self.0));
         connector.connect(name, stream).await.map_err(TlsError::of)
     }
+}
+
+/// The certificate that a connector of [`TlsConnector::accepting`] takes. That the server has its key is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepts {
+    /// The one with this SHA-256 digest, with any name, dates and issuer.
+    Fingerprint([u8; 32]),
+    /// Any.
+    Any,
+}
+
+#[derive(Debug)]
+struct Verifier {
+    accepts: Accepts,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.accepts {
+            Accepts::Fingerprint(wanted) if sha256(&[certificate]) != wanted => {
+                Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+            }
+            Accepts::Fingerprint(_) | Accepts::Any => Ok(ServerCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A TLS connection as a stream: a task of this event loop moves its bytes through a pair of sockets.
+///
+/// # Errors
+/// As socketpair(2).
+pub fn carry(mut tls: Box<TlsStream<Stream>>) -> io::Result<Stream> {
+    let (ours, mut theirs) = Stream::pair()?;
+    rt::spawn_local(async move {
+        if let Err(error) = tokio::io::copy_bidirectional(&mut theirs, &mut *tls).await {
+            tracing::debug!(%error, "TLS connection");
+        }
+    });
+    Ok(ours)
 }
 
 /// The protocol that both ends agreed on, if they did.

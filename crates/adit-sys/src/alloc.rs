@@ -25,6 +25,12 @@ pub fn allocated_bytes() -> u64 {
     BYTES.try_with(Cell::get).unwrap_or(0)
 }
 
+/// Number of bytes that this thread has asked for and not freed; blocks that it has freed for others count against it.
+pub fn live_bytes() -> i64 {
+    let freed = FREED.try_with(Cell::get).unwrap_or(0);
+    allocated_bytes().wrapping_sub(freed).cast_signed()
+}
+
 /// Gives free heap back to the system and says whether there was any. Does nothing where the C library has no such
 /// call (everywhere but glibc).
 pub fn trim_heap() -> bool {
@@ -42,6 +48,7 @@ pub fn trim_heap() -> bool {
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static BYTES: Cell<u64> = const { Cell::new(0) };
+    static FREED: Cell<u64> = const { Cell::new(0) };
 }
 
 static TOTAL: AtomicU64 = AtomicU64::new(0);
@@ -51,6 +58,10 @@ fn count(bytes: usize) {
     // Fails only while the thread is being torn down, where nobody is left to read the counter.
     let _gone = CALLS.try_with(|calls| calls.set(calls.get() + 1));
     let _gone = BYTES.try_with(|total| total.set(total.get() + bytes as u64));
+}
+
+fn count_freed(bytes: usize) {
+    let _gone = FREED.try_with(|total| total.set(total.get() + bytes as u64));
 }
 
 // SAFETY: every call goes to `System` with the caller's arguments; the counters neither allocate nor unwind.
@@ -69,11 +80,13 @@ unsafe impl GlobalAlloc for CountingAlloc {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        count_freed(layout.size());
         // SAFETY: the caller upholds the contract of `realloc`, and all blocks came from `System`.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count_freed(layout.size());
         // SAFETY: the caller upholds the contract of `dealloc`, and all blocks came from `System`.
         unsafe { System.dealloc(block, layout) }
     }

@@ -4,6 +4,24 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
 
+/// The monotonic clock in microseconds, as a service manager compares it.
+#[allow(clippy::useless_conversion, reason = "the fields are narrower elsewhere")]
+pub fn monotonic_us() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid `timespec` that outlives the call, which only writes it.
+    if unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) } != 0 {
+        return 0;
+    }
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(time.tv_sec.into()) * 1_000_000 + part(time.tv_nsec.into()) / 1000
+}
+
+/// The number of the effective user of this process.
+pub fn effective_uid() -> u32 {
+    // SAFETY: takes no pointers and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Soft and hard limit of open descriptors.
 ///
 /// # Errors

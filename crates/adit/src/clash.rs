@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
@@ -41,7 +42,9 @@ fn say(text: &str) -> ExitCode {
 
 fn run(flags: &Flags) -> ExitCode {
     let (home, file) = flags.paths(|name| std::env::var_os(name));
-    let loaded = load(flags, &home, &file);
+    let contents = read(&file);
+    let loaded = contents.clone().and_then(|contents| parse(flags, &home, &file, &contents));
+    let contents = contents.unwrap_or_default();
     let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     start::announce(Some("mihomo"), std::slice::from_ref(&file));
@@ -54,7 +57,7 @@ fn run(flags: &Flags) -> ExitCode {
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
         serve::log_findings(&diagnostics);
-        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file)) }
+        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file, contents)) }
     });
     let shown = file.display();
     match result {
@@ -71,13 +74,33 @@ fn run(flags: &Flags) -> ExitCode {
 }
 
 /// The same file is read again at SIGHUP.
-fn source(flags: &Flags, home: &Path, file: &Path) -> Source {
+fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
     let fixed = Source::fixed("standard input cannot be read again");
+    let read = Arc::new(Mutex::new(contents));
     if clash::is_input(file) {
-        return fixed;
+        let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
+        let contents = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let refresh = move || parse(&flags, &home, &file, &contents);
+        return Source { refresh: Some(Box::new(refresh)), ..fixed };
     }
     let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
-    Source { files: vec![file.clone()], load: Ok(Box::new(move || load(&flags, &home, &file))), ..fixed }
+    let read_again = read.clone();
+    let again = (flags.clone(), home.clone(), file.clone());
+    Source {
+        files: vec![file.clone()],
+        load: Ok(Box::new(move || {
+            let contents = text::read(&file)?;
+            let loaded = parse(&flags, &home, &file, &contents)?;
+            contents.as_str().clone_into(&mut read.lock().unwrap_or_else(PoisonError::into_inner));
+            Ok(loaded)
+        })),
+        refresh: Some(Box::new(move || {
+            let (flags, home, file) = &again;
+            let contents = read_again.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            parse(flags, home, file, &contents)
+        })),
+        ..fixed
+    }
 }
 
 /// The first error, in a line.
@@ -93,8 +116,11 @@ fn check(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn load(flags: &Flags, home: &Path, file: &Path) -> Result<Loaded, Diagnostics> {
+fn read(file: &Path) -> Result<String, Diagnostics> {
     let path = if clash::is_input(file) { Path::new("/dev/stdin") } else { file };
-    let contents = text::read(path)?;
-    clash::load_with(&file.to_string_lossy(), &contents, home, flags.geodata)?.run()
+    Ok(text::read(path)?.to_string())
+}
+
+fn parse(flags: &Flags, home: &Path, file: &Path, contents: &str) -> Result<Loaded, Diagnostics> {
+    clash::load_with(&file.to_string_lossy(), contents, home, flags.geodata)?.run()
 }

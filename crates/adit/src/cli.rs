@@ -29,6 +29,7 @@ Examples:
                       which way a connection would take, and by which rule
   adit import FILE    another program's file, or a link, as adit.toml
   adit status         open connections, traffic, refusals by cause
+  adit top            users, connections and rates, anew every second
   adit reload         have a running adit read its files again
   adit user add ann   a new user of a running server: line, link and QR code
 
@@ -155,8 +156,16 @@ pub(crate) enum Command {
     /// ssr:// links, and subscriptions; adit.toml goes to standard output. A server or section that adit cannot express
     /// is left out with a warning that names it.
     Import(ImportArgs),
-    /// Show the state of a running adit
+    /// Show the state of a running adit; of several, a line for each
     Status(StatusArgs),
+    /// Watch a running adit: users, connections, rates and errors, anew every second
+    Top(TopArgs),
+    /// List the open connections of a running adit
+    Conns(ConnsArgs),
+    /// End the open connections of a user, or one by its number
+    ///
+    /// It ends what is open now. To keep a user out, see `adit user rm` and `adit user limit`.
+    Kick(KickArgs),
     /// Have a running adit read its files again, and run as they say
     ///
     /// The files are checked first. On any error everything stays as it is, and the status is 1. Inbounds, connections and
@@ -338,23 +347,69 @@ pub(crate) struct ImportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) socket: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) files: AnyFileArgs,
-    /// Write for a program
+    pub(crate) place: ProcessArgs,
+    /// Files, the same as with -c
+    #[arg(value_name = "FILE", conflicts_with = "config", value_hint = ValueHint::FilePath)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Write for a program: an object for each process, one a line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show it again every second
+    /// Show it again every second, with the rates of that second
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Show all users, those without traffic too
+    #[arg(long)]
+    pub(crate) users: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) place: ProcessArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConnsArgs {
+    #[command(flatten)]
+    pub(crate) place: ProcessArgs,
+    /// Write for a program: a list of objects
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Connections of this user alone
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KickArgs {
+    /// A user, or the number of a connection as `adit conns` shows it
+    #[arg(value_name = "USER|ID")]
+    pub(crate) who: String,
+    /// It is a user, even if it looks like a number
+    #[arg(long)]
+    pub(crate) user: bool,
+    #[command(flatten)]
+    pub(crate) place: ProcessArgs,
+}
+
+/// Choice of a running process, under any name.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ProcessArgs {
+    /// The control socket [default: that of the configuration, else that of the only process]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    /// The process, by its number
+    #[arg(long, value_name = "PID", conflicts_with = "socket")]
+    pub(crate) pid: Option<u32>,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
 }
 
 /// Choice of a running adit.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SocketArgs {
-    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
+    /// The control socket [default: that of the configuration, else that of the only process]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
     #[command(flatten)]
@@ -372,7 +427,7 @@ pub(crate) struct ReloadArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The control socket [default: that of the configuration, else /run/adit/adit.sock]
+    /// The control socket [default: that of the configuration, else that of the only process]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<PathBuf>,
     /// The configuration files to compare with [default: those that the process reads itself]

@@ -18,6 +18,7 @@ use adit_config::model::Log;
 use adit_config::source;
 use adit_core::{KcpTotals, Observer, Running};
 use adit_net::rt;
+use anyhow::Context as _;
 use zeroize::Zeroizing;
 
 use crate::logging::{self, Shape};
@@ -100,19 +101,17 @@ fn source(program: Program, flags: &Flags) -> Source {
 }
 
 fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
-    let log = Log::default();
-    let Some(path) = path else {
-        logging::init(&log, Shape::Text);
-        return Ok(());
-    };
-    match OpenOptions::new().append(true).create(true).open(path) {
-        Ok(file) => logging::init_file(&log, Shape::Text, file),
-        Err(error) => {
-            logging::init(&log, Shape::Text);
-            return Err(anyhow::Error::new(error).context(format!("cannot write {}", path.display())));
+    let result = match path {
+        Some(path) => {
+            let file = OpenOptions::new().append(true).create(true).open(path).map(drop);
+            file.with_context(|| format!("cannot write {}", path.display()))
         }
-    }
-    Ok(())
+        None => Ok(()),
+    };
+    // As with kcptun, the file grows for as long as nobody moves it away.
+    let file = path.filter(|_| result.is_ok()).map(Path::to_owned);
+    logging::init(&Log { file, max_size: u64::MAX, ..Log::default() }, Shape::Text);
+    result
 }
 
 /// Writes a row of counters every period, and a line at SIGUSR1, until the process ends.

@@ -1,4 +1,4 @@
-//! Log lines, on standard error, in one of three shapes:
+//! Log lines, on standard error or in a file, in one of three shapes:
 //!
 //! ```text
 //! text     2026-01-02T03:04:05.678901Z  INFO listening inbound=home address=0.0.0.0:6160
@@ -31,6 +31,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::LogArgs;
+use crate::logfile::LogFile;
 use crate::print;
 
 /// Shape of a line.
@@ -67,6 +68,7 @@ pub(crate) fn init(log: &Log, shape: Shape) {
         Some(flags) => (&flags.over(log), flags.log_format.map_or(shape, Shape::from)),
         None => (log, shape),
     };
+    let broken = open_file(log).err();
     let (own, others) = filters(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
     let is_journal =
@@ -85,16 +87,23 @@ pub(crate) fn init(log: &Log, shape: Shape) {
         .with(layer)
         .try_init()
         .ok();
+    if let (Some(error), Some(path)) = (broken, &log.file) {
+        let file = path.display();
+        tracing::error!(%file, %error, "cannot write the log file: log lines go to standard error");
+    }
 }
 
-/// The same for lines that go to a file.
-pub(crate) fn init_file(log: &Log, shape: Shape, file: std::fs::File) {
-    drop(FILE.set(file));
-    init(log, shape);
+/// Opens the file that `log` names, if it names one and there is none yet.
+fn open_file(log: &Log) -> io::Result<()> {
+    if let (Some(path), None) = (&log.file, FILE.get()) {
+        // Nobody else sets it meanwhile.
+        drop(FILE.set(LogFile::open(path, log)?));
+    }
+    Ok(())
 }
 
 /// The file that lines go to, if there is one.
-static FILE: OnceLock<std::fs::File> = OnceLock::new();
+static FILE: OnceLock<LogFile> = OnceLock::new();
 
 /// The system's log, once lines go there.
 static SYSTEM: OnceLock<Syslog> = OnceLock::new();
@@ -129,12 +138,10 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match SYSTEM.get() {
             Some(log) => log.write(self.0, &String::from_utf8_lossy(line)),
-            None => {
-                return match FILE.get() {
-                    Some(mut file) => file.write(line),
-                    None => io::stderr().write(line),
-                };
-            }
+            None => match FILE.get() {
+                Some(file) => file.write(line),
+                None => return io::stderr().write(line),
+            },
         }
         Ok(line.len())
     }

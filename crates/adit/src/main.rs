@@ -8,18 +8,23 @@
 mod clash;
 mod cli;
 mod commands;
+mod grid;
 mod kcptun;
+mod logfile;
 mod logging;
 mod machine;
 mod plugin;
 mod print;
+mod providers;
 mod reload;
 mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod socket;
 mod start;
 mod state;
+mod supervisor;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -102,6 +107,7 @@ fn main() -> ExitCode {
         return status;
     }
     if let Some(program) = args.first().and_then(|arg| find(arg)) {
+        socket::set_program(program.name);
         args.remove(0);
         return (program.main)(args);
     }
@@ -116,6 +122,7 @@ fn main() -> ExitCode {
         {
             return status;
         }
+        socket::set_program(program.name);
         args.drain(..=at);
         return (program.main)(args);
     }
@@ -128,6 +135,7 @@ fn main() -> ExitCode {
         let text = (program.usage)();
         return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
     }
+    socket::set_program("adit");
     commands::main(args)
 }
 

@@ -21,6 +21,11 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// A text of another process for a terminal: without control characters but the ends of lines.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 /// Writes a remark to standard error.
 pub(crate) fn remark(text: impl Display) {
     // Nobody is left to be told if standard error is gone.
@@ -77,6 +82,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         StartError::State { .. } => Some(
             "create its folder, and let this user write there; state = \"...\" names another file, and \"off\" none",
         ),
+        StartError::Http { source, .. } => (source.kind() == io::ErrorKind::AddrInUse)
+            .then_some("another process listens there; name another port at [admin] http"),
         StartError::Build { .. }
         | StartError::Sets(_)
         | StartError::Rules(_)
@@ -137,6 +144,53 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if whole < 10 { format!("{whole}.{tenth} {}", UNITS[unit]) } else { format!("{whole} {}", UNITS[unit]) }
 }
 
+/// A number of bytes in powers of 1024: `512 KiB`, `1.5 GiB`.
+fn binary_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut scaled, mut unit) = (bytes, 0);
+    while scaled >= 1 << 20 {
+        scaled >>= 10;
+        unit += 1;
+    }
+    let (whole, tenth) = (scaled >> 10, (scaled & 1023) * 10 / 1024);
+    if whole < 10 && tenth > 0 {
+        format!("{whole}.{tenth} {}", UNITS[unit])
+    } else {
+        format!("{whole} {}", UNITS[unit])
+    }
+}
+
+/// A number of bytes in the units that `written` was written in: powers of 1024 if those give fewer digits.
+pub(crate) fn bytes_like(number: u64, written: Option<u64>) -> String {
+    let digits = |mut number: u64, base: u64| {
+        while number >= base && number.is_multiple_of(base) {
+            number /= base;
+        }
+        number.to_string().len()
+    };
+    match written {
+        Some(written) if digits(written, 1024) < digits(written, 1000) => binary_bytes(number),
+        _ => bytes(number),
+    }
+}
+
+/// A rate in bytes a second, over a time in milliseconds.
+pub(crate) fn rate(bytes: u64, millis: u64) -> String {
+    let rate = u128::from(bytes) * 1000 / u128::from(millis.max(1));
+    format!("{}/s", self::bytes(u64::try_from(rate).unwrap_or(u64::MAX)))
+}
+
+/// Columns of the terminal on standard output; without one there is no limit.
+pub(crate) fn width() -> usize {
+    if !io::stdout().is_terminal() {
+        return usize::MAX;
+    }
+    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns).max(40))
+}
+
 /// Seconds as the two largest units: `59s`, `1m 5s`, `3h 20m`, `2d 1h`.
 pub(crate) fn seconds(seconds: u64) -> String {
     match seconds {
@@ -165,6 +219,23 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+        assert_eq!(plain("a\u{1b}[2J\tb\n李"), "a\u{fffd}[2J\u{fffd}b\n李");
+        for (number, written, text) in [
+            (10 << 20, Some(10 << 20), "10 MiB"),
+            (512 << 10, Some(10 << 20), "512 KiB"),
+            (1_500_000, Some(10 << 20), "1.4 MiB"),
+            (5, Some(10 << 20), "5 B"),
+            (500_000_000_000, Some(500_000_000_000), "500 GB"),
+            (1 << 39, Some(1 << 39), "512 GiB"),
+            (10 << 20, Some(1_000_000), "10 MB"),
+            (10 << 20, None, "10 MB"),
+        ] {
+            assert_eq!(bytes_like(number, written), text, "{number} {written:?}");
+        }
+        assert_eq!(
+            (rate(1_500_000, 1000), rate(5000, 500), rate(7, 0)),
+            ("1.5 MB/s".into(), "10 KB/s".into(), "7.0 KB/s".into())
+        );
         for (number, text) in [(0, "0s"), (65, "1m 5s"), (12_000, "3h 20m"), (176_400, "2d 1h")] {
             assert_eq!(seconds(number), text);
         }

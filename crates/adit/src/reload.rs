@@ -20,7 +20,8 @@ use adit_core::{
 use adit_net::rt::Signal;
 
 use crate::commands::place_of_part;
-use crate::{serve, state};
+use crate::providers::{self, Keeper};
+use crate::{serve, state, supervisor};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -28,7 +29,7 @@ const WAITING: usize = 64;
 const WATCHED: Duration = Duration::from_secs(1);
 
 /// Reads a configuration again, as at the start.
-type Load = Box<dyn FnMut() -> Result<Loaded, Diagnostics> + Send>;
+pub(crate) type Load = Box<dyn FnMut() -> Result<Loaded, Diagnostics> + Send>;
 
 /// The way in which a program takes a new configuration.
 pub(crate) struct Source {
@@ -38,6 +39,8 @@ pub(crate) struct Source {
     pub(crate) is_native: bool,
     /// Reads them; `None` for a program that has nothing to read again, with the reason.
     pub(crate) load: Result<Load, &'static str>,
+    /// Builds the configuration anew of the text that was read last, and of the lists on disk as they are.
+    pub(crate) refresh: Option<Load>,
     /// Whether SIGUSR1 asks for a reload instead of a look at the state.
     pub(crate) is_reloaded_by_user_signal: bool,
     /// Whether somebody else writes the state into the log at SIGUSR1.
@@ -53,6 +56,7 @@ impl Source {
             files: Vec::new(),
             is_native: false,
             load: Err(why),
+            refresh: None,
             is_reloaded_by_user_signal: false,
             has_own_user_signal: false,
             is_watched: false,
@@ -70,6 +74,8 @@ impl Source {
 
 enum Job {
     Reload(Option<Reply>),
+    /// A list has been replaced.
+    Refresh,
     Diff(Vec<GivenFile>, Reply),
     Status,
 }
@@ -103,7 +109,9 @@ impl Control for Requests {
             Request::Reload => Job::Reload(Some(reply)),
             Request::Diff { files } => Job::Diff(files, reply),
             Request::Files => return reply.answer(Answer::Files(self.files.clone())),
-            Request::Status => return reply.answer(Answer::Error("asked in the wrong place".into())),
+            Request::Status | Request::Snapshot | Request::Kick { .. } => {
+                return reply.answer(Answer::Error("asked in the wrong place".into()));
+            }
         };
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
             && let Job::Reload(Some(reply)) | Job::Diff(_, reply) = job
@@ -127,11 +135,15 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::R
         has_own_user_signal: source.has_own_user_signal,
     };
     let seen = seen(&source.files);
+    let jobs = requests.jobs.clone();
+    let keeper = providers::start(running.proxies(), move || drop(jobs.try_send(Job::Refresh)))?;
+    keeper.follow(config);
     let reloader = Reloader {
         source,
         config: config.clone(),
         applier: running.applier(),
         observer: running.observer(),
+        keeper,
         seen,
     };
     // It ends when nobody asks any more, or with the process.
@@ -157,6 +169,7 @@ struct Reloader {
     config: Config,
     applier: Applier,
     observer: Observer,
+    keeper: Keeper,
     seen: Seen,
 }
 
@@ -175,6 +188,7 @@ impl Reloader {
                         reply.answer(answer);
                     }
                 }
+                Ok(Job::Refresh) => self.refresh(),
                 Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),
                 Ok(Job::Status) => log_status(&self.observer),
                 Err(RecvTimeoutError::Timeout) => self.look(),
@@ -194,6 +208,19 @@ impl Reloader {
     }
 
     fn reload(&mut self) -> Result<Differences, Vec<String>> {
+        supervisor::reloading();
+        let result = self.try_reload();
+        let status = match &result {
+            Ok(_) => serve::served(self.observer.status().inbounds.iter().map(|of| of.listen.len()).sum()),
+            Err(found) => {
+                format!("the last reload was refused: {}", found.first().map_or("", String::as_str))
+            }
+        };
+        supervisor::ready(&status);
+        result
+    }
+
+    fn try_reload(&mut self) -> Result<Differences, Vec<String>> {
         // A change from here on is another one.
         self.seen = seen(&self.source.files);
         let result = self.load().and_then(|loaded| self.apply(loaded));
@@ -207,6 +234,33 @@ impl Reloader {
             }
         }
         result
+    }
+
+    /// Puts lists to use that have been replaced on disk.
+    fn refresh(&mut self) {
+        let Some(refresh) = &mut self.source.refresh else { return };
+        let config = match refresh() {
+            Ok(loaded) => self.settled(loaded.config),
+            Err(found) => {
+                tracing::error!("the lists cannot be used: what runs stays as it is");
+                serve::log_findings(&found);
+                return;
+            }
+        };
+        match self.applier.apply(&config) {
+            Ok(changes) => {
+                let (put, removed) = (changes.outbounds_put.len(), changes.outbounds_removed.len());
+                tracing::info!(
+                    outbounds = put,
+                    removed,
+                    groups = changes.groups_changed.len(),
+                    "lists are in use"
+                );
+                self.keeper.follow(&config);
+                self.config = config;
+            }
+            Err(error) => drop(self.failed(error)),
+        }
     }
 
     fn load(&mut self) -> Result<Config, Vec<String>> {
@@ -225,8 +279,11 @@ impl Reloader {
     /// The configuration with what the process has settled at its start.
     fn settled(&self, mut config: Config) -> Config {
         config.plugin_user.clone_from(&self.config.plugin_user);
+        if config.choices.is_none() {
+            config.choices.clone_from(&self.config.choices);
+        }
         if config.state == StateFile::Usual {
-            if self.config.state == StateFile::Usual && config.inbounds.iter().any(serve::has_state) {
+            if self.config.state == StateFile::Usual && serve::has_state(&config) {
                 state::settle(&mut config, &self.source.files);
             } else {
                 config.state.clone_from(&self.config.state);
@@ -240,6 +297,7 @@ impl Reloader {
         let mut differences = self.applier.preview(&config).map_err(failed)?;
         let changes = self.applier.apply(&config).map_err(failed)?;
         differences.warnings = changes.warnings;
+        self.keeper.follow(&config);
         self.config = config;
         Ok(differences)
     }
@@ -273,6 +331,7 @@ impl Reloader {
             | StartError::Unix { name, .. }
             | StartError::Build { name, .. } => Some(name.clone()),
             StartError::Admin { .. }
+            | StartError::Http { .. }
             | StartError::State { .. }
             | StartError::Core(_)
             | StartError::Ending => None,

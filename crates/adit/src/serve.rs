@@ -3,15 +3,16 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
+    Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
     SnellVersions, Transports,
 };
 use adit_core::Running;
-use adit_net::rt::Signals;
+use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
+use crate::{socket, supervisor};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -37,7 +38,7 @@ pub(crate) fn run_holding<T>(
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(config));
-    let running = adit_core::start(config)?;
+    let mut running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {
@@ -52,21 +53,39 @@ pub(crate) fn run_holding<T>(
             return Err(error.into());
         }
     };
+    socket::open(config, &mut running);
+    let watchdog = supervisor::watch(running.observer());
+    let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
+    let addresses = running.addresses().len();
     let lines = Start::new(config, &running);
     let ready = || {
         lines.write();
+        supervisor::ready(&served(addresses));
         adit_net::trim_heap();
     };
-    let result = running.run_until_signal(ready, |signal| requests.heard(signal));
-    drop(held);
+    let heard = |signal| match signal {
+        Signal::Stop => supervisor::stopping(),
+        Signal::Reload | Signal::User => requests.heard(signal),
+    };
+    let result = running.run_until_signal(ready, heard);
+    drop((held, watchdog));
     result?;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Whether an inbound has something that outlives a restart: accounts of users, or salts that were seen.
-pub(crate) fn has_state(inbound: &Inbound) -> bool {
-    !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts()
+/// The state of a process that listens on so many addresses, for the service manager.
+pub(crate) fn served(addresses: usize) -> String {
+    format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
+}
+
+/// Whether a configuration has something that outlives a restart: accounts of users, salts that were seen, or names with
+/// fake addresses.
+pub(crate) fn has_state(config: &Config) -> bool {
+    let of_inbound =
+        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
+    config.inbounds.iter().any(of_inbound)
+        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 
 /// Warnings about weak keys and loops.
@@ -121,6 +140,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
         InboundProtocol::Tun(_) => "virtual interface",
+        InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",
             LocalProtocols::Http => "HTTP",

@@ -55,7 +55,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
     let error = match load(program, flags) {
         Ok(mut loaded) => {
             serve::log_findings(&loaded.diagnostics);
-            if loaded.config.inbounds.iter().any(serve::has_state) {
+            if serve::has_state(&loaded.config) {
                 state::settle(&mut loaded.config, std::slice::from_ref(&flags.config));
             }
             match serve::run(&loaded.config, source(program, flags)) {

@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use adit_config::model::{Config, StateFile};
+use adit_config::model::{Config, Outbound, OutboundProtocol, StateFile};
 use adit_core::state_file_name;
 
 /// Folder of the state files, in the state directory.
 const FOLDER: &str = "users";
+/// Folder of the choices of members, likewise.
+const CHOICES: &str = "choices";
 /// Name of the store of earlier versions, one for all configurations.
 const EARLIER: &str = "users.db";
 
@@ -34,6 +36,33 @@ pub(crate) fn settle(config: &mut Config, files: &[PathBuf]) {
             StateFile::Off
         }
     };
+}
+
+/// Gives `config`, which was read from `files`, a file that keeps the members that people choose, if it has groups to choose
+/// from and names no such file.
+pub(crate) fn settle_choices(config: &mut Config, files: &[PathBuf]) {
+    let is_choice = |outbound: &Outbound| matches!(outbound.protocol, OutboundProtocol::Choice(_));
+    if config.choices.is_some() || !config.outbounds.iter().any(is_choice) {
+        return;
+    }
+    let made = usual().and_then(|(dir, is_own)| {
+        let dir = dir.join(CHOICES);
+        make(&dir, is_own)?;
+        if !is_own {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        }
+        Ok(dir)
+    });
+    match made {
+        Ok(dir) => {
+            let identity = identity(config, files);
+            let identity: Vec<&Path> = identity.iter().map(PathBuf::as_path).collect();
+            config.choices = Some(dir.join(state_file_name(&identity)));
+        }
+        Err(error) => {
+            tracing::warn!("no state directory: {error}; choices of members will be lost on restart");
+        }
+    }
 }
 
 /// The identity of a configuration across restarts and edits: the paths of its files, and its ports where it comes from

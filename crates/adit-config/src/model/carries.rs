@@ -1,8 +1,8 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, ServerCover, SnellKeys,
-    SsrServer, SsrUsers, Tag, Transports,
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal, ServerCover,
+    SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -18,6 +18,7 @@ impl Inbound {
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
+            InboundProtocol::Dns(server) => server.transports,
         }
     }
 
@@ -30,6 +31,7 @@ impl Inbound {
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. } => None,
         }
     }
@@ -42,9 +44,15 @@ impl Inbound {
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. }
             | InboundProtocol::Tun(_) => self.transports().udp(),
         }
+    }
+
+    /// Whether it answers datagrams itself, so that its outbound need not carry any.
+    pub fn answers_datagrams(&self) -> bool {
+        matches!(self.protocol, InboundProtocol::Dns(_)) && self.takes_datagrams()
     }
 
     /// Whether it is of no use without datagrams.
@@ -63,6 +71,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. }
             | InboundProtocol::Tun(_) => {
                 return None;
@@ -80,6 +89,7 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. }
             | InboundProtocol::Tun(_) => &self.name,
         }
@@ -93,6 +103,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tunnel { .. }
             | InboundProtocol::Tun(_) => &[],
         }
@@ -106,6 +117,7 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Ssr(_)
+            | InboundProtocol::Dns(_)
             | InboundProtocol::Tun(_) => false,
         };
         self.allow_private || is_fixed
@@ -152,7 +164,7 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Tun(_) => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => false,
         }
     }
 }
@@ -164,7 +176,11 @@ impl Outbound {
             OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
-            OutboundProtocol::Reject | OutboundProtocol::Group(_) => false,
+            OutboundProtocol::Proxy(_) | OutboundProtocol::Dns => true,
+            OutboundProtocol::Reject
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Refuse(_) => false,
         }
     }
 
@@ -180,7 +196,31 @@ impl Outbound {
             OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)
             | OutboundProtocol::Obfs(_)
-            | OutboundProtocol::Group(_) => false,
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => false,
+        }
+    }
+}
+
+impl Outbound {
+    /// Whether it carries datagrams by the word of the file. One that does and cannot refuses them: they take no other way.
+    pub fn says_datagrams(&self) -> bool {
+        match &self.protocol {
+            OutboundProtocol::Snell(client) => client.udp && client.version.has_datagrams(),
+            OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
+            OutboundProtocol::Ssr(client) => client.transports.udp(),
+            OutboundProtocol::Proxy(client) => client.udp(),
+            OutboundProtocol::Refuse(Refusal::Dead { udp, .. }) => *udp,
+            OutboundProtocol::Choice(choice) => choice.udp,
+            OutboundProtocol::Obfs(_) => false,
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(Refusal::Drop | Refusal::Pass) => true,
         }
     }
 }
@@ -188,6 +228,13 @@ impl Outbound {
 impl Config {
     /// Whether the outbound of this name carries datagrams, or may come to.
     pub fn carries_datagrams(&self, name: &str) -> bool {
+        self.carries_datagrams_within(name, 0)
+    }
+
+    /// The same of an outbound this deep in groups.
+    fn carries_datagrams_within(&self, name: &str, depth: usize) -> bool {
+        /// Groups that are nested deeper carry none: a loop is no file that starts.
+        const MAX_DEPTH: usize = 32;
         let Some(outbound) = self.outbound(name) else { return false };
         if outbound.dial.through.is_some() {
             return false;
@@ -199,6 +246,14 @@ impl Config {
                 let sends = |name: &str| self.outbound(name).is_some_and(Outbound::sends_datagrams);
                 group.grows || members.any(|member| sends(&member.outbound))
             }
+            OutboundProtocol::Choice(choice) => {
+                let mut members = choice.members.iter();
+                let inside = |member: &Tag| self.carries_datagrams_within(member, depth + 1);
+                choice.udp && depth < MAX_DEPTH && members.any(inside)
+            }
+            OutboundProtocol::Proxy(client) => client.udp(),
+            // A datagram that is refused here takes no other way.
+            OutboundProtocol::Dns | OutboundProtocol::Refuse(_) => false,
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)

@@ -1,12 +1,14 @@
 //! Resolution of names.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::wire::{Host, Target};
 
-use super::{Family, Member, Outbound, OutboundProtocol, Tag};
+use super::rule::Cidr;
+use super::{Config, Fake, Family, InboundProtocol, Member, Outbound, OutboundProtocol, Tag, Transports};
 
 /// The DNS service of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,59 @@ pub struct Dns {
     pub stale: bool,
     /// The address families of outbounds that leave it open ([`Family::Any`]).
     pub family: Family,
+    /// Fake addresses, for the inbounds that answer questions and for requests that name such an address.
+    pub fake: Option<Fake>,
+    /// Whether the name `use-application-dns.net` does not exist, so that browsers ask the system's name servers.
+    pub disable_browser_doh: bool,
+    /// Whether the names behind addresses that were answered are remembered, so that rules see them for requests that
+    /// name the address alone.
+    pub reverse_map: bool,
+}
+
+/// A port that answers questions as a name server does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsInbound {
+    /// Transports that it listens for.
+    pub transports: Transports,
+    /// Networks whose questions are answered, besides those of this machine.
+    pub allow: Vec<Cidr>,
+    /// Whether names get fake addresses, where the configuration has any.
+    pub fake: bool,
+    /// Whether AAAA records are answered; otherwise names have none.
+    pub ipv6: bool,
+    /// Name servers in the place of [`Dns::upstreams`] and [`Dns::policy`]; empty for those.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Name servers for names that the rules send over the direct route; empty for no difference.
+    pub direct: Vec<Arc<Upstream>>,
+}
+
+impl DnsInbound {
+    /// Networks whose machines are those of a site: for ports of programs that answer everybody.
+    pub fn private_networks() -> Vec<Cidr> {
+        let all = [
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "100.64.0.0/10",
+            "169.254.0.0/16",
+            "fc00::/7",
+            "fe80::/10",
+        ];
+        all.iter().filter_map(|text| Cidr::parse(text)).collect()
+    }
+}
+
+impl Default for DnsInbound {
+    fn default() -> Self {
+        Self {
+            transports: Transports::Both,
+            allow: Vec::new(),
+            fake: true,
+            ipv6: true,
+            upstreams: Vec::new(),
+            direct: Vec::new(),
+        }
+    }
 }
 
 impl Default for Dns {
@@ -43,6 +98,9 @@ impl Default for Dns {
             max_ttl: Duration::from_secs(24 * 3600),
             stale: true,
             family: Family::Any,
+            fake: None,
+            disable_browser_doh: false,
+            reverse_map: false,
         }
     }
 }
@@ -95,6 +153,8 @@ pub struct DnsPolicy {
     pub domain: Box<str>,
     /// The servers, at least one, in the order in which they are asked.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// Whether the names have real addresses at all times, which the capture leaves alone.
+    pub direct: bool,
 }
 
 /// An outbound that could be reached only through itself.
@@ -123,6 +183,11 @@ impl Dns {
         });
         // The first of several that are alike.
         matching.max_by_key(|(specific, at)| (*specific, std::cmp::Reverse(*at))).map_or(0, |(_, at)| at + 1)
+    }
+
+    /// Whether the policy for `name`, which is in lower case and has no dot at the end, leaves it its real addresses.
+    pub fn is_direct(&self, name: &str) -> bool {
+        self.list_for(name).checked_sub(1).is_some_and(|at| self.policy[at].direct)
     }
 
     /// The list with this number, see [`Dns::list_for`].
@@ -162,6 +227,12 @@ impl Dns {
                 let place = |member: &Member| outbounds.iter().position(|o| o.name == member.outbound);
                 waiting.extend(group.members.iter().filter_map(place));
             }
+            if let OutboundProtocol::Choice(choice) = &outbounds[at].protocol
+                && at != start
+            {
+                let place = |member: &Tag| outbounds.iter().position(|outbound| outbound.name == *member);
+                waiting.extend(choice.members.iter().filter_map(place));
+            }
         }
         None
     }
@@ -173,21 +244,7 @@ impl Dns {
         if !outbound.dial.dns.is_empty() {
             return Vec::new();
         }
-        let mut hosts: Vec<Box<str>> = Vec::new();
-        let mut note = |target: &Target| match &target.host {
-            Host::Name(name) => hosts.push(plain(name)),
-            Host::Ip(_) => {}
-        };
-        match &outbound.protocol {
-            OutboundProtocol::Snell(client) => note(&client.server),
-            OutboundProtocol::Shadowsocks(client) => note(&client.server),
-            OutboundProtocol::Ssr(client) => note(&client.server),
-            OutboundProtocol::Obfs(client) => client.servers().iter().for_each(&mut note),
-            OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_) => {}
-        }
-        if let Some(carrier) = &outbound.dial.carrier {
-            note(&carrier.server);
-        }
+        let mut hosts = servers_of(outbound);
         if hosts.iter().any(|host| self.hosts.iter().any(|(name, _)| name == host)) {
             hosts.retain(|host| !self.hosts.iter().any(|(name, _)| name == host));
         }
@@ -200,6 +257,52 @@ impl Dns {
             }
         }
         needs
+    }
+}
+
+/// The names of the servers that an outbound connects to itself.
+fn servers_of(outbound: &Outbound) -> Vec<Box<str>> {
+    let mut hosts: Vec<Box<str>> = Vec::new();
+    let mut note = |target: &Target| match &target.host {
+        Host::Name(name) => hosts.push(plain(name)),
+        Host::Ip(_) => {}
+    };
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => note(&client.server),
+        OutboundProtocol::Shadowsocks(client) => note(&client.server),
+        OutboundProtocol::Ssr(client) => note(&client.server),
+        OutboundProtocol::Obfs(client) => client.servers().iter().for_each(&mut note),
+        OutboundProtocol::Proxy(client) => note(&client.server),
+        OutboundProtocol::Direct
+        | OutboundProtocol::Reject
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => {}
+    }
+    if let Some(carrier) = &outbound.dial.carrier {
+        note(&carrier.server);
+    }
+    hosts
+}
+
+impl Config {
+    /// The names of all servers that this process connects to itself, in lower case: those of outbounds, and name
+    /// servers.
+    pub fn server_names(&self) -> BTreeSet<Box<str>> {
+        let mut asked: Vec<&Arc<Upstream>> = Vec::new();
+        for inbound in &self.inbounds {
+            if let InboundProtocol::Dns(server) = &inbound.protocol {
+                asked.extend(server.upstreams.iter().chain(&server.direct));
+            }
+        }
+        let policies = self.dns.policy.iter().flat_map(|policy| &policy.upstreams);
+        let upstreams = self.dns.upstreams.iter().chain(policies).chain(asked);
+        let upstreams = upstreams.filter_map(|upstream| match &upstream.server.host {
+            Host::Name(name) => Some(plain(name)),
+            Host::Ip(_) => None,
+        });
+        self.outbounds.iter().flat_map(servers_of).chain(upstreams).collect()
     }
 }
 
@@ -227,8 +330,11 @@ mod tests {
     #[test]
     fn the_most_specific_policy_wins() {
         let policy = ["example.com", "a.example.com", "=b.example.com", "example.com"];
-        let policy =
-            policy.map(|domain| DnsPolicy { domain: domain.into(), upstreams: vec![upstream("u", None)] });
+        let policy = policy.map(|domain| DnsPolicy {
+            domain: domain.into(),
+            upstreams: vec![upstream("u", None)],
+            direct: false,
+        });
         let dns = Dns { policy: policy.into(), ..Dns::default() };
         for (name, list) in [
             ("example.com", 1),
@@ -269,6 +375,7 @@ mod tests {
         let policy = [("a.test", "b"), ("b.test", "a")].map(|(domain, through)| DnsPolicy {
             domain: domain.into(),
             upstreams: vec![upstream(through, Some(through))],
+            direct: false,
         });
         let dns = Dns { policy: policy.into(), ..Dns::default() };
         assert!(dns.find_loop(&all).is_some());

@@ -2,13 +2,18 @@
 //! not know which program's file or flags it came from.
 
 pub mod acl;
+mod admin;
 mod carries;
+mod choice;
 mod date;
 mod dns;
+mod fake;
 mod group;
 mod kcp;
 mod obfs;
 mod pace;
+mod provider;
+mod proxy;
 mod redirect;
 pub mod rule;
 mod shadowsocks;
@@ -30,14 +35,22 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
+pub use self::admin::{AdminHttp, ControlSocket};
+pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
-pub use self::dns::{Dns, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::fake::{
+    FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
+    USUAL_FILTER, fake_pattern,
+};
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
 pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
+pub use self::provider::{Download, MAX_DOCUMENT, Provider, ProviderKind, ProviderSource};
+pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
     ClientCover, KeyForm, Plugin, ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksKey,
@@ -56,8 +69,10 @@ pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 pub struct Config {
     /// Settings of the log.
     pub log: Log,
-    /// Unix socket of the control interface; `None` switches it off.
-    pub admin: Option<PathBuf>,
+    /// Unix socket of the control interface.
+    pub admin: ControlSocket,
+    /// HTTP interface for metrics and health, if there is one.
+    pub admin_http: Option<AdminHttp>,
     /// Whether a change of the configuration's files is followed as it is made.
     pub watch: bool,
     /// The file that keeps the counters of users across restarts.
@@ -89,6 +104,10 @@ pub struct Config {
     pub geoip: Option<rule::GeoFile>,
     /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
     pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
+    /// Lists that are kept up to date while this runs.
+    pub providers: Vec<Provider>,
+    /// The file that keeps the members that people choose across restarts.
+    pub choices: Option<PathBuf>,
 }
 
 impl Config {
@@ -163,11 +182,34 @@ pub struct Log {
     pub time: bool,
     /// Whether destinations appear in lines of level info.
     pub destinations: bool,
+    /// The file that lines go to; `None` for standard error.
+    pub file: Option<PathBuf>,
+    /// Length of the file in bytes at which another one is begun.
+    pub max_size: u64,
+    /// Earlier files that are kept, as `FILE.1`, `FILE.2` and so on.
+    pub keep: u8,
+}
+
+impl Log {
+    /// Length of a file unless written, in bytes.
+    pub const MAX_SIZE: u64 = 10 << 20;
+    /// Least length of a file, in bytes.
+    pub const MIN_MAX_SIZE: u64 = 64 << 10;
+    /// Earlier files that are kept unless written.
+    pub const KEEP: u8 = 3;
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { level: Level::Info, format: LogFormat::Text, time: true, destinations: false }
+        Self {
+            level: Level::Info,
+            format: LogFormat::Text,
+            time: true,
+            destinations: false,
+            file: None,
+            max_size: Self::MAX_SIZE,
+            keep: Self::KEEP,
+        }
     }
 }
 
@@ -315,6 +357,8 @@ pub enum InboundProtocol {
     },
     /// Everything that a virtual interface takes in goes to where its packets say.
     Tun(Tun),
+    /// A name server for applications.
+    Dns(DnsInbound),
 }
 
 impl InboundProtocol {
@@ -325,7 +369,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Tunnel { .. } | Self::Tun(_) => &[],
+            Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => &[],
         }
     }
 
@@ -333,7 +377,7 @@ impl InboundProtocol {
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Tun(_) => false,
+            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => false,
         }
     }
 }
@@ -426,6 +470,14 @@ pub enum OutboundProtocol {
     Obfs(ObfsOutbound),
     /// Through one of several others.
     Group(Group),
+    /// Through the member of a group that a person or a test has chosen.
+    Choice(Choice),
+    /// Through a SOCKS5 or HTTP proxy.
+    Proxy(ProxyClient),
+    /// To the process's own name service, for any target.
+    Dns,
+    /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
+    Refuse(Refusal),
 }
 
 /// A Snell client.

@@ -75,14 +75,24 @@ pub enum Verdict {
         /// Rules that are left out for a datagram.
         pass: u32,
     },
+    /// It takes this outbound, a group, unless the member that is chosen at the time passes it on or carries no such
+    /// traffic: then nothing is decided, as with [`Verdict::Pass`].
+    Ask {
+        /// The group.
+        outbound: Tag,
+        /// Rules that are left out if nothing is decided.
+        pass: u32,
+    },
 }
 
 impl Verdict {
-    /// The number of following rules that are left out; `None` if the verdict decides about such traffic.
-    pub fn passes(&self, network: Network) -> Option<u32> {
+    /// The number of following rules that are left out; `None` if the verdict decides about such traffic. `asked` tells
+    /// whether the group of [`Verdict::Ask`] passes it on.
+    pub fn passes(&self, network: Network, asked: impl FnOnce(&Tag) -> bool) -> Option<u32> {
         match self {
             Self::Pass(count) => Some(*count),
             Self::Streams { pass, .. } if network == Network::Udp => Some(*pass),
+            Self::Ask { outbound, pass } => asked(outbound).then_some(*pass),
             Self::Streams { .. } | Self::Outbound(_) | Self::Default | Self::Reject(_) => None,
         }
     }
@@ -386,6 +396,8 @@ pub struct Set {
     pub path: PathBuf,
     /// Format of its lines.
     pub format: SetFormat,
+    /// The server that the file is a copy of, if it is one.
+    pub download: Option<Box<super::Download>>,
     /// Its place in the configuration.
     pub at: Place,
 }
@@ -393,7 +405,10 @@ pub struct Set {
 /// Two sets are equal if they say the same, wherever they are written.
 impl PartialEq for Set {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && self.path == other.path && self.format == other.format
+        self.name == other.name
+            && self.path == other.path
+            && self.format == other.format
+            && self.download == other.download
     }
 }
 

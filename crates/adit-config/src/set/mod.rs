@@ -23,8 +23,9 @@ pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
 pub use self::mrs::{fuzz_mrs, read_mrs};
 pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set};
+use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};
 use crate::model::{Config, Tag};
+use crate::model::{Provider, ProviderKind, ProviderSource};
 
 /// Longest name in a list, in bytes; no target has a longer one.
 pub const MAX_NAME: usize = 255;
@@ -187,8 +188,49 @@ fn no_database(at: &Place) -> Diagnostic {
     place(error, at).hint("add `geoip = \"country.mmdb\"` at the top of the file")
 }
 
+/// The lists that are copies of a server's, for keeping them up to date.
+pub fn providers(sets: &[Set]) -> Vec<Provider> {
+    let provider = |set: &Set| {
+        let download = set.download.clone()?;
+        let format = SetFormat::ALL.iter().find(|(_, format)| *format == set.format);
+        let format = format.map_or("any", |(name, _)| name);
+        Some(Provider {
+            name: set.name.clone(),
+            kind: ProviderKind::Rules { behavior: SET, format, count: 0 },
+            source: ProviderSource::Http(download),
+            path: Some(beside(&set.at, &set.path)),
+            problem: None,
+        })
+    };
+    sets.iter().filter_map(provider).collect()
+}
+
+/// The behaviour of a provider that is a set.
+pub(crate) const SET: &str = "set";
+
+/// The number of entries in the document of a set.
+///
+/// # Errors
+/// The first problem with it.
+pub(crate) fn check(format: &str, bytes: &[u8]) -> Result<usize, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "no text: it holds bytes that are no UTF-8")?;
+    let format = SetFormat::ALL.iter().find(|(name, _)| *name == format);
+    let format = format.map_or(SetFormat::Any, |(_, format)| *format);
+    let entries = parse("list", text, format).map_err(|found| {
+        found
+            .iter()
+            .next()
+            .map_or_else(String::new, |first| format!("line {}: {}", first.line, first.problem))
+    })?;
+    if entries.is_empty() { Err("there is no name or network in it".to_owned()) } else { Ok(entries.len()) }
+}
+
 fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
     let path = beside(&set.at, &set.path);
+    // It is fetched once this runs.
+    if set.download.is_some() && !path.exists() {
+        return Ok(Entries::default());
+    }
     let hint = "set `path` to a file with one name or network per line";
     let bytes = read(&path, MAX_LEN).map_err(|problem| misplaced(&set.at, "set.path", problem, hint))?;
     let Ok(text) = String::from_utf8(bytes) else {
@@ -314,7 +356,7 @@ mod tests {
     fn config(folder: &Path, path: &str) -> Config {
         let file: Arc<str> = folder.join("adit.toml").to_string_lossy().into();
         let at = Place { file, line: 7, column: 8 };
-        let set = Set { name: "s".into(), path: path.into(), format: SetFormat::Any, at };
+        let set = Set { name: "s".into(), path: path.into(), format: SetFormat::Any, download: None, at };
         Config { sets: vec![set], ..Config::default() }
     }
 

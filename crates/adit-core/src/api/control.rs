@@ -7,6 +7,7 @@ use adit_net::rt::{OrderSender, Orders, orders};
 use serde::{Deserialize, Serialize};
 
 use crate::api::status::Status;
+use crate::listing::Kicked;
 
 /// A request over the control socket.
 #[derive(Debug, Serialize, Deserialize)]
@@ -14,6 +15,13 @@ use crate::api::status::Status;
 pub enum Request {
     /// The present state.
     Status,
+    /// The present state with the open connections.
+    Snapshot,
+    /// End connections.
+    Kick {
+        /// The connections.
+        of: Kicked,
+    },
     /// The files that the process reads when it reloads.
     Files,
     /// Read these files again, and run as they say.
@@ -45,8 +53,10 @@ impl std::fmt::Debug for GivenFile {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Request::Status`].
+    /// To [`Request::Status`] and [`Request::Snapshot`].
     Status(Box<Status>),
+    /// To [`Request::Kick`]: so many connections end.
+    Kicked(u64),
     /// To [`Request::Files`].
     Files(Files),
     /// To [`Request::Reload`]: the changes that were made. To [`Request::Diff`]: those that would be.

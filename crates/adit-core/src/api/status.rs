@@ -1,31 +1,48 @@
 //! The present state, summed over all cores.
 
 mod group;
+mod live;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use adit_config::model::{InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Tag};
+use adit_config::model::{
+    InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
+};
+use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
 use crate::fault::{Faults, LastError, Part};
+use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
+use crate::pulse::Pulse;
 use crate::user::{Account, Accounts};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
+pub use live::{Health, LagStatus};
 
-/// The answer to `adit status`.
+/// The one snapshot of what runs. `adit status`, `adit top`, `adit conns` and `/metrics` are views of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The program's version.
     pub version: String,
     /// Seconds since the start.
     pub uptime_s: u64,
+    /// Milliseconds since the start, for rates between two snapshots.
+    #[serde(default)]
+    pub uptime_ms: u64,
+    /// Seconds from 1970 to the start.
+    #[serde(default)]
+    pub started_unix_s: u64,
+    /// Whether it serves, and why not.
+    #[serde(default)]
+    pub health: Health,
     /// Process id.
     pub pid: u32,
     /// Event loops.
@@ -43,6 +60,21 @@ pub struct Status {
     /// Memory held by the sessions of carriers, if there are carriers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carrier_memory: Option<MemoryStatus>,
+    /// Lateness of each event loop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lags: Vec<LagStatus>,
+    /// Open connections, by number, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionStatus>,
+    /// Open connections that were asked for and did not fit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub connections_left_out: u64,
+}
+
+/// Whether a number is 0.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One inbound.
@@ -66,6 +98,12 @@ pub struct InboundStatus {
     pub up_bytes: u64,
     /// Payload bytes to clients.
     pub down_bytes: u64,
+    /// Of the bytes from clients, those in datagrams.
+    #[serde(default)]
+    pub up_datagram_bytes: u64,
+    /// Of the bytes to clients, those in datagrams.
+    #[serde(default)]
+    pub down_datagram_bytes: u64,
     /// Connections refused since the start, by cause.
     pub refused: BTreeMap<String, u64>,
     /// Datagrams, once there were any.
@@ -158,10 +196,25 @@ pub struct OutboundStatus {
 #[derive(Debug)]
 pub(crate) struct Directory {
     view: Mutex<Arc<View>>,
-    cores: usize,
     budget: Arc<Budget>,
     faults: Arc<Faults>,
     since: Instant,
+    since_unix_s: u64,
+    /// The way to ask each core.
+    asks: Vec<OrderSender<Ask>>,
+    pulses: Arc<[Pulse]>,
+    is_open: AtomicBool,
+    stop: Stop,
+}
+
+/// The parts that [`Directory::new`] takes.
+pub(crate) struct Cores {
+    /// The way to ask each core.
+    pub(crate) asks: Vec<OrderSender<Ask>>,
+    /// The beat of each core.
+    pub(crate) pulses: Arc<[Pulse]>,
+    /// Tells when they drain.
+    pub(crate) stop: Stop,
 }
 
 /// All that can be looked up at one time, in the order of the configuration.
@@ -201,9 +254,15 @@ pub(crate) struct OutboundView {
 }
 
 impl Directory {
-    /// Of nothing yet, on so many cores.
-    pub(crate) fn new(cores: usize, budget: Arc<Budget>, faults: Arc<Faults>, since: Instant) -> Self {
-        Self { view: Mutex::default(), cores, budget, faults, since }
+    /// Of nothing yet, on these cores.
+    pub(crate) fn new(
+        cores: Cores,
+        (budget, faults): (Arc<Budget>, Arc<Faults>),
+        (since, since_unix_s): (Instant, u64),
+    ) -> Self {
+        let Cores { asks, pulses, stop } = cores;
+        let (view, is_open) = Default::default();
+        Self { view, budget, faults, since, since_unix_s, asks, pulses, is_open, stop }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
@@ -252,13 +311,20 @@ impl Directory {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: now.saturating_duration_since(self.since).as_secs(),
+            uptime_ms: u64::try_from(now.saturating_duration_since(self.since).as_millis())
+                .unwrap_or(u64::MAX),
+            started_unix_s: self.since_unix_s,
+            health: self.health(now),
             pid: std::process::id(),
-            cores: self.cores,
+            cores: self.asks.len(),
             inbounds: view.inbounds.iter().map(|inbound| inbound.status(&self.faults)).collect(),
             outbounds: view.outbounds.iter().map(|outbound| outbound.status(&self.faults)).collect(),
             groups: view.groups.iter().map(|group| GroupStatus::of(group)).collect(),
             budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
+            lags: self.pulses.iter().map(LagStatus::of).collect(),
+            connections: Vec::new(),
+            connections_left_out: 0,
         }
     }
 }
@@ -283,6 +349,8 @@ impl InboundView {
             requests: sum(cores().map(|core| &core.requests)),
             up_bytes: sum(cores().map(|core| &core.traffic.up)),
             down_bytes: sum(cores().map(|core| &core.traffic.down)),
+            up_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.up)),
+            down_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.down)),
             refused,
             datagrams: self.datagrams(),
             users: self.users.iter().map(|account| user(account)).collect(),
@@ -358,6 +426,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Obfs(_) => "obfs",
         InboundProtocol::Tunnel { .. } => "tunnel",
         InboundProtocol::Tun(_) => "tun",
+        InboundProtocol::Dns(_) => "dns",
     }
 }
 
@@ -385,5 +454,19 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
         OutboundProtocol::Ssr(_) => "ssr",
         OutboundProtocol::Obfs(_) => "obfs",
         OutboundProtocol::Group(_) => "group",
+        OutboundProtocol::Choice(choice) => match &choice.policy {
+            Policy::Select(_) => "select",
+            Policy::UrlTest(_) => "url-test",
+            Policy::Fallback => "fallback",
+            Policy::LoadBalance(_) => "load-balance",
+        },
+        OutboundProtocol::Proxy(client) => match client.kind {
+            ProxyKind::Socks5 { .. } => "socks5",
+            ProxyKind::Http { .. } => "http",
+        },
+        OutboundProtocol::Dns => "dns",
+        OutboundProtocol::Refuse(Refusal::Drop) => "reject-drop",
+        OutboundProtocol::Refuse(Refusal::Pass) => "pass",
+        OutboundProtocol::Refuse(Refusal::Dead { .. }) => "dead",
     }
 }

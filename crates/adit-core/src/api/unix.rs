@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_net::rt::{self, Cores, Stop, UnixListener, UnixStream};
+use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{Answer, Follower, Reply, Request};
 use crate::api::status::{Directory, Status};
@@ -17,12 +17,26 @@ use crate::api::status::{Directory, Status};
 const MAX_REQUEST: usize = 33 << 20;
 /// Longest answer that [`ask`] reads.
 const MAX_ANSWER: usize = 16 << 20;
+/// Interval at which it is looked whether a process that drains has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// The answer of a socket that shows the state alone.
+const READ_ONLY: &str =
+    "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
 /// Time for a request to arrive, and for the state.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Time for a change of the configuration: its plugins are started, and closed ports are waited for.
 const CHANGED: Duration = Duration::from_secs(60);
 
-/// Serves the control interface at `path` on an event loop of its own, until the process drains.
+/// Rights of those who open a control socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// They may look at the state and change the configuration.
+    Full,
+    /// They may look at the state.
+    ReadOnly,
+}
+
+/// Serves the control interface at `path` on an event loop of its own, until the other loops have ended.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -30,8 +44,7 @@ pub(crate) fn start(
     cores: &mut Cores,
     path: &Path,
     directory: Arc<Directory>,
-    follower: Arc<Follower>,
-    mut stop: Stop,
+    follower: Option<Arc<Follower>>,
 ) -> io::Result<()> {
     let (ready, made) = std::sync::mpsc::channel();
     let path = path.to_owned();
@@ -41,11 +54,19 @@ pub(crate) fn start(
             Err(error) => return drop(ready.send(Err(error))),
         };
         drop(ready.send(Ok(())));
-        rt::race(stop.draining(), accept(listener, directory, follower)).await;
+        rt::race(ended(&directory), accept(listener, directory.clone(), follower)).await;
         let removed = Removed(path);
         drop(removed);
     })?;
     made.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// Returns when the cores have ended.
+pub(super) async fn ended(directory: &Directory) {
+    directory.draining().await;
+    while !directory.has_ended() {
+        rt::sleep(LOOK).await;
+    }
 }
 
 /// Takes the socket's file away.
@@ -57,13 +78,13 @@ impl Drop for Removed {
     }
 }
 
-async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Arc<Follower>) {
+async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Option<Arc<Follower>>) {
     loop {
         match listener.accept().await {
             Ok(stream) => {
                 let (directory, follower) = (directory.clone(), follower.clone());
                 rt::spawn_local(async move {
-                    drop(serve(stream, &directory, &follower).await);
+                    drop(serve(stream, &directory, follower.as_deref()).await);
                 });
             }
             Err(error) => {
@@ -74,12 +95,17 @@ async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Arc
     }
 }
 
-async fn serve(mut stream: UnixStream, directory: &Directory, follower: &Follower) -> io::Result<()> {
+async fn serve(mut stream: UnixStream, directory: &Directory, follower: Option<&Follower>) -> io::Result<()> {
     let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
     let answer = match serde_json::from_slice(&line) {
         Ok(Request::Status) => Answer::Status(Box::new(directory.status(rt::now()))),
-        Ok(request) => changed(request, follower).await,
+        Ok(Request::Snapshot) => Answer::Status(Box::new(directory.snapshot(rt::now()).await)),
+        Ok(Request::Kick { of }) if follower.is_some() => Answer::Kicked(directory.kick(of).await),
+        Ok(request) => match follower {
+            Some(follower) => changed(request, follower).await,
+            None => Answer::Error(READ_ONLY.into()),
+        },
         Err(error) => Answer::Error(format!("bad request: {error}")),
     };
     let mut bytes = serde_json::to_vec(&answer).map_err(io::Error::other)?;
@@ -128,10 +154,22 @@ async fn read_line(stream: &mut UnixStream, max: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// When nobody answers there, or not as expected.
 pub fn ask_status(path: &Path) -> io::Result<Status> {
-    match ask(path, &Request::Status)? {
+    ask_for_status(path, &Request::Status)
+}
+
+/// The same with the open connections.
+///
+/// # Errors
+/// When nobody answers there, or not as expected.
+pub fn ask_snapshot(path: &Path) -> io::Result<Status> {
+    ask_for_status(path, &Request::Snapshot)
+}
+
+fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
+    match ask(path, request)? {
         Answer::Status(status) => Ok(*status),
         Answer::Error(text) => Err(io::Error::other(text)),
-        Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
+        Answer::Kicked(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
             Err(io::ErrorKind::InvalidData.into())
         }
     }
@@ -151,7 +189,9 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Answer> {
         let line = read_line(&mut stream, MAX_ANSWER).await?;
         serde_json::from_slice(&line).map_err(io::Error::other)
     };
-    let patience = if matches!(request, Request::Status) { DEADLINE } else { CHANGED + DEADLINE };
+    let is_look =
+        matches!(request, Request::Status | Request::Snapshot | Request::Kick { .. } | Request::Files);
+    let patience = if is_look { DEADLINE } else { CHANGED + DEADLINE };
     Cores::block_on(async { rt::timeout(patience, ask).await })?
         .unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))
 }

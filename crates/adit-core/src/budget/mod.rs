@@ -138,6 +138,11 @@ impl Budget {
         }
     }
 
+    /// Whether more waits for slow readers than may.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        self.buffers.is_exhausted()
+    }
+
     /// Its division into shares.
     pub(crate) fn shares(&self) -> &Shares {
         &self.shares

@@ -48,6 +48,8 @@ pub(crate) struct Places {
     clock: Cell<Tick>,
     /// When memory was freed last.
     freed_at: Cell<Option<Instant>>,
+    /// Numbers that were given to requests.
+    numbers: Cell<u64>,
 }
 
 /// A place in the ledger; leaving it is dropping it.
@@ -72,13 +74,21 @@ impl Places {
     /// Those of the core with this number.
     pub(crate) fn new(budget: Arc<Budget>, core: usize) -> Self {
         let (ledger, shown) = (RefCell::default(), Cell::new(NOBODY));
-        Self { budget, core, ledger, shown, clock: Cell::new(0), freed_at: Cell::new(None) }
+        let (clock, freed_at, numbers) = (Cell::new(0), Cell::new(None), Cell::new(0));
+        Self { budget, core, ledger, shown, clock, freed_at, numbers }
     }
 
     /// Those of a core without bounds.
     #[cfg(test)]
     pub(crate) fn unbounded() -> Rc<Self> {
         Rc::new(Self::new(Budget::of(super::tests::shares(1 << 20, 1 << 20, 1 << 21), 1), 0))
+    }
+
+    /// A number for a request or flow, at least 1, that no core gives again.
+    pub(crate) fn next_id(&self) -> u64 {
+        let number = self.numbers.get();
+        self.numbers.set(number + 1);
+        number * self.budget.desks.len() as u64 + self.core as u64 + 1
     }
 
     /// The core's clock.

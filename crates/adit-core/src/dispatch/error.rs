@@ -19,9 +19,20 @@ pub(crate) enum OpenError {
     /// The configuration says no.
     #[error("the outbound refuses all requests")]
     Rejected,
+    /// The outbound is one that adit cannot speak.
+    #[error("outbound {name} is dead: {why}")]
+    Dead {
+        /// Its name.
+        name: Tag,
+        /// Why.
+        why: Box<str>,
+    },
     /// A rule or an access list refuses the target.
     #[error("refused by a rule")]
     Blocked(Manner),
+    /// The target is a fake address that stands for no name: it is never dialled.
+    #[error("a fake address of no name: the name was forgotten, and has to be looked up again")]
+    Unmapped,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -62,7 +73,9 @@ impl OpenError {
             Self::Dial(DialError::Private { kind, .. }) => Some(*kind),
             Self::Member { source, .. } => source.private(),
             Self::Rejected
+            | Self::Dead { .. }
             | Self::Blocked(_)
+            | Self::Unmapped
             | Self::Dial(_)
             | Self::Through { .. }
             | Self::Handshake(_)
@@ -73,7 +86,18 @@ impl OpenError {
 
     /// Whether the client gets no answer but a reset.
     pub(crate) fn wants_reset(&self) -> bool {
-        matches!(self, Self::Blocked(Manner::Reset | Manner::Drop))
+        match self {
+            Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
+            Self::Member { source, .. } => source.wants_reset(),
+            Self::Rejected
+            | Self::Unmapped
+            | Self::Dead { .. }
+            | Self::Dial(_)
+            | Self::Through { .. }
+            | Self::Handshake(_)
+            | Self::NoMember
+            | Self::Slow { .. } => false,
+        }
     }
 
     /// The failure as a local client is told of it.
@@ -82,11 +106,12 @@ impl OpenError {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => {
                 WireFailure::NotAllowed
             }
+            Self::Unmapped => WireFailure::HostUnreachable,
             Self::NoMember => WireFailure::NetworkUnreachable,
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
             Self::Slow { .. } => WireFailure::TimedOut,
-            Self::Through { .. } => WireFailure::General,
+            Self::Through { .. } | Self::Dead { .. } => WireFailure::General,
             Self::Member { source, .. } => source.failure(),
             Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
@@ -117,10 +142,12 @@ impl OpenError {
         /// Linux's number on every platform: clients know that one.
         const ETIMEDOUT: u8 = 110;
         const EACCES: u8 = 13;
+        const EHOSTUNREACH: u8 = 113;
         match self {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
-            Self::NoMember | Self::Through { .. } | Self::Handshake(_) => 0,
+            Self::Unmapped => EHOSTUNREACH,
+            Self::NoMember | Self::Dead { .. } | Self::Through { .. } | Self::Handshake(_) => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
@@ -136,9 +163,10 @@ impl OpenError {
     pub(crate) fn fault(&self, is_tunnel: bool) -> Option<Fault> {
         let of_server = |code, text: String| is_tunnel.then(|| Fault::new(code, text));
         match self {
-            Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. } | DialError::Port) => {
-                None
-            }
+            Self::Rejected
+            | Self::Blocked(_)
+            | Self::Unmapped
+            | Self::Dial(DialError::Private { .. } | DialError::Port) => None,
             Self::Dial(DialError::Resolve(error)) => name_fault(error, is_tunnel),
             Self::Dial(DialError::Socket { source, .. }) => Some(socket_fault(source)),
             Self::Dial(DialError::Refused { addr, .. }) => {
@@ -163,6 +191,7 @@ impl OpenError {
             Self::Dial(DialError::Connect { .. } | DialError::Unix { .. }) | Self::Through { .. } => {
                 of_server(codes::NET_OTHER, format!("cannot reach {SERVER}: {}", chain(self)))
             }
+            Self::Dead { .. } => Some(Fault::new(codes::NET_OTHER, self.to_string())),
             Self::NoMember => Some(Fault::new(codes::GROUP_DEAD, "no member of the group can be used")),
             Self::Member { member, source } => {
                 let last = source.chain();

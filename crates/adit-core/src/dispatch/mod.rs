@@ -28,6 +28,7 @@ use adit_proto::wire::{Host, Target};
 
 use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
+use crate::dns::{FakePin, Seen};
 use crate::metrics::InboundMetrics;
 use crate::packet::Routes as _;
 use crate::relay::Early;
@@ -87,6 +88,28 @@ pub(crate) struct Request {
     pub(crate) since: Instant,
     /// The protocol that the client speaks to the target, as far as its first bytes have told.
     protocol: Option<&'static str>,
+    alias: Alias,
+}
+
+/// The address that a client named, where it stands for a name.
+enum Alias {
+    /// It stands for itself, or the client named the name.
+    None,
+    /// It is a fake one: the target is its name, which keeps it while this lives.
+    Fake { _pin: FakePin },
+    /// It is a fake one of no name.
+    Unmapped,
+    /// A client was told that it is the address of this name, which rules judge with it.
+    Known(Box<Target>),
+}
+
+/// Why a request goes nowhere.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    /// A rule refuses it.
+    Rule(Manner),
+    /// Its target is a fake address of no name.
+    Unmapped,
 }
 
 /// A request whose way is decided.
@@ -98,8 +121,8 @@ pub(crate) struct Routed {
     addresses: Option<Vec<IpAddr>>,
     /// The addresses at which this machine may dial it.
     reach: Reach,
-    /// The manner in which a rule refuses it, if one does.
-    refusal: Option<Manner>,
+    /// Why it is refused, if it is.
+    refusal: Option<Refusal>,
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,
 }
@@ -113,7 +136,23 @@ impl Origin {
         target: Target,
     ) -> Request {
         let source = Source { origin: self.clone(), peer, user };
-        Request { source, target, since: rt::now(), protocol: None }
+        let (target, alias) = self.look_behind(target);
+        Request { source, target, since: rt::now(), protocol: None, alias }
+    }
+
+    /// The name in the place of a fake address.
+    fn look_behind(&self, target: Target) -> (Target, Alias) {
+        let Host::Ip(ip) = &target.host else { return (target, Alias::None) };
+        let (ip, port) = (*ip, target.port);
+        let named = |name: &str| Target { host: Host::Name(name.into()), port };
+        match self.live.fake().map_or(Seen::Other, |fake| fake.look(ip)) {
+            Seen::Name(name, pin) => (named(&name), Alias::Fake { _pin: pin }),
+            Seen::Unmapped => (target, Alias::Unmapped),
+            Seen::Other => {
+                let known = self.live.name_behind(ip);
+                (target, known.map_or(Alias::None, |name| Alias::Known(Box::new(named(&name)))))
+            }
+        }
     }
 }
 
@@ -123,7 +162,10 @@ impl Request {
         let live = self.source.origin.live.clone();
         // The inbound may have been closed while the request came in.
         if self.source.origin.core.conns.is_cut() {
-            return Routed::refused(self, live.leaf().outbound, Manner::Protocol);
+            return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
+        }
+        if matches!(self.alias, Alias::Unmapped) {
+            return Routed::refused(self, live.leaf().outbound, Refusal::Unmapped);
         }
         let router = live.router();
         if router.is_empty() {
@@ -138,17 +180,22 @@ impl Request {
             };
         }
         let mut addresses = None;
-        if self.decide(&router, None) == Outcome::NeedsAddresses {
+        if let (Alias::Known(_), Host::Ip(ip)) = (&self.alias, &self.target.host) {
+            addresses = Some(vec![*ip]);
+        }
+        if self.decide(&router, addresses.as_deref()) == Outcome::NeedsAddresses {
             let Host::Name(name) = &self.target.host else { unreachable!("an address is judged as it is") };
             let resolver = live.resolver().outbound;
             addresses = Some(resolver.lookup(name).await.unwrap_or_default());
         }
         let Outcome::Decided(decision) = self.decide(&router, addresses.as_deref()) else {
-            return Routed::refused(self, live.leaf().outbound, Manner::Protocol);
+            return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
         };
         let addresses = addresses.filter(|addresses| decision.judged && !addresses.is_empty());
         match (decision.verdict, live.leaf_of(decision.verdict)) {
-            (Verdict::Reject(manner), _) => Routed::refused(self, live.leaf().outbound, *manner),
+            (Verdict::Reject(manner), _) => {
+                Routed::refused(self, live.leaf().outbound, Refusal::Rule(*manner))
+            }
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
@@ -171,7 +218,15 @@ impl Request {
     }
 
     fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
-        router.decide(&self.query(), addresses)
+        self.source.origin.live.decide(router, &self.query(), addresses)
+    }
+
+    /// The target that rules judge.
+    fn judged(&self) -> &Target {
+        match &self.alias {
+            Alias::Known(name) => name,
+            Alias::None | Alias::Fake { .. } | Alias::Unmapped => &self.target,
+        }
     }
 
     /// The request, as rules see it.
@@ -181,7 +236,7 @@ impl Request {
             source: table::source(self.source.peer),
             user: self.source.user.as_ref().map(|account| &*account.name),
             network: Network::Tcp,
-            target: &self.target,
+            target: self.judged(),
             protocol: self.protocol,
             known: crate::route::Known::default(),
         }
@@ -189,13 +244,13 @@ impl Request {
 }
 
 impl Routed {
-    fn refused(request: Request, outbound: Rc<dyn Outbound>, manner: Manner) -> Self {
+    fn refused(request: Request, outbound: Rc<dyn Outbound>, refusal: Refusal) -> Self {
         Self {
             request,
             outbound,
             addresses: None,
             reach: Reach::Public,
-            refusal: Some(manner),
+            refusal: Some(refusal),
             slot: OnceCell::new(),
         }
     }
@@ -205,7 +260,8 @@ impl Routed {
         let metrics = &self.request.source.origin.metrics;
         metrics.requests.add(1);
         let opened = match self.refusal {
-            Some(manner) => Err(self.refuse(manner).await),
+            Some(Refusal::Rule(manner)) => Err(self.refuse(manner).await),
+            Some(Refusal::Unmapped) => Err(OpenError::Unmapped),
             None => {
                 self.slot.get_or_init(|| self.request.source.origin.core.places.stream());
                 self.dial(false).await
@@ -219,6 +275,7 @@ impl Routed {
             let private = error.private();
             let is_refused = private.is_some() || matches!(error, OpenError::Blocked(_));
             metrics.refused.rule.add(u64::from(is_refused));
+            metrics.refused.unmapped.add(u64::from(matches!(error, OpenError::Unmapped)));
             if let Some(kind) = private {
                 self.request.source.origin.live.note_private(kind);
             }
@@ -247,7 +304,8 @@ impl Routed {
 
     async fn dial(&self, fresh: bool) -> Result<Opened, OpenError> {
         let (target, addresses) = (&self.request.target, self.addresses.as_deref());
-        let to = Destination { target, addresses, reach: self.reach };
+        let source = table::source(self.request.source.peer).map(|peer| peer.ip());
+        let to = Destination { target, addresses, reach: self.reach, source };
         self.outbound.connect(to, fresh).await
     }
 

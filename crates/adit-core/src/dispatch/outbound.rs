@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use adit_config::model::Tag;
+use adit_config::model::rule::Network;
 use adit_net::reach::Reach;
 use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
@@ -24,11 +25,13 @@ pub(crate) struct Destination<'a> {
     pub(crate) addresses: Option<&'a [IpAddr]>,
     /// The addresses that may be dialled where this machine dials the target itself.
     pub(crate) reach: Reach,
+    /// Address of the client, if there is one and it has one.
+    pub(crate) source: Option<IpAddr>,
 }
 
 impl<'a> From<&'a Target> for Destination<'a> {
     fn from(target: &'a Target) -> Self {
-        Self { target, addresses: None, reach: Reach::Anywhere }
+        Self { target, addresses: None, reach: Reach::Anywhere, source: None }
     }
 }
 
@@ -42,6 +45,13 @@ pub(crate) trait Outbound {
 
     /// Whether a connection is of no use before the client has sent something.
     fn wants_first_bytes(&self) -> bool {
+        false
+    }
+
+    /// Whether requests of this kind go on to the next rule: the member of a group that is chosen says so, or it carries no
+    /// datagrams by the word of the file.
+    fn passes(&self, network: Network) -> bool {
+        let _ = network;
         false
     }
 
@@ -67,11 +77,16 @@ pub(crate) trait Outbound {
 
 /// The member of a group that a connection goes over.
 pub(crate) trait Member {
-    /// Its name.
+    /// Its name; of a group within a group, the outbound at the end.
     fn name(&self) -> &Tag;
 
     /// As [`Outbound::has_replied`], for the member's own connection.
     fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool;
+
+    /// The names from the outbound at the end to the member itself.
+    fn chain(&self) -> Vec<Tag> {
+        vec![self.name().clone()]
+    }
 
     /// As [`Outbound::release`], for the member's own connection.
     fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
@@ -110,6 +125,7 @@ pub(crate) fn may_retry(outcome: &Outcome) -> bool {
         EndReason::Finished
         | EndReason::Idle
         | EndReason::Crowded
+        | EndReason::Kicked
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Wire(_) => false,

@@ -1,12 +1,15 @@
 //! One request whose connection is open, up to its record.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
+use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 
 use super::{Opened, Request, Routed, may_retry};
 use crate::conns::Entry;
+use crate::listing::{Describe, Description};
 use crate::record::{EndReason, Record, Side};
 use crate::relay::discard::discard_bytes;
 use crate::relay::{Early, Endpoint, Outcome, Relay};
@@ -20,7 +23,7 @@ const LINGER_LEN: usize = 0x8_0000;
 
 /// A request that is ready for the relay. It is boxed, so that a connection's future holds it once.
 pub(crate) struct Session {
-    routed: Routed,
+    routed: Rc<Routed>,
     opened: Opened,
     early: Early,
 }
@@ -28,13 +31,15 @@ pub(crate) struct Session {
 impl Session {
     /// The session of a request with its connection, and what the client has sent already.
     pub(crate) fn new(routed: Routed, opened: Opened, early: Early) -> Self {
-        Self { routed, opened, early }
+        Self { routed: Rc::new(routed), opened, early }
     }
 
     /// Relays to the end and writes the record.
     pub(crate) async fn run(mut self: Box<Self>, near: &mut Endpoint, entry: &Entry) -> EndReason {
+        self.routed.show(entry, &self.opened);
         let outcome = self.relay(near, entry).await;
         entry.set_watch(None);
+        entry.end_request();
         let Self { routed, opened, .. } = *self;
         let reason = routed.finish(near, opened, outcome);
         if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
@@ -85,6 +90,15 @@ impl Session {
 }
 
 impl Routed {
+    /// Has the list of connections show this request, which goes over `opened`, until it ends.
+    pub(crate) fn show(self: &Rc<Self>, entry: &Entry, opened: &Opened) {
+        let request: Rc<dyn Describe> = match &opened.member {
+            Some(member) => Rc::new(OverMember { routed: self.clone(), member: member.name().clone() }),
+            None => self.clone(),
+        };
+        entry.begin_request(request);
+    }
+
     /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
     /// to be reset when it closes, so that the application does not take a part of the answer for the whole.
     pub(crate) fn finish(&self, near: &Endpoint, mut opened: Opened, outcome: Outcome) -> EndReason {
@@ -99,6 +113,7 @@ impl Routed {
             EndReason::Socket(Side::Far, _) if near.has_pending() => {}
             EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) => {}
             EndReason::Crowded
+            | EndReason::Kicked
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(Side::Far, _)
@@ -123,6 +138,31 @@ impl Routed {
             since: *since,
         };
         record.write(rt::now(), up, down, reason, source.origin.core.log_destinations);
+    }
+}
+
+impl Describe for Routed {
+    fn describe(&self) -> Description {
+        let Request { source, target, since, .. } = &self.request;
+        Description {
+            network: "tcp",
+            source: source.peer,
+            target: target.to_string(),
+            outbound: Some(self.outbound.name().clone()),
+            since: *since,
+        }
+    }
+}
+
+/// A request over a member of a group.
+struct OverMember {
+    routed: Rc<Routed>,
+    member: Tag,
+}
+
+impl Describe for OverMember {
+    fn describe(&self) -> Description {
+        Description { outbound: Some(self.member.clone()), ..self.routed.describe() }
     }
 }
 

@@ -12,13 +12,17 @@ use adit_config::model::Tag;
 use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
-use adit_proto::wire::Target;
+use adit_proto::wire::{Host, Target};
 
 use super::{OpenError, Outbound};
+use crate::dns::{Dns, Fake, Ways};
 use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
+
+/// The port that names are judged for, where nobody has said one.
+const HTTPS_PORT: u16 = 443;
 
 /// An outbound as a core has it.
 #[derive(Clone)]
@@ -48,6 +52,16 @@ impl Outbounds {
     /// The outbound of this name; one that refuses all requests if there is none.
     pub(crate) fn find(&self, name: &str) -> Leaf {
         self.leaves.borrow().get(name).unwrap_or(&self.nowhere).clone()
+    }
+
+    /// The outbound of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Leaf> {
+        self.leaves.borrow().get(name).cloned()
+    }
+
+    /// Whether requests of this kind that a rule sends to a group go on to the next rule.
+    pub(crate) fn passes(&self, name: &str, network: Network) -> bool {
+        self.get(name).is_some_and(|leaf| leaf.outbound.passes(network))
     }
 
     /// Requests take this one from now on. Open connections over the one before go on.
@@ -88,6 +102,7 @@ pub(crate) struct Live {
     /// Requests for private targets.
     refused: Notice,
     changes: Cell<u32>,
+    dns: Rc<Dns>,
     /// The outbounds that flows of datagrams go over.
     vias: RefCell<Vec<Passage>>,
     next_via: Cell<u32>,
@@ -111,9 +126,16 @@ impl Live {
     }
 
     /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take `outbound`.
-    pub(crate) fn new(inbound: Tag, outbounds: Rc<Outbounds>, outbound: Tag, router: Arc<Router>) -> Self {
+    pub(crate) fn new(
+        inbound: Tag,
+        outbounds: Rc<Outbounds>,
+        outbound: Tag,
+        router: Arc<Router>,
+        dns: Rc<Dns>,
+    ) -> Self {
         Self {
             inbound,
+            dns,
             outbounds,
             outbound: RefCell::new(outbound),
             router: RefCell::new(router),
@@ -123,6 +145,21 @@ impl Live {
             vias: RefCell::default(),
             next_via: Cell::new(0),
         }
+    }
+
+    /// The names of this core.
+    pub(crate) fn dns(&self) -> &Rc<Dns> {
+        &self.dns
+    }
+
+    /// The fake addresses, if there are any.
+    pub(super) fn fake(&self) -> Option<&Arc<Fake>> {
+        self.dns.shared().fake()
+    }
+
+    /// The name that a client was given this address for, if such names are remembered.
+    pub(super) fn name_behind(&self, ip: IpAddr) -> Option<Arc<str>> {
+        self.dns.shared().name_behind(ip, rt::now())
     }
 
     /// Requests that no rule decides take this outbound from now on.
@@ -173,11 +210,21 @@ impl Live {
     pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
         match verdict {
             Verdict::Default => Some(self.leaf()),
-            Verdict::Outbound(name) | Verdict::Streams { outbound: name, .. } => {
-                Some(self.outbounds.find(name))
-            }
+            Verdict::Outbound(name)
+            | Verdict::Streams { outbound: name, .. }
+            | Verdict::Ask { outbound: name, .. } => Some(self.outbounds.find(name)),
             Verdict::Reject(_) | Verdict::Pass(_) => None,
         }
+    }
+
+    /// The decision about a request. A group passes it on where the member that is chosen does.
+    pub(super) fn decide<'r>(
+        &self,
+        router: &'r Router,
+        query: &Query<'_>,
+        addresses: Option<&[IpAddr]>,
+    ) -> Outcome<'r> {
+        router.decide_with(query, addresses, &|group| self.outbounds.passes(group, query.network))
     }
 
     /// The outbound whose name servers answer where rules ask for addresses.
@@ -216,6 +263,29 @@ pub(super) fn source(peer: SocketAddr) -> Option<SocketAddr> {
     (peer.port() != 0).then_some(peer)
 }
 
+impl Ways for Live {
+    fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool> {
+        let router = self.router();
+        let target = Target { host: Host::Name(name.into()), port: HTTPS_PORT };
+        let query = Query {
+            inbound: &self.inbound,
+            source: None,
+            user: None,
+            network: Network::Tcp,
+            target: &target,
+            protocol: None,
+            known: route::Known::default(),
+        };
+        match router.decide(&query, addresses) {
+            Outcome::Decided(decided) => {
+                let leaf = self.leaf_of(decided.verdict);
+                Some(leaf.is_some_and(|leaf| !leaf.outbound.is_tunnel()))
+            }
+            Outcome::NeedsAddresses => addresses.is_some().then_some(false),
+        }
+    }
+}
+
 impl Routes for Live {
     fn changes(&self) -> u32 {
         self.changes.get().wrapping_add(self.outbounds.changes.get())
@@ -229,6 +299,10 @@ impl Routes for Live {
         leaf.packets.as_ref().map(|packets| self.via(&*leaf.outbound, packets, self.reach()))
     }
 
+    fn fake(&self) -> Option<&Arc<Fake>> {
+        Self::fake(self)
+    }
+
     fn accepts(&self, source: IpAddr) -> bool {
         self.router.borrow().accepts(&self.inbound, source)
     }
@@ -239,24 +313,31 @@ impl Routes for Live {
 
     fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
         let router = self.router();
+        let known = match &question.target.host {
+            Host::Ip(ip) => self.name_behind(*ip).map(|name| (name, *ip)),
+            Host::Name(_) => None,
+        };
+        let named = known
+            .as_ref()
+            .map(|(name, _)| Target { host: Host::Name((**name).into()), port: question.target.port });
         let query = Query {
             inbound: &self.inbound,
             source: source(question.source),
             user: question.user.map(|account| &*account.name),
             network: Network::Udp,
-            target: question.target,
+            target: named.as_ref().unwrap_or(question.target),
             protocol: question.protocol,
             known: route::Known::default(),
         };
-        let mut address = None;
-        let mut outcome = router.decide(&query, None);
+        let mut address = known.map(|(_, ip)| ip);
+        let mut outcome = Self::decide(self, &router, &query, address.as_ref().map(std::slice::from_ref));
         if outcome == Outcome::NeedsAddresses {
             address = match self.address(question, waker, now) {
                 Some(Known::Addr(addr)) => Some(addr.ip()),
                 Some(Known::Pending) => return Decision::Pending,
                 Some(Known::Nothing | Known::Private(_)) | None => None,
             };
-            outcome = router.decide(&query, Some(address.as_slice()));
+            outcome = Self::decide(self, &router, &query, Some(address.as_slice()));
         }
         let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
         if *decided.verdict == Verdict::Reject(Manner::Drop) {
@@ -293,6 +374,14 @@ impl Routes for Live {
         );
         let fault = Fault::new(codes::UDP_TOO_BIG, text);
         self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
+    }
+
+    fn name(&self, via: Via) -> Option<Tag> {
+        let vias = self.vias.borrow();
+        let outbound = &vias.iter().find(|known| known.via == via)?.outbound;
+        let leaves = self.outbounds.leaves.borrow();
+        let is_it = |leaf: &Leaf| leaf.packets.as_ref().is_some_and(|packets| Rc::ptr_eq(packets, outbound));
+        Some(leaves.iter().find(|(_, leaf)| is_it(leaf))?.0.clone())
     }
 
     fn note_private(&self, kind: Private) {

@@ -82,6 +82,7 @@ impl Routed {
             EndReason::Finished
             | EndReason::Idle
             | EndReason::Crowded
+            | EndReason::Kicked
             | EndReason::Stopped
             | EndReason::Limited(_)
             | EndReason::Socket(..)

@@ -11,14 +11,17 @@
 //! [`Shared`] is what all cores share; a question is asked by the core that came first, and everybody else waits for the
 //! same answer. A name server behind an outbound is reached through [`Streams`], which the outbounds implement.
 
+mod answerer;
+mod asked;
 mod cache;
 mod exchange;
+mod fake;
 mod files;
 mod link;
 mod lookup;
 mod message;
 mod race;
-#[cfg_attr(not(test), allow(dead_code, reason = "a DNS inbound asks whole questions, and there is none yet"))]
+mod reverse;
 mod server;
 mod shared;
 mod system;
@@ -50,6 +53,11 @@ use self::lookup::Lookup;
 use self::message::{Body, absolute};
 use self::shared::{Begins, Begun, Ticket};
 
+pub(crate) use self::answerer::{Answerer, Quick, Ways};
+pub(crate) use self::asked::MAX_SHORT;
+pub use self::asked::fuzz_dns_asked;
+pub(crate) use self::fake::{Fake, FakePin, Filter, Seen};
+pub use self::fake::{fake_names, fuzz_fake_store};
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
 pub(crate) use self::shared::Shared;
@@ -104,6 +112,11 @@ impl Dns {
     /// The service on this core.
     pub(crate) fn new(shared: Arc<Shared>) -> Rc<Self> {
         Rc::new(Self { shared, exchanges: Exchanges::default(), preferred: RefCell::default() })
+    }
+
+    /// The service of all cores.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// From now on name servers behind an outbound are reached through `streams`.
@@ -163,6 +176,13 @@ impl Dns {
             tracing::debug!(%error, "name servers");
         }
         ticket.finish(outcome, rt::now());
+    }
+
+    /// Whether a name in lower case has addresses that need no name server.
+    fn is_fixed(&self, name: &str, now: Instant) -> bool {
+        literal(name).is_some()
+            || self.shared.hosts.contains_key(name)
+            || self.shared.system.read(now).hosts.find(name).is_some()
     }
 
     /// The addresses that need no name server: in text, localhost, and the hosts of configuration and system.

@@ -1,38 +1,41 @@
-//! Answers whole questions, as a name server for applications does.
+//! Answers whole questions by asking name servers, in the words of the library.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use adit_net::rt;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
+use super::answerer::Answerer;
 use super::cache::Outcome;
+use super::key_of;
 use super::message::{Body, UDP_PAYLOAD};
 use super::shared::Begins;
-use super::{Scope, key_of};
 
 /// Seconds for which a client may keep an answer that has expired here (RFC 8767 section 4).
 const STALE_TTL: u32 = 30;
 /// Seconds for which a client may keep what a hosts file says.
 const FIXED_TTL: u32 = 10;
 
-impl Scope {
+impl Answerer {
     /// The answer to a question of a client, at most `max` bytes (and 512 at least); `None` where there is nothing to be
     /// answered, because it is no question.
     pub(crate) async fn query(&self, question: &[u8], max: usize) -> Option<Vec<u8>> {
-        let asked = Message::from_vec(question).ok()?;
+        let Ok(asked) = Message::from_vec(question) else { return malformed(question) };
         if asked.metadata.message_type != MessageType::Query {
             return None;
         }
         let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
         answer.metadata.recursion_desired = asked.metadata.recursion_desired;
+        answer.metadata.checking_disabled = asked.metadata.checking_disabled;
         answer.metadata.recursion_available = true;
         answer.add_queries(asked.queries.iter().cloned());
         answer.metadata.response_code = match &*asked.queries {
             _ if asked.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
             [query] if query.query_class == DNSClass::IN => self.fill(query, &mut answer).await,
-            [_] => ResponseCode::Refused,
+            [_] => ResponseCode::NotImp,
             _ => ResponseCode::FormErr,
         };
         if asked.edns.is_some() {
@@ -49,32 +52,78 @@ impl Scope {
         if matches!(kind, RecordType::ANY | RecordType::AXFR | RecordType::IXFR) {
             return ResponseCode::NotImp;
         }
-        let now = rt::now();
+        let (now, dns) = (rt::now(), &self.scope.dns);
         let is_address = matches!(kind, RecordType::A | RecordType::AAAA);
-        if is_address && let Some(ips) = self.dns.fixed(&name, now) {
+        if is_address && let Some(ips) = dns.fixed(&name, now) {
             add(answer, query, ips.iter().filter(|ip| ip.is_ipv4() == (kind == RecordType::A)), FIXED_TTL);
             return ResponseCode::NoError;
         }
-        let list = self
-            .list
-            .unwrap_or_else(|| u32::try_from(self.dns.shared.config.list_for(&name)).unwrap_or_default());
-        let (outcome, ttl) = match self.dns.begin(&name, list, kind, now) {
+        let (outcome, ttl) = match self.direct_first(&name, kind).await {
+            Some(found) => found,
+            None => self.ask(&name, self.list_for(&name), kind).await,
+        };
+        if let Ok(Body::Addresses(ips)) = &outcome {
+            let is_direct = dns.shared.config.is_direct(&name);
+            let span = Duration::from_secs(ttl.into());
+            dns.shared.note_answer(&name, ips, span, is_direct, rt::now());
+        }
+        write(outcome, answer, query, ttl)
+    }
+
+    fn list_for(&self, name: &str) -> u32 {
+        let dns = &self.scope.dns;
+        self.scope.list.unwrap_or_else(|| u32::try_from(dns.shared.config.list_for(name)).unwrap_or_default())
+    }
+
+    /// The answer of the servers for names of the direct route, if the rules say that the name is one of these: by its
+    /// text, or by the addresses that these servers know.
+    async fn direct_first(&self, name: &str, kind: RecordType) -> Option<(Outcome, u32)> {
+        let (list, ways) = self.direct.as_ref()?;
+        match ways.is_direct(name, None) {
+            Some(false) => None,
+            Some(true) => Some(self.ask(name, *list, kind).await),
+            None => {
+                let is_address = matches!(kind, RecordType::A | RecordType::AAAA);
+                let of = if is_address { kind } else { RecordType::A };
+                let (outcome, ttl) = self.ask(name, *list, of).await;
+                let Ok(Body::Addresses(ips)) = &outcome else { return None };
+                if ways.is_direct(name, Some(ips)) != Some(true) {
+                    return None;
+                }
+                if is_address { Some((outcome, ttl)) } else { Some(self.ask(name, *list, kind).await) }
+            }
+        }
+    }
+
+    /// The answer of a list of servers, with the seconds for which it holds.
+    async fn ask(&self, name: &str, list: u32, kind: RecordType) -> (Outcome, u32) {
+        let dns = &self.scope.dns;
+        let seconds = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX).max(1);
+        match dns.begin(name, list, kind, rt::now()) {
             Begins::Known(hit) if hit.left.is_zero() => (hit.outcome, STALE_TTL),
-            Begins::Known(hit) => (hit.outcome, u32::try_from(hit.left.as_secs()).unwrap_or(u32::MAX).max(1)),
-            Begins::Busy => return ResponseCode::ServFail,
+            Begins::Known(hit) => (hit.outcome, seconds(hit.left)),
+            Begins::Busy => (Err(adit_net::resolve::ResolveError::Busy), 1),
             Begins::Wait(flight) => {
                 let outcome = flight.wait().await;
                 // The cache knows now how long it holds.
-                match self.dns.begin(&name, list, kind, rt::now()) {
-                    Begins::Known(hit) => {
-                        (outcome, u32::try_from(hit.left.as_secs()).unwrap_or(u32::MAX).max(1))
-                    }
+                match dns.begin(name, list, kind, rt::now()) {
+                    Begins::Known(hit) => (outcome, seconds(hit.left)),
                     Begins::Wait(_) | Begins::Busy => (outcome, 1),
                 }
             }
-        };
-        write(outcome, answer, query, ttl)
+        }
     }
+}
+
+/// The answer to a message that cannot be read, if its header can.
+fn malformed(message: &[u8]) -> Option<Vec<u8>> {
+    let head = message.first_chunk::<12>().filter(|head| head[2] & 0x80 == 0)?;
+    let id = u16::from_be_bytes([head[0], head[1]]);
+    let mut answer = Message::response(id, OpCode::Query);
+    answer.metadata.recursion_desired = head[2] & 1 != 0;
+    answer.metadata.recursion_available = true;
+    answer.metadata.response_code = ResponseCode::FormErr;
+    answer.to_vec().ok()
 }
 
 fn write(outcome: Outcome, answer: &mut Message, query: &Query, ttl: u32) -> ResponseCode {

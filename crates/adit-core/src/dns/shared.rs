@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use adit_config::model::{self, DnsTransport, Upstream};
+use adit_config::model::{self, DnsTransport, StateFile, Upstream};
 use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use adit_net::tls::Roots;
 
 use super::cache::{Cache, Hit, Key, Outcome, Terms};
+use super::fake::Fake;
 use super::message::Body;
+use super::reverse::Reverse;
 use super::system::System;
 use super::tls::Tls;
 
@@ -25,10 +27,19 @@ pub(crate) struct Shared {
     pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
     pub(super) system: System,
     pub(super) tls: Tls,
+    /// Fake addresses, if there are any.
+    pub(super) fake: Option<Arc<Fake>>,
+    /// Names of addresses that clients were given, if they are remembered.
+    reverse: Option<Mutex<Reverse>>,
+    bypass: Mutex<Option<Bypass>>,
     state: Mutex<State>,
     /// Name servers by the number of their list: first those of [`model::Dns::list_for`].
     lists: Mutex<Vec<Arc<[Arc<Upstream>]>>>,
 }
+
+/// Told of the addresses of names that are to be left alone by the capture, with the time for which they hold, before
+/// the answer leaves.
+pub(crate) type Bypass = Arc<dyn Fn(&[IpAddr], Duration) + Send + Sync>;
 
 struct State {
     cache: Cache,
@@ -74,6 +85,50 @@ impl Shared {
         Self::with_system(config, System::default(), Roots::System)
     }
 
+    /// The same with the fake addresses of the configuration, which are kept beside the file of `state`; a warning if
+    /// they cannot be kept.
+    pub(crate) fn with_fake(config: &model::Dns, state: &StateFile) -> (Self, Option<String>) {
+        let mut shared = Self::new(config);
+        let Some(fake) = &config.fake else { return (shared, None) };
+        let (fake, warning) = Fake::open(fake, state);
+        shared.fake = Some(Arc::new(fake));
+        (shared, warning)
+    }
+
+    /// The fake addresses, if there are any.
+    pub(crate) fn fake(&self) -> Option<&Arc<Fake>> {
+        self.fake.as_ref()
+    }
+
+    /// From now on `bypass` is told of the addresses of direct names.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the capture of traffic sets it"))]
+    pub(crate) fn set_bypass(&self, bypass: Bypass) {
+        *lock(&self.bypass) = Some(bypass);
+    }
+
+    /// A client is about to be told that a name, which may be `direct`, has these addresses for so long.
+    pub(super) fn note_answer(
+        &self,
+        name: &str,
+        ips: &[IpAddr],
+        ttl: Duration,
+        is_direct: bool,
+        now: Instant,
+    ) {
+        if is_direct {
+            let bypass = lock(&self.bypass).clone();
+            bypass.iter().for_each(|bypass| bypass(ips, ttl));
+        }
+        if let Some(reverse) = &self.reverse {
+            lock(reverse).insert(name, ips, ttl, now);
+        }
+    }
+
+    /// The name of an address that a client was given, if names are remembered.
+    pub(crate) fn name_behind(&self, ip: IpAddr, now: Instant) -> Option<Arc<str>> {
+        lock(self.reverse.as_ref()?).find(ip, now)
+    }
+
     pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
         let terms = Terms {
             entries: config.cache.max(1),
@@ -86,6 +141,9 @@ impl Shared {
         Self {
             hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
             config: config.clone(),
+            fake: None,
+            reverse: config.reverse_map.then(Mutex::default),
+            bypass: Mutex::default(),
             system,
             tls: Tls::new(roots),
             state: Mutex::new(State { cache: Cache::new(terms), flights: HashMap::new() }),
@@ -95,7 +153,11 @@ impl Shared {
 
     /// The number of the list with these servers, asked by UDP; equal lists have one number.
     pub(super) fn list_of(&self, servers: &[SocketAddr]) -> u32 {
-        let upstreams: Arc<[Arc<Upstream>]> = servers.iter().map(|server| plain(*server)).collect();
+        self.list_of_upstreams(servers.iter().map(|server| plain(*server)).collect())
+    }
+
+    /// The number of the list with these servers; equal lists have one number.
+    pub(super) fn list_of_upstreams(&self, upstreams: Arc<[Arc<Upstream>]>) -> u32 {
         let mut lists = lock(&self.lists);
         let first = self.config.policy.len() + 1;
         let known = lists.iter().skip(first).position(|list| *list == upstreams);

@@ -1,3 +1,4 @@
+mod answers;
 mod name_server;
 
 use std::cell::RefCell;
@@ -322,7 +323,8 @@ fn policies_choose_servers_and_outbounds_have_their_own() {
             server.set_ips(name, A, &[ip]);
         }
     }
-    let policy = vec![DnsPolicy { domain: "office.test".into(), upstreams: upstreams(&[&office]) }];
+    let policy =
+        vec![DnsPolicy { domain: "office.test".into(), upstreams: upstreams(&[&office]), direct: false }];
     let config = model::Dns { policy, ..config(&[&usual]) };
     run(async || {
         let dns = service(&config);
@@ -727,10 +729,10 @@ fn clients_can_ask_whole_questions() {
     server.set("a.test", 16, Reply::Raw(Arc::new(text)));
     let hosts = vec![("fixed.test".into(), ips(&["192.0.2.7"]))];
     run(async || {
-        let names = names(&model::Dns { hosts, ..config(&[&server]) });
+        let port = Answerer::plain(names(&model::Dns { hosts, ..config(&[&server]) }));
         let ask = async |name: &str, kind: RecordType| {
             let question = question(&absolute(name).unwrap(), kind, 99, true).unwrap();
-            Message::from_vec(&names.query(&question, 1232).await.unwrap()).unwrap()
+            Message::from_vec(&port.query(&question, 1232).await.unwrap()).unwrap()
         };
         for round in 0..2 {
             let answer = ask("a.test", RecordType::A).await;
@@ -746,7 +748,9 @@ fn clients_can_ask_whole_questions() {
         assert_eq!((server.asked("a.test", A), server.asked("a.test", 16)), (1, 1));
         let one = question(&absolute("a.test").unwrap(), RecordType::A, 1, false).unwrap();
         for len in 0..one.len() {
-            assert!(names.query(&one[..len], 512).await.is_none(), "{len}");
+            let answer = port.query(&one[..len], 512).await;
+            let code = answer.map(|answer| Message::from_vec(&answer).unwrap().metadata.response_code);
+            assert_eq!(code, (len >= 12).then_some(ResponseCode::FormErr), "{len}");
         }
     });
 }

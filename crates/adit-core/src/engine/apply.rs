@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
@@ -20,8 +20,9 @@ use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
+use crate::dns::Filter;
 use crate::inbound;
-use crate::outbound;
+use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
 use crate::user::Account;
 
@@ -78,14 +79,18 @@ impl Engine {
         let mut draft = Draft::default();
         let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart));
         check_dns(&config)?;
-        let router = compile(&config)?;
+        let (router, filter) = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
+        draft.changes.warnings.extend(self.open_choices(&config));
         self.prepare_outbounds(state, &config, &mut draft)?;
         self.prepare_inbounds(state, &config, &mut draft)?;
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
+        if let Some((fake, filter)) = self.dns.fake().zip(filter) {
+            fake.set_filter(filter);
+        }
         self.commit(state, config, draft, (gone, renewed, router))
     }
 
@@ -251,14 +256,41 @@ impl Engine {
         }
         self.follow_groups(state, &config, &mut changes);
         self.remove_outbounds(state, &config, &mut changes);
+        self.board.retain(|name| state.outbounds.contains_key(name));
         state.config = config;
         self.show(state);
         Ok(changes)
     }
 
+    /// Reads the members that people chose, if they are kept in another file than before.
+    fn open_choices(&self, config: &Config) -> Option<String> {
+        let mut choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        if choices.path() == config.choices.as_deref() {
+            return None;
+        }
+        let (opened, warning) = Choices::open(config.choices.as_deref());
+        *choices = opened;
+        warning
+    }
+
+    /// The state that cores share of a group whose members are chosen.
+    pub(super) fn choice(&self, name: &Tag, choice: &model::Choice, config: &Config) -> outbound::Shared {
+        let wanted = self.choices.lock().unwrap_or_else(PoisonError::into_inner).find(name);
+        let wanted = wanted.filter(|_| choice.policy.is_selectable());
+        outbound::Shared::Choice(Arc::new(ChoiceShared::new(name, choice, config, &self.board, wanted)))
+    }
+
     /// Groups that are not built anew get the members that there are.
     fn follow_groups(&self, state: &State, config: &Config, changes: &mut Changes) {
         for model in &config.outbounds {
+            if let (OutboundProtocol::Choice(choice), Some(held)) =
+                (&model.protocol, state.outbounds.get(&model.name))
+                && let Some(shared) = held.shared.choice()
+                && shared.change(choice, config)
+                && !changes.outbounds_put.contains(&model.name)
+            {
+                changes.groups_changed.push(model.name.clone());
+            }
             let (OutboundProtocol::Group(group), Some(held)) =
                 (&model.protocol, state.outbounds.get(&model.name))
             else {
@@ -300,16 +332,22 @@ impl Engine {
             groups,
             memory: None,
         };
+        let all = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
+        let all = all.map(|held| (held.model.clone(), held.shared.choice().cloned()));
+        self.showcase.set(state.config.clone(), all.collect());
         let has_carrier = view.inbounds.iter().any(|inbound| inbound.carrier.is_some())
             || view.outbounds.iter().any(|outbound| outbound.carrier.is_some());
         self.directory.set(View { memory: has_carrier.then(|| self.memory.clone()), ..view });
     }
 }
 
-/// The rules of a configuration as tables, with the files that they refer to.
-pub(super) fn compile(config: &Config) -> Result<Arc<Router>, StartError> {
+/// The rules of a configuration as tables, with the files that they refer to, and the names that get fake addresses if
+/// there are any.
+pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
-    Ok(Arc::new(Router::compile(config, sets).map_err(StartError::Rules)?))
+    let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
+    let router = Router::compile(config, sets).map_err(StartError::Rules)?;
+    Ok((Arc::new(router), filter))
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
@@ -325,6 +363,7 @@ pub(super) fn effective(state: &State, wanted: &Config, needs_restart: &mut Vec<
     };
     fix("log", current.log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
+    fix("admin.http", current.admin_http == wanted.admin_http);
     // The file is opened for the first users or salts.
     let is_open = state.ledger.is_some() || state.salts.is_some();
     fix("state", !is_open || current.state == wanted.state);
@@ -338,6 +377,7 @@ pub(super) fn effective(state: &State, wanted: &Config, needs_restart: &mut Vec<
     fix("limits", guard(current) == guard(wanted));
     config.log.clone_from(&current.log);
     config.admin.clone_from(&current.admin);
+    config.admin_http.clone_from(&current.admin_http);
     if is_open {
         config.state.clone_from(&current.state);
     }
@@ -363,6 +403,7 @@ pub(super) fn check_dns(config: &Config) -> Result<(), StartError> {
 pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
     match (&old.protocol, &new.protocol) {
         (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
+        (OutboundProtocol::Choice(_), OutboundProtocol::Choice(_)) => true,
         _ => old == new,
     }
 }

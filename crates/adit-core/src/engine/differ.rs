@@ -115,7 +115,8 @@ fn outbounds(before: &Config, after: &Config, found: &mut Differences) {
             Some(old) if old == model => {}
             // Other members alone.
             Some(old)
-                if matches!(model.protocol, OutboundProtocol::Group(_)) && is_same_outbound(old, model) =>
+                if matches!(model.protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))
+                    && is_same_outbound(old, model) =>
             {
                 found.changed.push(name);
             }

@@ -112,11 +112,11 @@ impl Prepared {
 /// When it is of no use without them.
 pub(super) fn takes(model: &model::Inbound, config: &Config) -> std::io::Result<bool> {
     let carries = config.carries_datagrams(&model.outbound);
-    if model.needs_datagrams() && !carries {
+    if model.needs_datagrams() && !model.answers_datagrams() && !carries {
         let kind = std::io::ErrorKind::Unsupported;
         return Err(std::io::Error::new(kind, "its outbound carries no datagrams"));
     }
-    Ok(carries && model.takes_datagrams())
+    Ok(carries && model.takes_datagrams() || model.answers_datagrams())
 }
 
 impl Held {
@@ -173,7 +173,11 @@ impl HeldOutbound {
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let mut plugins = engine.plugins(config, Part::Outbound);
-        let shared = outbound::Shared::new(model, config, &mut plugins).map_err(build)?;
+        let shared = if let model::OutboundProtocol::Choice(choice) = &model.protocol {
+            engine.choice(&model.name, choice, config)
+        } else {
+            outbound::Shared::new(model, config, &mut plugins).map_err(build)?
+        };
         let carrier = carrier::for_outbound(model).map_err(build)?;
         let cores = engine.cores();
         Ok(Self {

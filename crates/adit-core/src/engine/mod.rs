@@ -6,21 +6,23 @@
 mod apply;
 mod differ;
 mod held;
+mod jobs;
 mod order;
 mod ports;
+mod proxies;
 mod site;
 mod sockets;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::model::{self, Config, StateFile, Tag};
+use adit_config::model::{self, Config, ControlSocket, StateFile, Tag};
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Cores, OrderSender, Signal, Signals, Stop, Stopper};
@@ -28,19 +30,25 @@ use thiserror::Error;
 
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
+use self::proxies::Showcase;
 use self::site::Plan;
 use crate::api::control::{Control, Differences, Follower};
-use crate::api::status::{Directory, Status};
+use crate::api::status::{self, Directory, Health, Status};
+use crate::api::unix::Access;
 use crate::budget::Budget;
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
+use crate::outbound::{Board, Choices};
+use crate::pulse::Pulse;
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
+pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
+pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -82,6 +90,14 @@ pub enum StartError {
     Admin {
         /// The path.
         path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The address of `[admin] http` cannot be listened on.
+    #[error("admin http {address}")]
+    Http {
+        /// The address.
+        address: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
@@ -128,6 +144,11 @@ impl Observer {
     pub fn status(&self) -> Status {
         self.0.status(rt::now())
     }
+
+    /// Whether it serves.
+    pub fn health(&self) -> Health {
+        self.0.health(rt::now())
+    }
 }
 
 /// State that all cores share. Any thread may hold it; one at a time changes something.
@@ -139,6 +160,13 @@ struct Engine {
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
     faults: Arc<Faults>,
+    /// Results of delay tests.
+    board: Arc<Board>,
+    /// Members that people chose.
+    choices: Mutex<Choices>,
+    showcase: Showcase,
+    lists: OnceLock<Box<dyn Lists>>,
+    dns: Arc<dns::Shared>,
     next: AtomicU64,
     stop: Stop,
 }
@@ -265,17 +293,24 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
-    let dns = Arc::new(dns::Shared::new(&config.dns));
+    let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    let dns = Arc::new(dns);
     let faults = Arc::new(Faults::default());
+    let board = Arc::new(Board::default());
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
-    let mut senders = Vec::new();
+    let (mut senders, mut askers) = (Vec::new(), Vec::new());
+    let pulses: Arc<[Pulse]> = (0..count).map(|_| Pulse::default()).collect();
+    let (since, since_unix_s) = (rt::now(), rt::unix_time());
     for index in 0..count {
-        let (sender, orders) = rt::orders();
+        let ((sender, orders), (asker, asks)) = (rt::orders(), rt::orders());
         senders.push(sender);
+        askers.push(asker);
+        let pulses = pulses.clone();
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let (budget, faults) = (budget.clone(), faults.clone());
-        let plan = Plan { config, orders, memory, budget, dns, faults, index, count };
+        let (budget, faults, board) = (budget.clone(), faults.clone(), board.clone());
+        let plan =
+            Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -286,7 +321,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         salts: None,
         retired: Vec::new(),
     };
-    let directory = Arc::new(Directory::new(count, budget, faults.clone(), rt::now()));
+    let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
+    let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),
@@ -294,17 +330,28 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         follower: Arc::default(),
         memory,
         faults,
+        board,
+        choices: Mutex::default(),
+        showcase: Showcase::default(),
+        lists: OnceLock::new(),
+        dns,
         next: AtomicU64::new(0),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
     let started = running.engine.apply(config).and_then(|changes| {
-        running.warnings = changes.warnings;
-        let Some(path) = &config.admin else { return Ok(()) };
-        let engine = &running.engine;
-        let (directory, follower) = (engine.directory.clone(), engine.follower.clone());
-        crate::api::unix::start(&mut running.cores, path, directory, follower, stop)
-            .map_err(|source| StartError::Admin { path: path.clone(), source })
+        running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
+        if let ControlSocket::At(path) = &config.admin {
+            let made = running.open_socket(path, Access::Full);
+            made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
+        }
+        if let Some(http) = &config.admin_http {
+            let (cores, directory) = (&mut running.cores, running.engine.directory.clone());
+            crate::api::http::start(cores, http, directory)
+                .map_err(|source| StartError::Http { address: http.listen, source })?;
+        }
+        running.engine.directory.set_open();
+        Ok(())
     });
     match started {
         Ok(()) => Ok(running),
@@ -378,6 +425,16 @@ impl Running {
         self.engine.apply(config)
     }
 
+    /// Serves a control socket at `path`, besides one that the configuration names.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open_socket(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        let engine = &self.engine;
+        let follower = (access == Access::Full).then(|| engine.follower.clone());
+        crate::api::unix::start(&mut self.cores, path, engine.directory.clone(), follower)
+    }
+
     /// Somebody who may apply configurations from another thread.
     pub fn applier(&self) -> Applier {
         Applier(self.engine.clone())
@@ -394,6 +451,11 @@ impl Running {
         let (name, held) = state.outbounds.get_key_value(name)?;
         held.shared.group()?;
         Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
+    }
+
+    /// Outbounds and groups, for control programs.
+    pub fn proxies(&self) -> Proxies {
+        Proxies(self.engine.clone())
     }
 
     /// Options that the system does not give, and methods that should not be used; to be shown once.
@@ -439,7 +501,7 @@ impl Running {
     }
 
     /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
-    /// signals are heard, and `heard` for each of the other signals.
+    /// signals are heard, and `heard` for each signal, the first that ends it included.
     ///
     /// # Errors
     /// When the signals cannot be taken over; everything has ended then.
@@ -450,7 +512,10 @@ impl Running {
             ready();
             loop {
                 match signals.next().await {
-                    Signal::Stop => break,
+                    Signal::Stop => {
+                        heard(Signal::Stop);
+                        break;
+                    }
                     other @ (Signal::Reload | Signal::User) => heard(other),
                 }
             }

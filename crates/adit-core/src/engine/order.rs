@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use adit_config::model::{self, Config, Tag};
 use adit_net::pace::Pacer;
 
+use super::jobs::Job;
 use super::sockets::Sockets;
 use crate::carrier;
 use crate::inbound;
@@ -27,6 +28,8 @@ pub(super) struct Order {
     pub(super) update: Vec<Update>,
     /// Inbounds to be served no more; their connections end.
     pub(super) close: Vec<u64>,
+    /// Work to begin once all of it has been done; for the first core.
+    pub(super) jobs: Vec<Job>,
     /// Dropped when all of it has been done.
     pub(super) done: Option<mpsc::Sender<()>>,
 }

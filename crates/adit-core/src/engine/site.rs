@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::codes;
 use adit_config::model::{self, Config, Tag};
@@ -14,6 +14,7 @@ use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
+use super::jobs::Tools;
 use super::order::{Opening, Order, Put, Update};
 use super::sockets::Sockets;
 use crate::budget::{Budget, Places};
@@ -24,9 +25,13 @@ use crate::dns::{self, Dns};
 use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Inbound, Slot, Surroundings};
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
-use crate::outbound::{self, Around, Check, Connector, Group, GroupPackets, Through};
+use crate::outbound::{
+    self, Around, Board, Check, Choice, ChoicePackets, Connector, Group, GroupPackets, Tester, Through,
+};
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+use crate::pulse::Pulse;
 use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
@@ -44,6 +49,13 @@ pub(super) struct Plan {
     pub(super) budget: Arc<Budget>,
     pub(super) dns: Arc<dns::Shared>,
     pub(super) faults: Arc<Faults>,
+    /// Questions about its connections.
+    pub(super) asks: Orders<Ask>,
+    /// The beats of all cores.
+    pub(super) pulses: Arc<[Pulse]>,
+    /// When the process started.
+    pub(super) since: Instant,
+    pub(super) board: Arc<Board>,
     /// The number of this core, of so many.
     pub(super) index: usize,
     pub(super) count: usize,
@@ -56,6 +68,7 @@ struct Site {
     config: RefCell<Arc<Config>>,
     pool: Pool,
     dns: Rc<Dns>,
+    tester: Rc<Tester>,
     guard: Rc<Guard>,
     places: Rc<Places>,
     active: Rc<Cell<usize>>,
@@ -88,9 +101,22 @@ struct OpenInbound {
     stopper: Stopper,
 }
 
+impl OpenInbound {
+    fn answer(&self, ask: &Ask) {
+        let conns = &self.core.conns;
+        // Nobody may wait for the answer any more, which is no matter.
+        match ask {
+            Ask::List { most, parts } => drop(parts.send(conns.list(&self.model.name, *most, rt::now()))),
+            Ask::Kick { of, counts } => drop(counts.send(conns.kick(of))),
+        }
+        self.renewals.iter().for_each(|(renewal, _)| renewal.ask(ask.clone()));
+    }
+}
+
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, faults, index, count } = plan;
+    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count } = plan;
+    let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
     let places = Rc::new(Places::new(budget, index));
@@ -104,11 +130,13 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
     dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
+    let tester = Rc::new(Tester::new(outbounds.clone(), dns.clone(), board));
     let site = Rc::new(Site {
         index,
         count,
         pool,
         dns,
+        tester,
         guard: Rc::new(guard),
         places: places.clone(),
         carrier: carrier::Context::new(active.clone(), memory),
@@ -123,11 +151,37 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         config: RefCell::new(config),
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
-    rt::spawn_local(keep_house(site.clone()));
+    rt::spawn_local(site.clone().answer(asks));
+    rt::spawn_local(keep_house(site.clone(), beat.clone()));
     rt::spawn_local(places.follow());
+    let end = End(beat);
     Box::pin(wait_for_end(&site, stop)).await;
     report(site.guard.take_rest());
     site.dns.clear_streams();
+    drop(end);
+}
+
+/// The beat of this core.
+#[derive(Clone)]
+struct Beat {
+    pulses: Arc<[Pulse]>,
+    since: Instant,
+    index: usize,
+}
+
+impl Beat {
+    fn beat(&self, now: Instant, late: Duration) {
+        self.pulses[self.index].beat(self.since, now, late);
+    }
+}
+
+/// Says that the core has ended, even by a panic.
+struct End(Beat);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.pulses[self.0.index].end();
+    }
 }
 
 impl Site {
@@ -146,8 +200,17 @@ impl Site {
         }
     }
 
+    /// Answers questions about connections, for as long as there are any.
+    async fn answer(self: Rc<Self>, mut asks: Orders<Ask>) {
+        while let Some(ask) = asks.next().await {
+            for inbound in self.inbounds.borrow().values() {
+                inbound.answer(&ask);
+            }
+        }
+    }
+
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, done } = order;
+        let Order { config, put, remove, open, update, close, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             self.router.replace(router);
@@ -170,7 +233,20 @@ impl Site {
         if is_other {
             self.put_direct();
         }
+        for job in jobs {
+            job(self.tools());
+        }
         drop(done);
+    }
+
+    /// The parts of this core that jobs use.
+    fn tools(&self) -> Tools {
+        Tools {
+            outbounds: self.outbounds.clone(),
+            dns: self.dns.clone(),
+            tester: self.tester.clone(),
+            router: self.router.borrow().clone(),
+        }
     }
 
     fn put(&self, put: Put) {
@@ -187,6 +263,12 @@ impl Site {
                     .carries_datagrams(&name)
                     .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
                 Leaf { outbound: group, packets }
+            }
+            outbound::Shared::Choice(shared) => {
+                let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
+                self.check(&name, &group);
+                let packets = ChoicePackets::new(group.clone(), &self.dns);
+                Leaf { outbound: group, packets: Some(Rc::new(packets)) }
             }
             outbound::Shared::Outbound(factory) => {
                 let client = |shared| {
@@ -219,6 +301,19 @@ impl Site {
         self.probers.borrow_mut().insert(name.clone(), stopper);
     }
 
+    /// Tests the members of a group, on one core for all.
+    fn check(&self, name: &Tag, group: &Rc<Choice>) {
+        if self.index != 0 {
+            return;
+        }
+        let (stopper, mut stop) = Stopper::new();
+        let (group, tester) = (group.clone(), self.tester.clone());
+        rt::spawn_local(async move {
+            rt::race(stop.draining(), Box::pin(outbound::check_group(group, tester))).await;
+        });
+        self.probers.borrow_mut().insert(name.clone(), stopper);
+    }
+
     fn open(&self, opening: Opening) {
         let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
         let core = Rc::new(CoreContext {
@@ -232,6 +327,7 @@ impl Site {
             self.outbounds.clone(),
             model.outbound.clone(),
             self.router.borrow().clone(),
+            self.dns.clone(),
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
@@ -321,6 +417,17 @@ impl Site {
         let mut renewals = Vec::new();
         for (socket, exchange) in sockets.datagrams {
             let inbound = slot.borrow().clone();
+            let socket = match inbound.clone().answer(socket, stop.clone()) {
+                Ok(answering) => {
+                    let alive = alive.clone();
+                    rt::spawn_local(async move {
+                        answering.await;
+                        drop(alive);
+                    });
+                    continue;
+                }
+                Err(socket) => socket,
+            };
             let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
             let renewal = Rc::new(Renewal::default());
             renewals.push((renewal.clone(), exchange));
@@ -460,9 +567,13 @@ fn report(failed: Vec<(IpAddr, u32)>) {
 }
 
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(site: Rc<Site>) {
+async fn keep_house(site: Rc<Site>, beat: Beat) {
+    beat.beat(rt::now(), Duration::ZERO);
     loop {
+        let due = rt::now() + TICK;
         rt::sleep(TICK).await;
+        let now = rt::now();
+        beat.beat(now, now.saturating_duration_since(due));
         let (idle, patience) = {
             let limits = &site.config.borrow().limits;
             (limits.idle, Patience::new(limits))

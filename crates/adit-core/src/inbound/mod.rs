@@ -1,6 +1,7 @@
 //! The registry of ways in, and the loop that accepts.
 
 mod connected;
+mod dns;
 mod fallback;
 mod local;
 mod obfs;
@@ -58,7 +59,7 @@ pub(crate) struct Inbound {
     pub(crate) active: Rc<Cell<usize>>,
     udp: Rc<model::Udp>,
     /// The core's space for datagrams.
-    scratch: SharedScratch,
+    pub(crate) scratch: SharedScratch,
     /// Rate of its connections, if there is one.
     pacer: Option<Arc<Pacer>>,
     protocol: Rc<dyn Serve>,
@@ -121,6 +122,17 @@ pub(crate) trait Serve {
         let _ = (inbound, device, listening);
         Ok(None)
     }
+
+    /// Answers the datagrams of a socket itself until told to stop; `None` if it passes them on instead.
+    fn answer(
+        self: Rc<Self>,
+        inbound: Rc<Inbound>,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
+        let _ = (inbound, stop);
+        Err(socket)
+    }
 }
 
 /// A virtual interface, for the datagram relay.
@@ -153,6 +165,7 @@ impl Shared {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
             model::InboundProtocol::Tun(tun) => Arc::new(tun::TunFactory::new(tun.clone())),
+            model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
                 Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)
@@ -199,6 +212,9 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
     if let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol {
         warnings.extend(notice::method_warning(server.key.method()));
     }
+    if let model::InboundProtocol::Dns(server) = &inbound.protocol {
+        warnings.extend(dns::warning(server, &inbound.listen));
+    }
     warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
 }
 
@@ -235,6 +251,18 @@ impl Inbound {
     /// listener, with the number of this core.
     pub(crate) fn packets(&self, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
         self.protocol.packets(self, exchange)
+    }
+
+    /// Answers the datagrams of a socket until told to drain, if its protocol does.
+    ///
+    /// # Errors
+    /// The socket, if its datagrams are passed on.
+    pub(crate) fn answer(
+        self: Rc<Self>,
+        socket: std::net::UdpSocket,
+        stop: Stop,
+    ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
+        self.protocol.clone().answer(self, socket, stop)
     }
 
     /// Relays the datagrams of `listener` until told to drain.

@@ -211,6 +211,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
         }
         EndReason::Idle
         | EndReason::Crowded
+        | EndReason::Kicked
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)

@@ -1,10 +1,13 @@
 //! The registry of ways out.
 
+mod choice;
 mod connector;
 mod direct;
 mod direct_packets;
 mod group;
 mod obfs;
+mod proxy;
+mod refuse;
 mod reject;
 mod server;
 mod shadowsocks;
@@ -27,6 +30,10 @@ use crate::dispatch::Leaf;
 use crate::dns::Dns;
 use crate::notice;
 
+pub(crate) use choice::{
+    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, test_group,
+};
+pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub(crate) use connector::Connector;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
@@ -52,6 +59,8 @@ pub(crate) struct Around<'a> {
 pub(crate) enum Shared {
     Outbound(Arc<dyn Factory>),
     Group(Arc<GroupShared>),
+    /// A group whose member is chosen; the engine makes it.
+    Choice(Arc<ChoiceShared>),
 }
 
 impl Shared {
@@ -79,6 +88,13 @@ impl Shared {
             model::OutboundProtocol::Obfs(client) => {
                 Arc::new(Arc::new(obfs::ObfsShared::start(&outbound.dial, client)?))
             }
+            model::OutboundProtocol::Proxy(client) => {
+                Arc::new(Arc::new(proxy::ProxyShared::start(&outbound.dial, client)?))
+            }
+            model::OutboundProtocol::Dns => Arc::new(refuse::DnsFactory),
+            model::OutboundProtocol::Refuse(refusal) => Arc::new(refuse::RefuseFactory(refusal.clone())),
+            // The engine makes those, since they are kept across changes; one that it has not made refuses.
+            model::OutboundProtocol::Choice(_) => Arc::new(reject::RejectFactory),
             model::OutboundProtocol::Group(group) => {
                 Check::new(&group.check)?;
                 let shared = GroupShared::new(&outbound.name, group, config, rt::now());
@@ -91,7 +107,15 @@ impl Shared {
     pub(crate) fn group(&self) -> Option<&Arc<GroupShared>> {
         match self {
             Self::Group(group) => Some(group),
-            Self::Outbound(_) => None,
+            Self::Outbound(_) | Self::Choice(_) => None,
+        }
+    }
+
+    /// State that a group shares whose member is chosen.
+    pub(crate) fn choice(&self) -> Option<&Arc<ChoiceShared>> {
+        match self {
+            Self::Choice(choice) => Some(choice),
+            Self::Outbound(_) | Self::Group(_) => None,
         }
     }
 }
@@ -101,7 +125,7 @@ impl Shared {
     pub(crate) fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
         match self {
             Self::Outbound(factory) => factory.on_core(connector, around),
-            Self::Group(_) => reject::leaf(connector.name),
+            Self::Group(_) | Self::Choice(_) => reject::leaf(connector.name),
         }
     }
 }

@@ -254,7 +254,11 @@ impl SnellOutbound {
             return self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
         }
         let by_server = match outcome.reason {
-            EndReason::Idle | EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) => false,
+            EndReason::Idle
+            | EndReason::Crowded
+            | EndReason::Kicked
+            | EndReason::Stopped
+            | EndReason::Limited(_) => false,
             EndReason::Socket(side, _) => side == Side::Far,
             EndReason::Finished | EndReason::Wire(_) => true,
         };

@@ -46,6 +46,8 @@ pub(crate) enum DropReason {
     Rule,
     /// A rule refuses it, and its sender is not to be told.
     Silence,
+    /// Its target is a fake address of no name.
+    Unmapped,
     /// Its target's address may not be used.
     Private(Private),
     /// The user may use no more, or not so fast.
@@ -78,6 +80,7 @@ impl DropReason {
             Self::Blocked => &dropped.blocked,
             Self::Rule | Self::Silence | Self::Private(_) => &dropped.rule,
             Self::Limited => &dropped.user_limit,
+            Self::Unmapped => &dropped.unmapped,
         };
         counter.add(1);
         if let Self::Wire(error) = self {
@@ -97,8 +100,10 @@ impl Tally {
         let Self { up, up_bytes, down, down_bytes } = std::mem::take(self);
         add(&metrics.datagrams.up, up);
         add(&metrics.traffic.up, up_bytes);
+        add(&metrics.datagrams.traffic.up, up_bytes);
         add(&metrics.datagrams.down, down);
         add(&metrics.traffic.down, down_bytes);
+        add(&metrics.datagrams.traffic.down, down_bytes);
     }
 }
 

@@ -13,6 +13,7 @@
 //! No protocol is named here. The protocol of clients is a [`PacketInbound`], the way to targets is a
 //! [`PacketOutbound`], and [`Routes`] decides which outbound a client's datagrams for one target take.
 
+mod aliases;
 mod drops;
 mod engine;
 mod exchange;

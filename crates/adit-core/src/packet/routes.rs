@@ -9,12 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use adit_config::model::Tag;
 use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
 use super::inbound::Client;
 use super::outbound::{Lane, PacketOutbound};
 use super::table::Tick;
+use crate::dns::Fake;
 use crate::fault::Watch;
 use crate::user::Account;
 
@@ -33,6 +35,8 @@ pub(super) struct FlowKey {
     pub(super) client: Client,
     pub(super) via: Via,
     pub(super) lane: Lane,
+    /// The number of the fake address that the client sends to, 0 for a real one: such a flow has no other target.
+    pub(super) alias: u64,
 }
 
 /// A question for the router.
@@ -73,6 +77,11 @@ pub(crate) trait Routes {
     /// The outbound of all datagrams, where there is nothing to decide.
     fn fixed(&self) -> Option<Via>;
 
+    /// The fake addresses that targets may be, if there are any.
+    fn fake(&self) -> Option<&Arc<Fake>> {
+        None
+    }
+
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
 
@@ -95,6 +104,12 @@ pub(crate) trait Routes {
     /// A datagram of `len` bytes was dropped: the path takes no more than `fits`, where that is known.
     fn note_too_big(&self, len: usize, fits: Option<usize>) {
         let _ = (len, fits);
+    }
+
+    /// The name of that outbound.
+    fn name(&self, via: Via) -> Option<Tag> {
+        let _ = via;
+        None
     }
 
     /// A datagram was dropped since its target is private.

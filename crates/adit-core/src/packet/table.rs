@@ -142,6 +142,15 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         live.map(|(index, slot)| FlowId { index, generation: slot.generation }).collect()
     }
 
+    /// All flows, with the tick of their last datagram.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (FlowId, &K, &V, Tick)> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(index, slot)| {
+            let (key, value) = slot.entry.as_ref()?;
+            Some((FlowId { index, generation: slot.generation }, key, value, slot.last_at))
+        })
+    }
+
     /// The flow that lives in a slot.
     pub(crate) fn at(&self, index: u32) -> Option<FlowId> {
         let slot = self.slots.get(index as usize)?;

@@ -261,7 +261,7 @@ impl<'a> Relay<'a> {
         };
         let result = self.up.poll(cx, io, hold_end, self.replay.as_mut());
         if self.up.bytes > before {
-            self.entry.touch();
+            self.entry.add_moved(self.up.bytes - before, 0);
             self.traffic.up.add(self.up.bytes - before);
             if self.up.bytes > REPLAY_LEN as u64 {
                 self.replay = None;
@@ -301,7 +301,7 @@ impl<'a> Relay<'a> {
             if before == 0 {
                 self.entry.set_answered();
             }
-            self.entry.touch();
+            self.entry.add_moved(0, self.down.bytes - before);
             self.traffic.down.add(self.down.bytes - before);
             self.replay = None;
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use adit_config::model::Tag;
 use adit_config::model::rule::{Matcher, Rule};
 
 use super::walk::{Truth, Walk};
@@ -31,12 +32,13 @@ pub struct Step {
 
 impl Router {
     /// The same as [`Router::decide`], with the reason why each earlier rule did not match. `rules` are those of
-    /// which the router was made.
+    /// which the router was made; `asked` is as in [`Router::decide_with`].
     pub fn explain<'r>(
         &'r self,
         rules: &[Rule],
         query: &Query<'_>,
         addresses: Option<&[IpAddr]>,
+        asked: &dyn Fn(&Tag) -> bool,
     ) -> Explanation<'r> {
         let mut walk = Walk::new(self, query, addresses);
         let mut passed = Vec::new();
@@ -47,8 +49,8 @@ impl Router {
             }
             match walk.judge(compiled.root) {
                 None => return Explanation { passed, outcome: Outcome::NeedsAddresses },
-                Some(true) if compiled.verdict.passes(query.network).is_some() => {
-                    let count = compiled.verdict.passes(query.network).unwrap_or_default();
+                Some(true) if compiled.verdict.passes(query.network, asked).is_some() => {
+                    let count = compiled.verdict.passes(query.network, asked).unwrap_or_default();
                     from = n.saturating_add(1).saturating_add(count as usize);
                     passed.push(Step { rule: n, why: PASSED.to_owned() });
                 }

@@ -167,7 +167,11 @@ pub(super) fn run(data: &[u8]) {
         let addresses = source.list(3, Source::ip);
         for addresses in [None, Some(&*addresses)] {
             let outcome = router.decide(&query, addresses);
-            assert_eq!(outcome, router.explain(&rules, &query, addresses).outcome, "{rules:?}\n{query:?}");
+            assert_eq!(
+                outcome,
+                router.explain(&rules, &query, addresses, &|_| false).outcome,
+                "{rules:?}\n{query:?}"
+            );
             let want = Naive { sets: &sets, query: &query, addresses, asked: false }.decide(&rules);
             assert_eq!(rule_of(outcome), want, "{rules:?}\n{query:?}\n{addresses:?}");
         }
@@ -216,7 +220,7 @@ impl Naive<'_> {
                 self.asked = true;
                 truth = self.truth(&rule.matcher);
             }
-            match rule.verdict.passes(self.query.network) {
+            match rule.verdict.passes(self.query.network, |_| false) {
                 _ if truth != Truth::Yes => {}
                 Some(count) => from = n + 1 + count as usize,
                 None => return Some(Some(n)),

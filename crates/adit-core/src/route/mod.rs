@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict, normal_name};
-use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
+use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -185,7 +185,9 @@ pub fn implied_direct(config: &Config) -> Option<Outbound> {
     if !(has_lists || has_fallback) || config.outbound(DIRECT).is_some() {
         return None;
     }
-    let is_leaf = |outbound: &&Outbound| !matches!(outbound.protocol, OutboundProtocol::Group(_));
+    let is_leaf = |outbound: &&Outbound| {
+        !matches!(outbound.protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))
+    };
     let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
     let dial = Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
     Some(Outbound { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct })
@@ -229,7 +231,17 @@ impl Router {
     ///
     /// It takes microseconds and allocates little, however many rules there are.
     pub fn decide(&self, query: &Query<'_>, addresses: Option<&[IpAddr]>) -> Outcome<'_> {
-        Walk::new(self, query, addresses).decide()
+        self.decide_with(query, addresses, &|_| false)
+    }
+
+    /// The same, where `asked` tells of a group whether the member that is chosen passes such a request on.
+    pub fn decide_with(
+        &self,
+        query: &Query<'_>,
+        addresses: Option<&[IpAddr]>,
+        asked: &dyn Fn(&Tag) -> bool,
+    ) -> Outcome<'_> {
+        Walk::new(self, query, addresses).decide(asked)
     }
 
     /// Whether a rule, or a part of one, asks for the protocol that the client speaks to its target.

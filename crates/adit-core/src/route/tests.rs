@@ -76,7 +76,7 @@ fn reasons() {
     ];
     let router = Router::new(&rules, &Sets::default()).unwrap();
     let target = Target::new(b"a.example", 443).unwrap();
-    let found = router.explain(&rules, &query(&target), Some(&["192.0.2.1".parse().unwrap()]));
+    let found = router.explain(&rules, &query(&target), Some(&["192.0.2.1".parse().unwrap()]), &|_| false);
     let why: Vec<&str> = found.passed.iter().map(|step| &*step.why).collect();
     assert_eq!(
         why,
@@ -87,7 +87,7 @@ fn reasons() {
             "ip-cidr does not hold 192.0.2.1",
         ]
     );
-    assert_eq!(router.explain(&rules, &query(&target), None).outcome, Outcome::NeedsAddresses);
+    assert_eq!(router.explain(&rules, &query(&target), None, &|_| false).outcome, Outcome::NeedsAddresses);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_protocol_is_asked_for_where_it_matters() {
     let rules = [rule(tls(), "a"), rule(Matcher::IpCidr(cidrs(&["10.0.0.0/8"]), Resolve::Yes), "b")];
     let router = Router::new(&rules, &Sets::default()).unwrap();
     assert!(router.depends_on_protocol(&query(&target)), "the other rule asks for addresses");
-    let found = router.explain(&rules, &query(&target), Some(&[]));
+    let found = router.explain(&rules, &query(&target), Some(&[]), &|_| false);
     assert_eq!(found.passed[0].why, "protocol is not known before bytes come");
 }
 

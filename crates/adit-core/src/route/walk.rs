@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
+use adit_config::model::Tag;
 use adit_config::model::rule::{Resolve, Verdict, normal_name};
 use adit_proto::wire::Host;
 
@@ -91,7 +92,8 @@ impl<'r, 'q> Walk<'r, 'q> {
         Self { router, query, name, addresses, asked, atoms: Default::default() }
     }
 
-    pub(super) fn decide(&mut self) -> Outcome<'r> {
+    /// `asked` tells of a group whether the member that is chosen passes the request on.
+    pub(super) fn decide(&mut self, asked: &dyn Fn(&Tag) -> bool) -> Outcome<'r> {
         let router = self.router;
         let mut left = Candidates::new(router);
         // Gone once addresses are known: the table of addresses tells the candidates then.
@@ -108,7 +110,7 @@ impl<'r, 'q> Walk<'r, 'q> {
             }
             match self.judge(rule.root) {
                 None => return Outcome::NeedsAddresses,
-                Some(true) => match rule.verdict.passes(self.query.network) {
+                Some(true) => match rule.verdict.passes(self.query.network, asked) {
                     None => return self.decided(&rule.verdict, Some(next as usize)),
                     Some(count) => {
                         let last = next.saturating_add(count);

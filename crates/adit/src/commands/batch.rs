@@ -17,8 +17,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_config::dialect::clash::{Origin, Setup};
-use adit_config::model::Config;
 use adit_config::model::rule::{Network, Verdict};
+use adit_config::model::{Config, Tag};
 use adit_core::route::{Decision, Known, Outcome, Query, Router, Target};
 use adit_net::rt;
 use anyhow::{Context as _, bail};
@@ -232,13 +232,14 @@ impl<'a> Batch<'a> {
                 dscp: case.dscp,
             },
         };
-        let mut outcome = self.router.decide(&query, None);
+        let asked = |group: &Tag| self.config.passes(group, network);
+        let mut outcome = self.router.decide_with(&query, None, &asked);
         if outcome == Outcome::NeedsAddresses {
             let all = match &case.dns {
                 Some(given) => given.clone(),
                 None => names.look_up(&target.host.to_string()),
             };
-            outcome = self.router.decide(&query, Some(&preferred(&all)));
+            outcome = self.router.decide_with(&query, Some(&preferred(&all)), &asked);
         }
         let Outcome::Decided(decision) = outcome else { bail!("the rules ask for addresses again") };
         Ok(self.answer(&decision, &case.inbound.name))
@@ -265,7 +266,9 @@ impl<'a> Batch<'a> {
     /// The answer for a file of adit's own.
     fn own_answer(&self, decision: &Decision<'a>, inbound: &str) -> Way<'a> {
         let target: &str = match decision.verdict {
-            Verdict::Outbound(tag) | Verdict::Streams { outbound: tag, .. } => tag,
+            Verdict::Outbound(tag)
+            | Verdict::Streams { outbound: tag, .. }
+            | Verdict::Ask { outbound: tag, .. } => tag,
             Verdict::Reject(manner) => manner.name(),
             Verdict::Default | Verdict::Pass(_) => {
                 let all = &self.config.inbounds;

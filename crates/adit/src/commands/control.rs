@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use adit_core::{Answer, Differences, GivenFile, Request, ask};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use crate::cli::{DiffArgs, FileArgs, ReloadArgs};
-use crate::commands::{files, status};
+use crate::commands::{files, find};
 use crate::print;
 use crate::reload::lines;
 
 /// Has the running process read its files again.
 pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
-    let socket = status::socket(args.place.socket.as_ref(), &args.place.files);
+    let socket = find::of_files(args.place.socket.as_ref(), &args.place.files);
     // A file that is no longer good may name the socket all the same, and the process says what is wrong with it.
     let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
     let differences = differences(&socket, &Request::Reload, "the configuration that runs stays as it is")?;
@@ -21,7 +21,7 @@ pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
     let files = FileArgs::of(args.config.clone());
-    let socket = status::socket(args.socket.as_ref(), &files)?;
+    let socket = find::of_files(args.socket.as_ref(), &files)?;
     let files = args.config.iter().map(|path| given(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let differences = differences(&socket, &Request::Diff { files }, "this configuration cannot run")?;
     show(&differences, args.json, "compared")
@@ -47,12 +47,7 @@ fn socket_of_text(args: &FileArgs) -> Option<PathBuf> {
 
 /// Asks for differences; findings go to standard error.
 pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> anyhow::Result<Differences> {
-    let answer = ask(socket, request).with_context(|| {
-        format!(
-            "no answer on {} (hint: [admin] socket = \"...\" in the configuration that runs, and --socket here)",
-            socket.display()
-        )
-    })?;
+    let answer = find::explained(socket, ask(socket, request))?;
     match answer {
         Answer::Differences(differences) => Ok(*differences),
         Answer::Refused(found) => {
@@ -62,7 +57,9 @@ pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> an
             bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
         }
         Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_) | Answer::Files(_) => bail!("{} answers something else", socket.display()),
+        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) => {
+            bail!("{} answers something else", socket.display())
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::codes::{self, Code};
 use adit_config::model::rule::{Network, Rule, Verdict};
-use adit_config::model::{Config, Dns, Inbound, Outbound, OutboundProtocol};
+use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::Sets;
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
@@ -150,9 +150,10 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         protocol: args.protocol.as_deref(),
         known: route::Known::default(),
     };
+    let asked = |group: &Tag| config.passes(group, network);
     let given = (!args.address.is_empty()).then_some(&*args.address);
     let (mut addresses, mut lookup_error) = (None, None);
-    let mut found = router.explain(rules, &query, None);
+    let mut found = router.explain(rules, &query, None, &asked);
     if found.outcome == Outcome::NeedsAddresses {
         let ips = match given {
             Some(ips) => ips.to_vec(),
@@ -161,7 +162,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
                 Vec::new()
             }),
         };
-        found = router.explain(rules, &query, Some(&ips));
+        found = router.explain(rules, &query, Some(&ips), &asked);
         addresses = Some(ips);
     }
     let Explanation { passed, outcome } = found;
@@ -237,9 +238,9 @@ fn end<'a>(
     match decision.verdict {
         Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
         Verdict::Default | Verdict::Pass(_) => Ok((Some(named(config, &inbound.outbound)?), None)),
-        Verdict::Outbound(tag) | Verdict::Streams { outbound: tag, .. } => {
-            Ok((Some(named(config, tag)?), None))
-        }
+        Verdict::Outbound(tag)
+        | Verdict::Streams { outbound: tag, .. }
+        | Verdict::Ask { outbound: tag, .. } => Ok((Some(named(config, tag)?), None)),
     }
 }
 
@@ -269,7 +270,14 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
             let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
             members.any(|member| dials_targets(config, member))
         }
+        OutboundProtocol::Choice(choice) => {
+            let mut members = choice.members.iter().filter_map(|member| config.outbound(member));
+            members.any(|member| dials_targets(config, member))
+        }
         OutboundProtocol::Reject
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_)
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
         | OutboundProtocol::Ssr(_)
@@ -279,6 +287,14 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
 
 /// The members of a group that may carry such traffic, in the order in which the file has them.
 fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String> {
+    if let OutboundProtocol::Choice(choice) = &outbound.protocol {
+        if matches!(choice.policy, Policy::Select(_)) {
+            // A person chooses; nobody has yet.
+            return config.first_leaf(&outbound.name).map(|leaf| leaf.name.to_string()).into_iter().collect();
+        }
+        let able = choice.members.iter().filter_map(|member| config.outbound(member));
+        return able.filter(|member| carries(config, member, network)).map(|m| m.name.to_string()).collect();
+    }
     let OutboundProtocol::Group(group) = &outbound.protocol else { return Vec::new() };
     let weight = |member: &adit_config::model::Member| match network {
         Network::Tcp => member.tcp_weight,
@@ -295,6 +311,13 @@ fn carries(config: &Config, outbound: &Outbound, network: Network) -> bool {
         (_, Network::Udp) => config.carries_datagrams(&outbound.name),
         (OutboundProtocol::Group(group), Network::Tcp) => {
             let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
+            members.any(|member| carries(config, member, network))
+        }
+        (OutboundProtocol::Choice(Choice { policy: Policy::Select(_), .. }), Network::Tcp) => {
+            config.first_leaf(&outbound.name).is_some_and(Outbound::carries_streams)
+        }
+        (OutboundProtocol::Choice(choice), Network::Tcp) => {
+            let mut members = choice.members.iter().filter_map(|member| config.outbound(member));
             members.any(|member| carries(config, member, network))
         }
         (_, Network::Tcp) => outbound.carries_streams(),
@@ -388,9 +411,10 @@ fn measure(
                 known: route::Known::default(),
             };
             let begun = now();
-            let mut outcome = router.decide(&query, None);
+            let asked = |group: &Tag| config.passes(group, *network);
+            let mut outcome = router.decide_with(&query, None, &asked);
             if outcome == Outcome::NeedsAddresses {
-                outcome = router.decide(&query, Some(addresses));
+                outcome = router.decide_with(&query, Some(addresses), &asked);
             }
             times.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
             let by_rule = matches!(outcome, Outcome::Decided(Decision { rule: Some(_), .. }));

@@ -1,5 +1,6 @@
 //! The configuration that a command works on.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,18 +40,41 @@ pub(super) fn paths(args: &FileArgs) -> Result<Vec<PathBuf>, Diagnostics> {
 /// # Errors
 /// Everything that is wrong with all of them.
 pub(super) fn load(args: &FileArgs) -> Result<Loaded, Diagnostics> {
-    load_for(Use::Look, args)
+    load_for(Use::Look, args, &mut read)
 }
 
 /// The same for running: what only the program does that a file is for is an error.
 ///
 /// # Errors
 /// Everything that is wrong with all of them.
-pub(super) fn load_to_run(args: &FileArgs) -> Result<Loaded, Diagnostics> {
-    load_for(Use::Run, args)
+pub(super) fn load_to_run(args: &FileArgs) -> Result<(Loaded, Texts), Diagnostics> {
+    let mut texts = Texts::new();
+    let mut read = |path: &Path| {
+        let found = read(path)?;
+        texts.insert(path.to_owned(), found.clone());
+        Ok(found)
+    };
+    Ok((load_for(Use::Run, args, &mut read)?, texts))
 }
 
-fn load_for(purpose: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
+/// Files as they were read, by path.
+pub(super) type Texts = BTreeMap<PathBuf, (Arc<str>, Zeroizing<String>)>;
+
+/// The configuration of the same texts, with the lists that they name as they are on disk by now.
+///
+/// # Errors
+/// Everything that is wrong with all of them.
+pub(super) fn load_again(args: &FileArgs, texts: &Texts) -> Result<Loaded, Diagnostics> {
+    load_for(Use::Run, args, &mut |path: &Path| match texts.get(path) {
+        Some(found) => Ok(found.clone()),
+        None => read(path),
+    })
+}
+
+/// Reads a file: its name in messages, and its text.
+type Read<'r> = dyn FnMut(&Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnostics> + 'r;
+
+fn load_for(purpose: Use, args: &FileArgs, read: &mut Read<'_>) -> Result<Loaded, Diagnostics> {
     let paths = paths(args)?;
     // Merging knows the settings of adit.toml alone.
     let stands_alone = |format| !matches!(format, Format::Native | Format::Clash);
@@ -59,13 +83,14 @@ fn load_for(purpose: Use, args: &FileArgs) -> Result<Loaded, Diagnostics> {
     }
     let mut files = Vec::new();
     for path in &paths {
-        let Opened { name, format, loaded } = match open(purpose, args.format, path) {
-            Ok(opened) => opened,
-            Err(errors) => {
-                files.push(Err(errors));
-                continue;
-            }
-        };
+        let Opened { name, format, loaded } =
+            match read(path).and_then(|(name, text)| of_text(purpose, args.format, path, (name, &text))) {
+                Ok(opened) => opened,
+                Err(errors) => {
+                    files.push(Err(errors));
+                    continue;
+                }
+            };
         match (stands_alone(format), paths.len()) {
             (true, 1) => return Ok(loaded),
             (true, _) => return Err(several().into()),
@@ -96,11 +121,20 @@ pub(super) struct Opened {
 /// Everything that is wrong with it.
 pub(super) fn open(purpose: Use, format: Option<Format>, path: &Path) -> Result<Opened, Diagnostics> {
     let (name, text) = read(path)?;
+    of_text(purpose, format, path, (name, &text))
+}
+
+fn of_text(
+    purpose: Use,
+    format: Option<Format>,
+    path: &Path,
+    (name, text): (Arc<str>, &str),
+) -> Result<Opened, Diagnostics> {
     let (format, doubt) = match format {
         Some(format) => (format, None),
-        None => Format::of(path, &name, &text)?,
+        None => Format::of(path, &name, text)?,
     };
-    let mut loaded = format.load(purpose, path, &name, &text)?;
+    let mut loaded = format.load(purpose, path, &name, text)?;
     if let Some(doubt) = doubt {
         loaded.diagnostics.push(doubt);
     }

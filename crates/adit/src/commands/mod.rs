@@ -3,11 +3,13 @@
 mod batch;
 mod check;
 mod config;
+mod conns;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
 mod files;
+mod find;
 mod foreign;
 mod key;
 mod migrate;
@@ -16,16 +18,19 @@ mod service;
 mod share;
 mod status;
 mod test;
+mod top;
 mod up;
 mod user;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_config::dialect::share::Rng;
 use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;
+use self::files::Texts;
 pub(crate) use self::files::{load_all, place_of_part};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
@@ -35,7 +40,7 @@ pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
 use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
-use crate::reload::{Source, is_stdin};
+use crate::reload::{Load, Source, is_stdin};
 use crate::{print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
@@ -67,6 +72,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => config::import(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
+        Command::Conns(args) => conns::run(&args)?,
+        Command::Kick(args) => conns::kick(&args)?,
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
@@ -89,28 +97,41 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let mut given = args.files.given();
     given.config = files::paths(&given)?;
-    let mut loaded = files::load_to_run(&given)?;
+    let (mut loaded, texts) = files::load_to_run(&given)?;
     let log = flags.over(&loaded.config.log);
     logging::init(&log, Shape::from(log.format));
     start::announce(None, &given.config);
     serve::log_findings(&loaded.diagnostics);
-    if loaded.config.inbounds.iter().any(serve::has_state) {
+    if serve::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }
-    serve::run(&loaded.config, source(given, loaded.config.watch))
+    state::settle_choices(&mut loaded.config, &given.config);
+    serve::run(&loaded.config, source(given, loaded.config.watch, texts))
 }
 
 /// The files that are read again at a reload.
-fn source(files: FileArgs, is_watched: bool) -> Source {
+fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
     let paths = files.config.clone();
+    let read = Arc::new(Mutex::new(texts));
+    let (again, args) = (read.clone(), files.clone());
+    let refresh: Option<Load> = Some(Box::new(move || {
+        files::load_again(&args, &again.lock().unwrap_or_else(PoisonError::into_inner))
+    }));
     if paths.iter().any(|path| is_stdin(path)) {
-        return Source::fixed("the configuration came from standard input, which cannot be read again");
+        let fixed = Source::fixed("the configuration came from standard input, which cannot be read again");
+        return Source { refresh, ..fixed };
     }
     if paths.iter().any(|path| files::is_link(path)) {
-        return Source::fixed("the configuration came from the command line, which cannot change");
+        let fixed = Source::fixed("the configuration came from the command line, which cannot change");
+        return Source { refresh, ..fixed };
     }
     let is_native = files::are_native(&files, &paths);
-    Source { is_native, is_watched, ..Source::of(paths, move || files::load_to_run(&files)) }
+    let load = move || {
+        let (loaded, texts) = files::load_to_run(&files)?;
+        *read.lock().unwrap_or_else(PoisonError::into_inner) = texts;
+        Ok(loaded)
+    };
+    Source { is_native, is_watched, refresh, ..Source::of(paths, load) }
 }
 
 /// Lets options in front of a program's name overrule its own settings of the log.

@@ -145,6 +145,7 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         InboundProtocol::Local(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tun(_) => false,
     }
 }

@@ -1,19 +1,16 @@
-//! `adit status`: the state of a running adit.
+//! `adit status`: the state of a running adit, or of each of several.
 
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, LastError, MemberStatus, Status, ask_status};
-use anyhow::Context as _;
+use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastError, MemberStatus, Status};
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::cli::{FileArgs, StatusArgs};
-use crate::commands::files;
-use crate::print::{self, bytes, seconds};
-
-/// The socket when neither the command line nor a configuration names one.
-const DEFAULT: &str = "/run/adit/adit.sock";
+use crate::cli::StatusArgs;
+use crate::commands::find::{self, Found};
+use crate::grid::{Grid, number, text};
+use crate::print::{self, bytes, bytes_like, rate, seconds};
 
 /// Users that fit a screen and the one after it.
 const MOST_USERS: usize = 100;
@@ -24,126 +21,196 @@ const MOST_ERRORS: usize = 20;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let socket = socket(args.socket.as_ref(), &args.files.given())?;
+    let mut place = args.place.clone();
+    place.files.config.extend_from_slice(&args.paths);
     let terminal = io::stdout().is_terminal();
+    let mut before = Vec::new();
     loop {
-        let status = ask(&socket)?;
+        // Those that have ended meanwhile are left out, unless nothing is left.
+        let sockets = find::all(&place)?;
+        let all = ask_all(&sockets)?;
         if args.watch && terminal && !args.json {
             // Home, and clear what was below.
             print::data("\u{1b}[H\u{1b}[2J")?;
         }
-        if args.json {
-            print::data(format_args!("{}\n", serde_json::to_string(&status)?))?;
-        } else {
-            print::data(render(&status))?;
-        }
+        print::data(show(&all, &before, args)?)?;
         if !args.watch {
             return Ok(());
         }
+        before = all;
         std::thread::sleep(EVERY);
     }
 }
 
-/// The control socket that is given, else that of the configuration, else the usual one.
-pub(super) fn socket(given: Option<&PathBuf>, files: &FileArgs) -> anyhow::Result<PathBuf> {
-    if let Some(path) = given {
-        return Ok(path.clone());
+fn ask_all(sockets: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
+    let mut answers: Vec<_> = sockets.iter().map(|socket| find::ask_at(socket)).collect();
+    if answers.iter().all(Result::is_err)
+        && let Some(first) = answers.pop()
+    {
+        return first.map(|found| vec![found]);
     }
-    let named = !files.config.is_empty();
-    match files::load(files) {
-        Ok(loaded) => Ok(loaded.config.admin.unwrap_or_else(|| DEFAULT.into())),
-        Err(found) if named => Err(found.into()),
-        Err(_) => Ok(DEFAULT.into()),
+    Ok(answers.into_iter().flatten().collect())
+}
+
+fn show(all: &[Found], before: &[Found], args: &StatusArgs) -> anyhow::Result<String> {
+    if args.json {
+        let objects = all.iter().map(|found| serde_json::to_string(&found.status));
+        return Ok(objects.map(|object| Ok(object? + "\n")).collect::<serde_json::Result<String>>()?);
+    }
+    let width = print::width();
+    let [found] = all else {
+        return Ok(print::plain(&find::list(all, width)) + "\n--pid shows one of them\n");
+    };
+    let earlier = before.iter().find(|earlier| earlier.status.pid == found.status.pid);
+    let look = Look { earlier: earlier.map(|earlier| &earlier.status), width, all_users: args.users };
+    Ok(print::plain(&render(&found.status, &look)))
+}
+
+/// The manner in which a state is shown.
+struct Look<'a> {
+    /// The state before, for rates.
+    earlier: Option<&'a Status>,
+    /// Columns of a line.
+    width: usize,
+    /// Whether users without traffic are shown too.
+    all_users: bool,
+}
+
+impl Look<'_> {
+    /// Milliseconds since the state before.
+    fn millis(&self, status: &Status) -> u64 {
+        self.earlier.map_or(0, |earlier| status.uptime_ms.saturating_sub(earlier.uptime_ms))
+    }
+
+    /// The rate of a counter of this inbound, if there is a state before.
+    fn rate(&self, status: &Status, inbound: &InboundStatus, count: fn(&InboundStatus) -> u64) -> String {
+        let earlier =
+            self.earlier.and_then(|earlier| earlier.inbounds.iter().find(|of| of.name == inbound.name));
+        let moved = earlier.map(|earlier| count(inbound).saturating_sub(count(earlier)));
+        moved.map_or_else(String::new, |moved| rate(moved, self.millis(status)))
     }
 }
 
-fn ask(socket: &Path) -> anyhow::Result<Status> {
-    ask_status(socket).with_context(|| {
-        format!(
-            "no answer on {} (hint: [admin] socket = \"...\" in the configuration that runs, and --socket here)",
-            socket.display()
-        )
-    })
+fn render(status: &Status, look: &Look<'_>) -> String {
+    let health = match &status.health.reason {
+        Some(reason) => format!("not ready\n{reason}"),
+        None => "ready".to_owned(),
+    };
+    let Status { version, pid, cores, .. } = status;
+    let up = seconds(status.uptime_s);
+    let mut out = format!("adit {version}, process {pid}, up {up}, event loops: {cores}, {health}\n\n");
+    out.push_str(&inbounds(status, look));
+    out.push('\n');
+    out.push_str(&outbounds(status, look.width));
+    let parts = [budget(status), carriers(status), groups(status), users(status, look), refused(status)];
+    for (part, notes) in parts {
+        let part = part.render(look.width);
+        let lead = if part.is_empty() && notes.is_empty() { "" } else { "\n" };
+        out = out + lead + &part + &notes;
+    }
+    out + &errors(status)
 }
 
-fn render(status: &Status) -> String {
-    let mut out = format!(
-        "adit {}, process {}, up {}, event loops: {}\n\n",
-        status.version,
-        status.pid,
-        seconds(status.uptime_s),
-        status.cores
-    );
-    let mut table = new_table(
-        &["inbound", "protocol", "listen", "outbound"],
-        &["open", "accepted", "requests", "up", "down"],
-    );
+fn inbounds(status: &Status, look: &Look<'_>) -> String {
+    let mut columns = vec![
+        text("inbound"),
+        text("protocol").rank(3),
+        text("listen").rank(1),
+        text("outbound").rank(2),
+        number("open"),
+        number("accepted").rank(5),
+        number("requests").rank(4),
+        number("up"),
+        number("down"),
+    ];
+    let rates = [number("up now"), number("down now")];
+    if look.earlier.is_some() {
+        columns.extend(rates);
+    }
+    let mut grid = Grid::new(&columns);
     for i in &status.inbounds {
         let listen: Vec<String> = i.listen.iter().map(ToString::to_string).collect();
-        table.add_row([
+        let mut row = vec![
             i.name.clone(),
             i.protocol.clone(),
-            listen.join("\n"),
+            listen.join(" "),
             i.outbound.clone(),
             i.open.to_string(),
             i.accepted.to_string(),
             i.requests.to_string(),
             bytes(i.up_bytes),
             bytes(i.down_bytes),
-        ]);
+        ];
+        if look.earlier.is_some() {
+            row.push(look.rate(status, i, |inbound| inbound.up_bytes));
+            row.push(look.rate(status, i, |inbound| inbound.down_bytes));
+        }
+        grid.push(row);
     }
-    out.push_str(&format!("{table}\n\n"));
-    let mut table =
-        new_table(&["outbound", "protocol"], &["dialled", "failed", "reused", "kept idle", "early closes"]);
-    for o in &status.outbounds {
-        let counts = [o.dialled, o.failed, o.reused].map(|count| count.to_string());
-        let [dialled, failed, reused] = counts;
-        table.add_row([
-            o.name.clone(),
-            o.protocol.clone(),
-            dialled,
-            failed,
-            reused,
-            o.idle.to_string(),
-            o.early_closes.to_string(),
-        ]);
-    }
-    out.push_str(&format!("{table}\n"));
-    out.push_str(&budget(status));
-    out.push_str(&carriers(status));
-    out.push_str(&groups(status));
-    out.push_str(&users(status));
-    out.push_str(&refused(status));
-    out.push_str(&errors(status));
-    out
+    grid.render(look.width)
 }
 
+fn outbounds(status: &Status, width: usize) -> String {
+    let mut grid = Grid::new(&[
+        text("outbound"),
+        text("protocol").rank(1),
+        number("dialled"),
+        number("failed"),
+        number("reused").rank(3),
+        number("kept idle").rank(4),
+        number("early closes").rank(2),
+    ]);
+    for o in &status.outbounds {
+        let [dialled, failed, reused] = [o.dialled, o.failed, o.reused].map(|count| count.to_string());
+        let (idle, early) = (o.idle.to_string(), o.early_closes.to_string());
+        grid.row([o.name.clone(), o.protocol.clone(), dialled, failed, reused, idle, early]);
+    }
+    grid.render(width)
+}
+
+/// A table, and lines behind it.
+type Part = (Grid, String);
+
 /// The resources of the process, and how much of them is in use.
-fn budget(status: &Status) -> String {
-    let Some(budget) = &status.budget else { return String::new() };
+fn budget(status: &Status) -> Part {
+    let mut table = Grid::new(&[text("budget"), number("in use"), number("at most")]);
+    let Some(budget) = &status.budget else { return (table, String::new()) };
     let shares = &budget.shares;
     let size = |len: usize| bytes(u64::try_from(len).unwrap_or(u64::MAX));
-    let mut table = new_table(&["budget"], &["in use", "at most"]);
-    table.add_row(["streams", &budget.streams.to_string(), &shares.streams.to_string()]);
-    table.add_row(["UDP flows", &budget.flows.to_string(), &shares.flows.to_string()]);
-    table.add_row(["unauthenticated", "", &shares.unauthenticated.to_string()]);
-    table.add_row(["for slow readers", &size(budget.rests), &size(shares.rests)]);
-    table.add_row(["blocks", "", &size(shares.blocks)]);
-    table.add_row(["carriers", "", &size(shares.carriers)]);
+    for (name, used, most) in [
+        ("streams", budget.streams.to_string(), shares.streams.to_string()),
+        ("UDP flows", budget.flows.to_string(), shares.flows.to_string()),
+        ("unauthenticated", String::new(), shares.unauthenticated.to_string()),
+        ("for slow readers", size(budget.rests), size(shares.rests)),
+        ("blocks", String::new(), size(shares.blocks)),
+        ("carriers", String::new(), size(shares.carriers)),
+    ] {
+        table.row([name.into(), used, most]);
+    }
     let (descriptors, own) = (shares.descriptors, shares.own);
     let (memory, from) = (size(shares.memory), shares.memory_from.name());
-    format!(
-        "\n{table}\n{descriptors} descriptors ({own} kept back), {memory} of memory ({from}), ended for want of them: {}\n",
+    let notes = format!(
+        "{descriptors} descriptors ({own} kept back), {memory} of memory ({from})\nended for want of them: {}\n",
         budget.evicted
-    )
+    );
+    (table, notes)
 }
 
 /// Sessions that carry streams, and why each sends no more than it does; nothing where there are none.
-fn carriers(status: &Status) -> String {
-    let mut table = new_table(
-        &["carrier", "peer", "limited by"],
-        &["streams", "rtt", "rate/s", "loss", "window", "sent again", "parity", "held"],
-    );
+fn carriers(status: &Status) -> Part {
+    let mut table = Grid::new(&[
+        text("carrier"),
+        text("peer"),
+        text("limited by").rank(5),
+        number("streams").rank(4),
+        number("rtt"),
+        number("rate/s"),
+        number("loss"),
+        number("window").rank(1),
+        number("sent again").rank(2),
+        number("parity").rank(3),
+        number("held").rank(6),
+    ]);
     let inbounds = status.inbounds.iter().map(|inbound| (&inbound.name, &inbound.carrier));
     let outbounds = status.outbounds.iter().map(|outbound| (&outbound.name, &outbound.carrier));
     let mut notes = String::new();
@@ -155,7 +222,7 @@ fn carriers(status: &Status) -> String {
                 &format!("{name}: {count} datagrams did not open: key or crypt differ, or somebody probes\n");
         }
         for s in &carrier.sessions {
-            table.add_row([
+            table.row([
                 name.clone(),
                 s.peer.clone(),
                 s.limit.clone(),
@@ -175,17 +242,26 @@ fn carriers(status: &Status) -> String {
             [memory.used, memory.peak, memory.most].map(|n| bytes(u64::try_from(n).unwrap_or(u64::MAX)));
         notes += &format!("sessions hold {used} together, {peak} at the most so far, and may hold {most}\n");
     }
-    let lead = if notes.is_empty() { "" } else { "\n" };
-    let sessions = if table.is_empty() { String::new() } else { format!("\n{table}\n") };
-    format!("{sessions}{lead}{notes}")
+    if !notes.is_empty() && !table.is_empty() {
+        notes.insert(0, '\n');
+    }
+    (table, notes)
 }
 
 /// The members of groups, and which of them are used.
-fn groups(status: &Status) -> String {
-    let mut table = new_table(
-        &["group", "member", "for", "used", "state"],
-        &["latency", "loss", "failed in a row", "weight", "score"],
-    );
+fn groups(status: &Status) -> Part {
+    let mut table = Grid::new(&[
+        text("group"),
+        text("member"),
+        text("for").rank(1),
+        text("used"),
+        text("state"),
+        number("latency"),
+        number("loss").rank(2),
+        number("failed in a row").rank(5),
+        number("weight").rank(4),
+        number("score").rank(3),
+    ]);
     let mut reasons = String::new();
     for group in &status.groups {
         for transport in ["tcp", "udp"] {
@@ -194,14 +270,17 @@ fn groups(status: &Status) -> String {
                 let health = if transport == "tcp" { &member.tcp } else { &member.udp };
                 let Some(health) = health else { continue };
                 let is_used = choice.as_ref().is_some_and(|choice| choice.member == member.name);
-                table.add_row(row(group, member, transport, is_used, health));
+                table.row(row(group, member, transport, is_used, health));
             }
             if let Some(ChoiceStatus { member, why }) = choice {
                 reasons.push_str(&format!("\n{}, {transport}: {member}, {why}", group.name));
             }
         }
     }
-    if table.is_empty() { String::new() } else { format!("\n{table}\n{reasons}\n") }
+    if table.is_empty() {
+        return (table, String::new());
+    }
+    (table, reasons + "\n")
 }
 
 fn row(
@@ -234,18 +313,29 @@ fn milliseconds(micros: Option<u64>) -> String {
     micros.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Users that have done something; nothing where nobody has. All of them are in the JSON.
-fn users(status: &Status) -> String {
-    let mut table = new_table(&["user", "of", "state"], &["open", "requests", "up", "down", "used", "quota"]);
+/// Users that have done something, or all; nothing where there are none.
+fn users(status: &Status, look: &Look<'_>) -> Part {
+    let mut table = Grid::new(&[
+        text("user"),
+        text("of").rank(2),
+        text("state"),
+        number("open"),
+        number("requests").rank(3),
+        number("up"),
+        number("down"),
+        number("used").rank(1),
+        number("quota"),
+    ]);
     let (mut shown, mut quiet) = (0, 0);
     for inbound in &status.inbounds {
         for user in &inbound.users {
-            if user.requests == 0 || shown == MOST_USERS {
+            if !look.all_users && (user.requests == 0 || shown == MOST_USERS) {
                 quiet += 1;
                 continue;
             }
             shown += 1;
-            table.add_row([
+            let quota = user.quota_bytes;
+            table.row([
                 user.name.clone(),
                 inbound.name.clone(),
                 user.limited.clone().unwrap_or_default(),
@@ -253,14 +343,14 @@ fn users(status: &Status) -> String {
                 user.requests.to_string(),
                 bytes(user.up_bytes),
                 bytes(user.down_bytes),
-                bytes(user.used_bytes),
-                user.quota_bytes.map_or_else(|| "-".to_owned(), bytes),
+                bytes_like(user.used_bytes, quota),
+                quota.map_or_else(|| "-".to_owned(), |quota| bytes_like(quota, Some(quota))),
             ]);
         }
     }
-    let rest = if quiet > 0 { format!("users not shown: {quiet}\n") } else { String::new() };
-    let users = if shown == 0 { String::new() } else { format!("\n{table}\n") };
-    if users.is_empty() && rest.is_empty() { String::new() } else { format!("{users}{rest}") }
+    let rest =
+        if quiet > 0 { format!("users not shown: {quiet}; --users shows all\n") } else { String::new() };
+    (table, rest)
 }
 
 /// The last error of each part, those that go on first; empty if there are none.
@@ -288,14 +378,14 @@ fn errors(status: &Status) -> String {
 }
 
 /// A table of refused connections by cause; empty if there are none.
-fn refused(status: &Status) -> String {
-    let mut table = new_table(&["refused by", "cause"], &["connections"]);
+fn refused(status: &Status) -> Part {
+    let mut table = Grid::new(&[text("refused by"), text("cause"), number("connections")]);
     for inbound in &status.inbounds {
         for (cause, count) in &inbound.refused {
-            table.add_row([inbound.name.clone(), cause.clone(), count.to_string()]);
+            table.row([inbound.name.clone(), cause.clone(), count.to_string()]);
         }
     }
-    if table.is_empty() { String::new() } else { format!("\n{table}\n") }
+    (table, String::new())
 }
 
 /// A table without frames: columns of text, then columns of numbers.
@@ -333,8 +423,10 @@ mod tests {
             "rests":14000000,"carriers":33554432},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
             "rests_peak":7000,"evicted":6},
             "carrier_memory":{"used":131072,"peak":5000000,"most":64000000}}"#;
-        let text = render(&serde_json::from_str(text).unwrap());
-        assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2\n\n"), "{text}");
+        let status: Status = serde_json::from_str(text).unwrap();
+        let look = Look { earlier: None, width: usize::MAX, all_users: false };
+        let text = render(&status, &look);
+        assert!(text.starts_with("adit 1.2.3, process 7, up 1m 1s, event loops: 2, ready\n\n"), "{text}");
         for word in [
             "home",
             "0.0.0.0:1",
@@ -362,10 +454,24 @@ mod tests {
         );
         assert!(
             text.contains(
-                "\n1024 descriptors (64 kept back), 134 MB of memory (cgroup v1), ended for want of them: 6\n"
+                "\n1024 descriptors (64 kept back), 134 MB of memory (cgroup v1)\nended for want of them: 6\n"
             ),
             "{text}"
         );
         assert!(text.contains("\nfastest, tcp: home, it is near\n"), "{text}");
+        rates_and_users(status);
+    }
+
+    /// On 80 columns, with the state of a second before.
+    fn rates_and_users(earlier: Status) {
+        let mut status = earlier.clone();
+        status.uptime_ms = 2_000;
+        status.inbounds[0].down_bytes += 25_000_000;
+        status.inbounds[0].users[0].quota_bytes = Some(10 << 20);
+        let look = Look { earlier: Some(&earlier), width: 80, all_users: true };
+        let text = render(&status, &look);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("12 MB/s") && text.contains("0 B/s"), "{text}");
+        assert!(text.contains("10 MiB") && text.contains("bob") && !text.contains("not shown"), "{text}");
     }
 }

@@ -19,6 +19,7 @@ use crate::cli::{
     FileArgs, SocketArgs, UserAddArgs, UserArgs, UserCommand, UserLimitArgs, UserLimitsArgs, UserListArgs,
     UserRotateArgs, UserShareArgs,
 };
+use crate::commands::find::{self, NotRunning};
 use crate::commands::{SystemRng, control, files, load_all, share, status};
 use crate::print;
 use crate::replace::{Seen, replace};
@@ -103,12 +104,19 @@ struct Place {
 
 impl Place {
     fn find(args: &SocketArgs) -> anyhow::Result<Self> {
-        let socket = status::socket(args.socket.as_ref(), &args.files)?;
+        let socket = match &args.socket {
+            Some(socket) => Some(socket.clone()),
+            None => find::of_configuration(&args.files)
+                .or_else(|error| if error.is::<NotRunning>() { Ok(None) } else { Err(error) })?,
+        };
+        let Some(socket) = socket else {
+            return Ok(Self { files: files::paths(&args.files)?, socket: None });
+        };
         let answer = ask(&socket, &Request::Files);
         let running = match answer {
             Ok(Answer::Files(files)) => Some(files),
             Ok(Answer::Error(text)) => bail!("{}: {text}", socket.display()),
-            Ok(Answer::Status(_) | Answer::Differences(_) | Answer::Refused(_)) => {
+            Ok(Answer::Status(_) | Answer::Kicked(_) | Answer::Differences(_) | Answer::Refused(_)) => {
                 bail!("{} answers something else", socket.display())
             }
             Err(error) if args.socket.is_some() => {
@@ -225,7 +233,10 @@ fn for_new_user<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'
     let may = |inbound: &&Inbound| match inbound.protocol {
         InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => true,
         InboundProtocol::Local(_) => name.is_some() || !inbound.protocol.users().is_empty(),
-        InboundProtocol::Obfs(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Tun(_) => false,
+        InboundProtocol::Obfs(_)
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => false,
     };
     let is_named = |inbound: &&Inbound| name.is_none_or(|name| *inbound.name == *name);
     let all: Vec<&Inbound> = config.inbounds.iter().filter(is_named).filter(may).collect();
@@ -271,6 +282,7 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Local(_)
         | InboundProtocol::Obfs(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. }
         | InboundProtocol::Tun(_) => generate_key(&mut SystemRng, KEY_LEN),
     })
@@ -381,8 +393,8 @@ impl Listed<'_> {
             number(&|status| status.open.to_string()),
             number(&|status| print::bytes(status.up_bytes)),
             number(&|status| print::bytes(status.down_bytes)),
-            number(&|status| print::bytes(status.used_bytes)),
-            limits.quota.map_or_else(String::new, print::bytes),
+            number(&|status| print::bytes_like(status.used_bytes, limits.quota)),
+            limits.quota.map_or_else(String::new, |quota| print::bytes_like(quota, Some(quota))),
         ]
     }
 }

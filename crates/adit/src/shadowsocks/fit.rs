@@ -119,8 +119,15 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
             let mut members = group.members.iter().filter(|member| member.udp_weight > 0);
             members.any(|member| member.outbound != *name && carries_datagrams(outbounds, &member.outbound))
         }
-        Some(OutboundProtocol::Reject | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_)) | None => {
-            false
-        }
+        Some(
+            OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_),
+        )
+        | None => false,
     }
 }

@@ -78,7 +78,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
     let source = source(program, file, load, (&control, statuses.family));
-    if config.inbounds.iter().any(serve::has_state) {
+    if serve::has_state(&config) {
         // Servers may come from flags alone: they are known by their ports.
         state::settle(&mut config, &["-".into()]);
     }

@@ -85,7 +85,8 @@ fn tests_of_files() {
     };
     let (status, out, err) = test(&FILE.replace("PORT", "7890"));
     assert_eq!((status, &*out), (0, "configuration file ./config.yaml test is successful\n"), "{err}");
-    assert!(err.contains("other is dead: adit does not speak vmess"), "{err}");
+    assert!(err.contains("1 proxy of type vmess is dead"), "{err}");
+    assert!(err.contains("adit does not speak vmess: other"), "{err}");
     assert!(!err.contains("hunter2"), "{err}");
     for (line, wants) in [
         ("- FINAL,DIRECT", "Parse config error: ./config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: "),
@@ -97,8 +98,11 @@ fn tests_of_files() {
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
         ("tun: {enable: true}", "Parse config error: ./config.yaml:13:1: tun: adit cannot obey it yet"),
-        ("dns: {enable: true, enhanced-mode: fake-ip}", "fake-ip is not served yet"),
-        ("dns: {enable: true, nameserver-policy: {a.test: 1.1.1.1}}", "dns.nameserver-policy"),
+        ("dns: {enable: true, fallback: [192.0.2.1]}", "dns.fallback: adit cannot obey it yet"),
+        (
+            "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",
+            "patterns like this are not read yet",
+        ),
     ] {
         let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
         assert_eq!((status, &*out), (1, "configuration file ./config.yaml test failed\n"), "{line}: {err}");
@@ -127,7 +131,10 @@ fn dead_proxies_refuse() {
         assert_eq!(status, 0, "{err}");
         out
     };
-    assert!(way("a.far.test:1").ends_with("outbound: far\n"), "{}", way("a.far.test:1"));
-    assert!(way("a.dead.test:1").contains("outbound: other\n"), "{}", way("a.dead.test:1"));
+    let found = way("a.far.test:1");
+    assert!(found.ends_with("outbound: Proxy\n  one of its members: far\n"), "{found}");
+    let found = way("a.dead.test:1");
+    let refused = "outbound: Dead\n  one of its members: other\nrefused: the outbound does not carry tcp\n";
+    assert!(found.ends_with(refused), "{found}");
     assert!(way("a.test:1").ends_with("outbound: DIRECT\n"), "{}", way("a.test:1"));
 }

@@ -44,6 +44,8 @@ impl Dir {
         command.args(args).current_dir(&self.0).env_remove("NO_COLOR").stdin(Stdio::null());
         // The counters of users are kept with the test.
         command.env_remove("STATE_DIRECTORY").env("XDG_STATE_HOME", &self.0);
+        // So are the sockets, and nobody is told of it.
+        command.env_remove("RUNTIME_DIRECTORY").env("XDG_RUNTIME_DIR", &self.0).env_remove("NOTIFY_SOCKET");
         command
     }
 

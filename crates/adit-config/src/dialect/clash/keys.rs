@@ -1,14 +1,13 @@
 //! Keys at the top of the file: obeyed, without effect, or unable to be obeyed.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::IpAddr;
 
 use super::name::ascii_name;
-use super::{Context, Setup, name_server, proxy, tree};
+use super::{Context, Setup, names, proxy, tree};
 use crate::dialect::json::Value;
 use crate::model::rule::Verdict;
-use crate::model::{Dns, DnsTransport, Family, Level, Tag, Upstream};
+use crate::model::{Family, Level, Tag};
 
 /// Keys that are obeyed here or elsewhere.
 const OBEYED: &[&str] = &[
@@ -31,16 +30,18 @@ const OBEYED: &[&str] = &[
     "listeners",
     "geodata-mode",
     "ipv6",
+    "unified-delay",
+    "global-ua",
+    "profile",
+    "plugins-allowed",
 ];
 
 /// Keys that do not change the way of traffic.
 const QUIET: &[&str] = &[
-    "unified-delay",
     "tcp-concurrent",
     "keep-alive-idle",
     "keep-alive-interval",
     "disable-keep-alive",
-    "global-ua",
     "global-client-fingerprint",
     "etag-support",
     "geodata-loader",
@@ -49,7 +50,6 @@ const QUIET: &[&str] = &[
     "geo-update-interval",
     "geox-url",
     "experimental",
-    "profile",
     "find-process-mode",
     "inbound-tfo",
     "inbound-mptcp",
@@ -137,7 +137,7 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     };
     let Some(found) = context.target(target) else { return };
     let outbound: Tag = match &found.verdict {
-        Verdict::Outbound(tag) => tag.clone(),
+        Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => tag.clone(),
         Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. } => {
             context.refuse(value.at, "mode", format!("{target} refuses everything"));
             return;
@@ -186,69 +186,14 @@ pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) 
     }
 }
 
-/// `dns`: the name servers of plain DNS, and refusals of all that would change the answers.
+/// `log-level`, and `dns` with the family of the whole file.
 pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
-    const QUIET: &[&str] = &[
-        "enable",
-        "ipv6",
-        "listen",
-        "enhanced-mode",
-        "default-nameserver",
-        "nameserver",
-        "use-hosts",
-        "use-system-hosts",
-        "cache-algorithm",
-        "prefer-h3",
-        "fake-ip-range",
-        "fake-ip-filter",
-        "fake-ip-filter-mode",
-        "ipv6-timeout",
-    ];
     setup.config.log.level = match tree::text_of(root, "log-level") {
         Some("silent" | "error") => Level::Error,
         Some("warning") => Level::Warn,
         Some("debug") => Level::Debug,
         _ => Level::Info,
     };
-    let mut dns = Dns {
-        hosts_are_known: true,
-        family: Family::PreferV4,
-        hosts: setup.config.dns.hosts.clone(),
-        ..Dns::default()
-    };
-    if tree::text_of(root, "ipv6") == Some("false") {
-        dns.family = Family::V4Only;
-    }
-    if let Some(value) = tree::get(root, "dns").filter(|value| tree::is_on(value, "enable")) {
-        if tree::text_of(value, "enhanced-mode") == Some("fake-ip") {
-            context.refuse(value.at, "dns.enhanced-mode", "fake-ip is not served yet");
-        }
-        if tree::text_of(value, "listen").is_some_and(|text| !text.is_empty()) {
-            context.remark(value.at, "dns.listen", "left out: adit does not serve DNS to others yet", "");
-        }
-        for member in tree::members(value) {
-            let is_said = !tree::items(&member.value).is_empty()
-                || !tree::members(&member.value).is_empty()
-                || tree::is_on(value, &member.key);
-            if is_said && !QUIET.contains(&member.key.as_str()) {
-                let problem = "adit cannot obey it yet, and names would have other addresses without it";
-                context.refuse(member.at, format!("dns.{}", member.key), problem);
-            }
-        }
-        for (text, at) in tree::texts_of(value, "nameserver") {
-            match name_server(text) {
-                Some(server) => {
-                    setup.name_servers.push(server);
-                    dns.upstreams.push(Arc::new(upstream(text, server)));
-                }
-                None => context.refuse(at, "dns.nameserver", format!("not read yet: {text}")),
-            }
-        }
-    }
-    setup.config.dns = dns;
-}
-
-fn upstream(name: &str, server: SocketAddr) -> Upstream {
-    let (name, transport) = (name.into(), DnsTransport::Udp);
-    Upstream { name, transport, server: server.into(), bootstrap: Vec::new(), through: None }
+    let is_v4 = tree::text_of(root, "ipv6") == Some("false");
+    names::read(context, root, setup, if is_v4 { Family::V4Only } else { Family::PreferV4 });
 }

@@ -9,20 +9,23 @@
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
 mod flags;
+mod group;
 pub(super) mod keys;
 mod line;
 mod name;
+mod names;
 mod ports;
 mod provider;
 mod proxy;
 mod rules;
+mod subscription;
 #[cfg(test)]
 mod tests;
 pub(super) mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
@@ -34,14 +37,17 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::Report;
-use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
-use crate::model::{Config, Outbound, StateFile, Tag};
+use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict, normal_name};
+use crate::model::{self, Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
 use crate::source::Source;
 
 /// Keys by which a mapping is known as a file of this family.
 const MARKS: [&str; 6] =
     ["proxies", "proxy-groups", "proxy-providers", "rules", "mixed-port", "external-controller"];
+
+/// The file in the home folder that keeps the members that people choose.
+const CHOICES: &str = "adit-choices.json";
 
 /// Networks of `GEOIP,lan`.
 const LAN: [&str; 12] = [
@@ -99,7 +105,7 @@ impl Setup {
 
     /// The name that a name stands for.
     pub fn alias_of(&self, name: &str) -> Option<&str> {
-        self.aliases.get(&*crate::model::rule::normal_name(name)).map(|name| &**name)
+        self.aliases.get(&*normal_name(name)).map(|name| &**name)
     }
 
     /// The configuration for running.
@@ -140,10 +146,39 @@ struct Context<'a> {
     lists: &'a mut BTreeMap<Tag, Arc<Entries>>,
     providers: BTreeMap<String, Provider>,
     targets: BTreeMap<String, Target>,
+    /// Types of entries, as they are written.
+    kinds: BTreeMap<String, String>,
+    /// Providers of both kinds.
+    listed: Vec<model::Provider>,
+    /// Plugins that entries of providers may run.
+    plugins: Vec<String>,
+    /// The agent of downloads.
+    agent: String,
     /// Lists that rules name, for which databases are read at the end.
     sites: BTreeSet<String>,
     countries: BTreeSet<String>,
     numbers: BTreeSet<u32>,
+}
+
+impl<'a> Context<'a> {
+    fn new(source: &'a Source<'a>, home: &'a Path, lists: &'a mut BTreeMap<Tag, Arc<Entries>>) -> Self {
+        Self {
+            source,
+            home,
+            report: Report::new(source),
+            refused: Diagnostics::new(),
+            lists,
+            providers: BTreeMap::new(),
+            targets: proxy::built_in(),
+            kinds: BTreeMap::new(),
+            listed: Vec::new(),
+            plugins: Vec::new(),
+            agent: String::new(),
+            sites: BTreeSet::new(),
+            countries: BTreeSet::new(),
+            numbers: BTreeSet::new(),
+        }
+    }
 }
 
 impl Context<'_> {
@@ -235,27 +270,20 @@ pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<S
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
     let mut lists = BTreeMap::new();
-    let mut context = Context {
-        source: &source,
-        home,
-        report: Report::new(&source),
-        refused: Diagnostics::new(),
-        lists: &mut lists,
-        providers: BTreeMap::new(),
-        targets: proxy::built_in(),
-        sites: BTreeSet::new(),
-        countries: BTreeSet::new(),
-        numbers: BTreeSet::new(),
-    };
+    let mut context = Context::new(&source, home, &mut lists);
+    context.plugins =
+        tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
+    context.agent = subscription::agent(&root);
     let mut setup = read(&mut context, &root);
     databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
-    let Context { report, refused, .. } = context;
+    let Context { report, refused, listed, .. } = context;
     let mut found = report.found;
     found.sort();
     if found.has_errors() {
         return Err(found);
     }
     setup.config.lists = lists;
+    setup.config.providers = listed;
     setup.diagnostics = found;
     setup.refused.append(refused);
     Ok(setup)
@@ -285,7 +313,12 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
     let mut setup = Setup {
         leaves: leaves.collect(),
-        config: Config { outbounds, state: StateFile::Off, ..Config::default() },
+        config: Config {
+            outbounds,
+            state: StateFile::Off,
+            choices: choices(context, root),
+            ..Config::default()
+        },
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
         origins: Vec::new(),
@@ -307,6 +340,18 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     refuse_unknown(context, &flat);
     (setup.config.rules, setup.origins) = (flat.rules, flat.origins);
     setup
+}
+
+/// The file that keeps the choices of people, unless the file says no.
+fn choices(context: &Context<'_>, root: &Value) -> Option<PathBuf> {
+    let profile = tree::get(root, "profile");
+    let is_off = profile.is_some_and(|profile| tree::text_of(profile, "store-selected") == Some("false"));
+    (!is_off).then(|| context.home.join(CHOICES))
+}
+
+/// Digits of hex.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Refuses to run rules about facts that no connection is asked for yet: they would never match, and the traffic would take
@@ -333,80 +378,78 @@ fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
 
 /// Reads proxies, their providers and groups as targets of rules; gives the outbounds.
 fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
-    let mut outbounds = vec![proxy::direct()];
-    let mut proxies = Vec::new();
+    let mut outbounds = proxy::built_in_outbounds();
+    let (mut proxies, mut dead) = (Vec::new(), Vec::new());
     for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
-        proxies.extend(add_proxy(context, item, format!("proxies[{n}]"), &mut outbounds));
+        let path = format!("proxies[{n}]");
+        match proxy::entry(context.source, item) {
+            Err(problem) => context.error(item.at, path, problem),
+            Ok(entry) if context.targets.contains_key(&*entry.outbound.name) => {
+                let problem = format!("proxy {} is the duplicate name", entry.outbound.name);
+                context.error(item.at, path, problem);
+            }
+            Ok(entry) => {
+                if entry.why_dead().is_some() {
+                    dead.push((item.at, entry.clone()));
+                }
+                proxies.push(entry.outbound.name.to_string());
+                add_entry(context, entry, &mut outbounds);
+            }
+        }
+    }
+    if let Some((at, _)) = dead.first() {
+        let all: Vec<proxy::Entry> = dead.iter().map(|(_, entry)| entry.clone()).collect();
+        proxy::remark_dead(context, *at, "proxies", &all);
     }
     let mut providers = BTreeMap::new();
     for member in tree::get(root, "proxy-providers").map(tree::members).unwrap_or_default() {
-        let names = proxy_provider(context, &member.key, &member.value, &mut outbounds);
-        providers.insert(member.key.clone(), names);
+        let provided = subscription::read(context, &member.key, &member.value, &mut outbounds);
+        providers.insert(member.key.clone(), provided);
     }
-    let entries = proxy::Entries { proxies: &proxies, providers: &providers };
+    let kinds = std::mem::take(&mut context.kinds);
+    let unified = tree::is_on(root, "unified-delay");
+    let entries = group::Entries { proxies: &proxies, providers: &providers, kinds: &kinds, unified };
     let mut groups = Vec::new();
     for (n, item) in tree::get(root, "proxy-groups").map(tree::items).unwrap_or_default().iter().enumerate() {
-        groups.extend(proxy::group(context, item, format!("proxy-groups[{n}]"), &entries));
+        groups.extend(group::group(context, item, format!("proxy-groups[{n}]"), &entries));
     }
-    proxy::settle(context, &groups, &mut outbounds);
-    if !context.targets.contains_key(proxy::GLOBAL) {
-        let direct = context.targets[proxy::DIRECT].clone();
-        context.targets.insert(proxy::GLOBAL.to_owned(), direct);
-    }
+    group::settle(context, &groups, &mut outbounds);
+    group::global(context, &proxies, &groups, &mut outbounds);
+    break_loops(context, &mut outbounds);
     outbounds
 }
 
-fn add_proxy(
-    context: &mut Context<'_>,
-    item: &Value,
-    path: String,
-    outbounds: &mut Vec<Outbound>,
-) -> Option<String> {
-    let outbound = proxy::proxy(context, item, path.clone())?;
-    let name = outbound.name.to_string();
-    let udp = proxy::says_udp(item);
-    let verdict = Verdict::Outbound(outbound.name.clone());
-    if context.targets.insert(name.clone(), Target { verdict, udp, leaf: None }).is_some() {
-        context.error(item.at, path, format!("proxy {name} is the duplicate name"));
-        return None;
+/// Outbounds that dial through a group which leads back to them are dead.
+fn break_loops(context: &mut Context<'_>, outbounds: &mut [Outbound]) {
+    if context.report.found.has_errors() {
+        return;
     }
-    outbounds.push(outbound);
-    Some(name)
+    let looped = Config::looped(outbounds);
+    let mut names = Vec::new();
+    for outbound in outbounds.iter_mut().filter(|outbound| looped.contains(&outbound.name)) {
+        let Some(through) = outbound.dial.through.clone().filter(|through| looped.contains(through)) else {
+            continue;
+        };
+        let why = format!("its dialer-proxy leads back to it: {through}");
+        let udp = outbound.says_datagrams();
+        names.push(outbound.name.to_string());
+        *outbound = proxy::Entry::dead(&outbound.name, "dialer-proxy", &why, udp).outbound;
+    }
+    if let Some(first) = names.first() {
+        let others = names.len() - 1;
+        let problem = format!("{first} and {others} more are dead: its dialer-proxy leads back to it");
+        context.remark(0, "proxies", problem, "");
+    }
 }
 
-/// The names of the entries of a provider of proxies.
-fn proxy_provider(
-    context: &mut Context<'_>,
-    name: &str,
-    value: &Value,
-    outbounds: &mut Vec<Outbound>,
-) -> Vec<String> {
-    let path = format!("proxy-providers.{name}");
-    if tree::text_of(value, "type") != Some("inline") {
-        let problem = "only providers of type inline are read yet: groups that use it lack its members";
-        context.remark(value.at, path, problem, "");
-        return Vec::new();
-    }
-    let over = tree::get(value, "override");
-    let part = |key: &str| over.and_then(|over| tree::text_of(over, key)).unwrap_or_default();
-    let (prefix, suffix) = (part("additional-prefix"), part("additional-suffix"));
-    let is_known = |key: &str| matches!(key, "additional-prefix" | "additional-suffix");
-    if over.is_some_and(|over| tree::members(over).iter().any(|member| !is_known(&member.key))) {
-        context.refuse(value.at, format!("{path}.override"), "only prefixes and suffixes of names are read");
-    }
-    let mut names = Vec::new();
-    for (n, item) in tree::get(value, "payload").map(tree::items).unwrap_or_default().iter().enumerate() {
-        let mut item = item.clone();
-        if let Node::Object(members) = &mut item.node {
-            for member in members.iter_mut().filter(|member| member.key == "name") {
-                if let Node::Text(text) = &mut member.value.node {
-                    *text = format!("{prefix}{}{suffix}", text.as_str()).into();
-                }
-            }
-        }
-        names.extend(add_proxy(context, &item, format!("{path}.payload[{n}]"), outbounds));
-    }
-    names
+/// Adds an entry, whose name is free, to the targets.
+fn add_entry(context: &mut Context<'_>, entry: proxy::Entry, outbounds: &mut Vec<Outbound>) {
+    let proxy::Entry { outbound, kind, udp } = entry;
+    let name = outbound.name.to_string();
+    let verdict = Verdict::Outbound(outbound.name.clone());
+    context.kinds.insert(name.clone(), kind);
+    context.targets.insert(name, Target { verdict, udp, leaf: None });
+    outbounds.push(outbound);
 }
 
 /// Reads the databases that rules need.
@@ -470,6 +513,31 @@ fn database(
             }
         }
         context.lists.insert(format!("{kind} {code}").into(), Arc::new(entries.unwrap_or_default()));
+    }
+}
+
+/// The number of entries or lines in a document of a provider that would be used; `home` is the folder of the
+/// configuration.
+///
+/// # Errors
+/// When it is no document of that kind, or nothing in it can be used: the one before is to be kept then.
+pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> Result<usize, String> {
+    // Its lines would pass for names of hosts.
+    if bytes.trim_ascii_start().starts_with(b"<") {
+        return Err("a page of HTML in the place of a list".to_owned());
+    }
+    match provider.kind {
+        model::ProviderKind::Outbounds { .. } => {
+            let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+            subscription::document(&provider.name, text, &[]).map(|(entries, _)| entries.len())
+        }
+        model::ProviderKind::Rules { behavior: set::SET, format, .. } => set::check(format, bytes),
+        model::ProviderKind::Rules { behavior, format, .. } => {
+            let source = Source::new(&provider.name, "");
+            let mut lists = BTreeMap::new();
+            let mut context = Context::new(&source, home, &mut lists);
+            provider::check(&mut context, behavior, format, bytes)
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Rule providers: lists of names, of networks, or of rules without a target.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::line::{self, Params};
+use super::subscription::{download, path_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
-use crate::model::Tag;
 use crate::model::rule::{Cidr, Matcher, Resolve};
+use crate::model::{self, ProviderKind, ProviderSource, Tag};
 use crate::set::{self, Entries, domain_pattern, read_mrs};
 
 /// Longest file of a provider, in bytes.
@@ -61,12 +61,33 @@ enum Behaviour {
     Classical,
 }
 
+impl Behaviour {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "domain" => Some(Self::Domain),
+            "ipcidr" => Some(Self::Address),
+            "classical" => Some(Self::Classical),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Domain => "domain",
+            Self::Address => "ipcidr",
+            Self::Classical => "classical",
+        }
+    }
+}
+
 /// The contents of a list.
 #[derive(Default)]
 struct Contents {
     entries: Entries,
     quiet: Entries,
     rest: Vec<Matcher>,
+    /// Lines that are in use; of a binary list, names and networks.
+    count: usize,
     /// Lines that are left out, and the first of them with its problem.
     bad: usize,
     first_bad: Option<String>,
@@ -77,13 +98,11 @@ struct Contents {
 /// # Errors
 /// The problem with its keys.
 pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Result<Provider, String> {
-    let behaviour = match tree::text_of(value, "behavior") {
-        Some("domain") => Behaviour::Domain,
-        Some("ipcidr") => Behaviour::Address,
-        Some("classical") => Behaviour::Classical,
-        other => return Err(format!("unsupported behavior type: {}", other.unwrap_or("none"))),
-    };
+    let behavior = tree::text_of(value, "behavior").unwrap_or("none");
+    let behaviour =
+        Behaviour::of(behavior).ok_or_else(|| format!("unsupported behavior type: {behavior}"))?;
     let mut contents = Contents::default();
+    let (mut source, mut file, mut problem) = (ProviderSource::Inline, None, None);
     match tree::text_of(value, "type") {
         Some("inline") => {
             for item in tree::get(value, "payload").map(tree::items).unwrap_or_default() {
@@ -92,11 +111,27 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
             }
         }
         Some(kind @ ("file" | "http")) => {
-            let path = path_of(context.home, kind, value)?;
-            if let Err(problem) = contents.read(context, behaviour, value, &path) {
-                let hint = if kind == "http" { "put the list there; adit does not fetch it yet" } else { "" };
-                context.remark(value.at, format!("rule-providers.{name}"), problem, hint);
+            let path = path_of(context.home, "rules", kind, value)?;
+            let at = format!("rule-providers.{name}");
+            source = match kind {
+                "http" => ProviderSource::Http(Box::new(download(context, value, &at)?)),
+                _ => ProviderSource::File,
+            };
+            let format = format_of(value)?;
+            problem = if kind == "http" && !path.exists() {
+                Some("there is no copy yet: it matches nothing until it has been fetched".to_owned())
+            } else {
+                let read = set::read_file(&path, MAX_FILE);
+                let read = read.and_then(|bytes| {
+                    let read = contents.read(context, behaviour, format, &bytes);
+                    read.map_err(|problem| format!("{}: {problem}", path.display()))
+                });
+                read.err()
+            };
+            if let Some(problem) = &problem {
+                context.remark(value.at, at, problem.clone(), "");
             }
+            file = Some(path);
         }
         other => return Err(format!("unsupported vehicle type: {}", other.unwrap_or("none"))),
     }
@@ -104,20 +139,36 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
         let problem = format!("{} lines are left out; the first: {first}", contents.bad);
         context.remark(value.at, format!("rule-providers.{name}"), problem, "");
     }
+    let format = if source == ProviderSource::Inline { "" } else { format_of(value)? };
+    let kind = ProviderKind::Rules { behavior: behaviour.name(), format, count: contents.count };
+    let problem = problem.map(Into::into);
+    context.listed.push(model::Provider { name: name.into(), kind, source, path: file, problem });
     Ok(contents.finish(context.lists, name))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn format_of(value: &Value) -> Result<&'static str, String> {
+    let format = tree::text_of(value, "format").unwrap_or("yaml");
+    let known = ["yaml", "text", "mrs"].into_iter().find(|known| *known == format);
+    known.ok_or_else(|| format!("unsupported format type: {format}"))
 }
 
-fn path_of(home: &Path, kind: &str, value: &Value) -> Result<PathBuf, String> {
-    match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
-        (_, Some(path), _) => Ok(home.join(path)),
-        ("http", None, Some(url)) => {
-            Ok(home.join("rules").join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))))
-        }
-        _ => Err("path is missing".to_owned()),
+/// The number of lines of a document that are used.
+///
+/// # Errors
+/// When it is no document of this kind.
+pub(super) fn check(
+    context: &mut Context<'_>,
+    behavior: &str,
+    format: &str,
+    bytes: &[u8],
+) -> Result<usize, String> {
+    let behaviour = Behaviour::of(behavior).ok_or("unsupported behavior type")?;
+    let mut contents = Contents::default();
+    contents.read(context, behaviour, format, bytes)?;
+    match contents.first_bad {
+        // A page about an error is text as well.
+        Some(first) if contents.count == 0 => Err(first),
+        _ => Ok(contents.count),
     }
 }
 
@@ -126,21 +177,15 @@ impl Contents {
         &mut self,
         context: &mut Context<'_>,
         behaviour: Behaviour,
-        value: &Value,
-        path: &Path,
+        format: &str,
+        bytes: &[u8],
     ) -> Result<(), String> {
-        let format = tree::text_of(value, "format").unwrap_or("yaml");
-        let bytes = set::read_file(path, MAX_FILE)?;
-        if format == "mrs" {
-            self.entries = read_mrs(&bytes).map_err(|problem| format!("{}: {problem}", path.display()))?;
+        if format == "mrs" || bytes.starts_with(b"SRS") {
+            self.entries = if format == "mrs" { read_mrs(bytes)? } else { set::read_srs(bytes)? };
+            self.count = self.entries.len();
             return Ok(());
         }
-        if bytes.starts_with(b"SRS") {
-            self.entries =
-                set::read_srs(&bytes).map_err(|problem| format!("{}: {problem}", path.display()))?;
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8_lossy(bytes);
         let lines: Box<dyn Iterator<Item = &str>> = match format {
             "text" => Box::new(text.lines()),
             "yaml" => Box::new(payload(&text).ok_or("file must have a `payload` field")?),
@@ -168,6 +213,7 @@ impl Contents {
             },
             Behaviour::Classical => self.add_rule(context, line),
         };
+        self.count += usize::from(result.is_ok());
         if let Err(problem) = result {
             self.bad += 1;
             let shown: String = line.chars().take(80).collect();

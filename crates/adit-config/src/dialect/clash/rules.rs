@@ -212,7 +212,7 @@ impl Flat {
                 let left = u32::try_from(end - at - 1).unwrap_or(u32::MAX);
                 match &mut rule.verdict {
                     Verdict::Pass(count) if origin.is_some() => *count = left,
-                    Verdict::Streams { pass, .. } => *pass = left,
+                    Verdict::Streams { pass, .. } | Verdict::Ask { pass, .. } => *pass = left,
                     Verdict::Pass(_) | Verdict::Outbound(_) | Verdict::Default | Verdict::Reject(_) => {}
                 }
             }

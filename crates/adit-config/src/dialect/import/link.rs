@@ -84,7 +84,7 @@ pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>, servers: &mu
 }
 
 /// The server of a link; another protocol's is left out with a warning.
-fn server(report: &mut Report<'_>, link: &str, from: usize, path: String) -> Option<Outbound> {
+pub(super) fn server(report: &mut Report<'_>, link: &str, from: usize, path: String) -> Option<Outbound> {
     if let Some(rest) = strip(link, SNELL) {
         let value = snell(report, rest, from + SNELL.len(), &path)?;
         return read::server(report, Dialect::Link, &value, path);

@@ -189,6 +189,17 @@ pub(super) fn mihomo_server(source: &Source<'_>, value: &Value) -> Result<Outbou
     first_problem(source, report, outbound)
 }
 
+/// The server of one link.
+///
+/// # Errors
+/// The first problem with it.
+pub(super) fn one_link(line: &str) -> Result<Outbound, String> {
+    let source = Source::new("link", line);
+    let mut report = Report::new(&source);
+    let found = link::server(&mut report, line, 0, "link".to_owned());
+    first_problem(&source, report, found).map_err(|found| found.problem)
+}
+
 /// The same of type `direct`.
 ///
 /// # Errors

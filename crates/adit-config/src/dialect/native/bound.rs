@@ -1,13 +1,17 @@
 //! Tables of which one row per key drives reading, writing and documentation.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::fields::{Fields, Report};
 use super::keys::{Head, Table, key};
 use super::rows::{ALL, FORMATS, LEVELS, ON_OFF, name_of};
 use crate::dialect::value::{self, Problem, duration_text, quote, size_text};
-use crate::model::{Limits, Log, Udp};
+use crate::model::{self, Limits, Log, Udp};
+
+/// Longest path of a file, in bytes.
+const MAX_PATH: usize = 4000;
 
 /// A key of a table that is read into a `T`.
 pub(super) struct Row<T> {
@@ -44,6 +48,13 @@ impl At<'_, '_, '_, '_> {
     fn duration(&mut self, to: &mut Duration) {
         let field = self.fields.take(self.head);
         put(to, field.and_then(|field| field.duration(self.report)));
+    }
+
+    fn path(self, to: &mut Option<PathBuf>) {
+        let path = self.fields.take(self.head).and_then(|field| {
+            field.parsed(self.report, |text| value::text_of(text, MAX_PATH).map(|path| PathBuf::from(&*path)))
+        });
+        *to = path;
     }
 
     fn wrong(self, problem: Problem) {
@@ -128,6 +139,12 @@ pub(super) static LOG: &[Row<Log>] = &{
             |log, at| at.flag(&mut log.time), |log| shown(log.time)),
         row(key("destinations", "true or false", "true").at(Log, ALL, "false", "shows where connections go in lines of level info"),
             |log, at| at.flag(&mut log.destinations), |log| shown(log.destinations)),
+        row(key("file", "path of a file", "\"/var/log/adit/adit.log\"").at(Log, ALL, "standard error", "file that lines go to; a full one is renamed to FILE.1, FILE.1 to FILE.2, and so on"),
+            |log, at| at.path(&mut log.file), |log| text(&log.file.as_ref()?.to_string_lossy())),
+        row(key("max-size", "number of bytes with a unit, at least 64KiB", "\"50MiB\"").at(Log, ALL, "10MiB", "length of `file` at which another one is begun"),
+            read_max_size, |log| (log.max_size != model::Log::MAX_SIZE).then(|| quote(&size_text(log.max_size)))),
+        row(key("keep", "0 to 100", "7").at(Log, ALL, "3", "earlier log files that are kept"),
+            |log, at| at.number(0..=100, &mut log.keep), |log| (log.keep != model::Log::KEEP).then(|| log.keep.to_string())),
     ]
 };
 
@@ -174,6 +191,16 @@ pub(super) static UDP: &[Row<Udp>] = &{
             |udp, at| at.choice(ON_OFF, &mut udp.gather), |udp| text(name_of(ON_OFF, &udp.gather))),
     ]
 };
+
+fn read_max_size(log: &mut Log, at: At<'_, '_, '_, '_>) {
+    let field = at.fields.take(at.head);
+    put(&mut log.max_size, field.and_then(|field| field.parsed(at.report, log_size)));
+}
+
+fn log_size(text: &str) -> Result<u64, Problem> {
+    let size = value::size(text)?;
+    if size < Log::MIN_MAX_SIZE { Err(Problem::new("less than 64KiB")) } else { Ok(size) }
+}
 
 fn read_carrier_memory(limits: &mut Limits, at: At<'_, '_, '_, '_>) {
     let field = at.fields.take(at.head);

@@ -14,23 +14,30 @@ use super::keys::Table;
 use super::rows::{MAX_NAME, Row, dns as rows};
 use super::write::{Entries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
-use crate::model::{Dns, DnsPolicy, DnsTransport, Family, Outbound, OutboundProtocol, Tag, Upstream};
+use crate::model::{
+    Dns, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
+    InboundProtocol, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
+};
 
 /// Longest text of a server, in bytes.
 const MAX_SERVER: usize = 1024;
 /// Longest time for which an answer can be remembered: RFC 8767 section 4.
 const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Longest lifetime of an answer with a fake address.
+const MAX_FAKE_TTL: Duration = Duration::from_secs(3600);
 /// The ports of the transports, without and with TLS.
 const PORT: u16 = 53;
 const TLS_PORT: u16 = 853;
 const HTTPS_PORT: u16 = 443;
 
 /// The text of a server as it is kept, how the server is spoken to, and where it is.
-pub(super) type Server = (Box<str>, DnsTransport, Target);
+pub(in crate::dialect) type Server = (Box<str>, DnsTransport, Target);
 
 /// `[dns]` as it is written, before the outbounds are known.
 pub(super) struct RawDns {
     dns: Dns,
+    /// All servers, also those that only inbounds name.
+    servers: Vec<Arc<Upstream>>,
     path: String,
     /// The outbound of each server that is behind one, with the server's place in the list.
     through: Vec<(usize, Spanned<Box<str>>)>,
@@ -38,7 +45,7 @@ pub(super) struct RawDns {
 
 /// The defaults, for a file without the table.
 pub(super) fn none() -> RawDns {
-    RawDns { dns: Dns::default(), path: String::new(), through: Vec::new() }
+    RawDns { dns: Dns::default(), servers: Vec::new(), path: String::new(), through: Vec::new() }
 }
 
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
@@ -65,6 +72,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
     }
     let hosts = fields.tables(report, &rows::HOSTS);
     let hosts = hosts.unwrap_or_default().into_iter().filter_map(|table| host(table, report)).collect();
+    let fake = fields.table(report, &rows::FAKE).map(|table| fake(table, report));
+    raw.servers = servers.iter().map(|(server, _)| server.clone()).collect();
     let min_ttl = ttl(&mut fields, report, &rows::MIN_TTL, default.min_ttl);
     let max_ttl = ttl(&mut fields, report, &rows::MAX_TTL, default.max_ttl);
     if min_ttl > max_ttl {
@@ -85,6 +94,9 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
         max_ttl: max_ttl.max(min_ttl),
         stale: fields.read(report, &rows::STALE).unwrap_or(default.stale),
         family: fields.read(report, &rows::FAMILY).unwrap_or(Family::Any),
+        fake,
+        disable_browser_doh: fields.read(report, &rows::DISABLE_BROWSER_DOH).unwrap_or(false),
+        reverse_map: fields.read(report, &rows::REVERSE_MAP).unwrap_or(false),
     };
     fields.finish(report, None);
     raw
@@ -152,7 +164,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// A server: the text as it is kept, how the server is spoken to, and where it is.
-pub(super) fn server(text: &str) -> Result<Server, Problem> {
+pub(in crate::dialect) fn server(text: &str) -> Result<Server, Problem> {
     let text = text_of(text.trim(), MAX_SERVER)?;
     let (scheme, rest) = text.split_once("://").unwrap_or(("udp", &text));
     let target = |port| target(rest, port).ok_or_else(|| bad_server(&text));
@@ -221,27 +233,140 @@ fn policy_of(
         let problem = Problem::new("missing").hint("write the names of the servers that are asked");
         fields.wrong(report, &rows::POLICY_UPSTREAM, problem);
     }
-    let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
-    for name in names {
-        match servers.iter().find(|(server, _)| server.name == name.value) {
-            Some((server, _)) => upstreams.push(server.clone()),
-            None => {
-                let problem = Problem::new(format!("no such upstream: {}", value::excerpt(&name.value)));
-                let known = servers.iter().map(|(server, _)| &*server.name);
-                let problem = match value::closest(&name.value, known) {
-                    Some(name) => problem.hint(format!("did you mean `{name}`?")),
-                    None => problem.hint("add a [[dns.upstream]] of that name"),
-                };
-                report.error(&name.at, fields.path(&rows::POLICY_UPSTREAM), problem);
-            }
-        }
-    }
+    let direct = fields.read(report, &rows::POLICY_DIRECT).unwrap_or(false);
+    let servers: Vec<Arc<Upstream>> = servers.iter().map(|(server, _)| server.clone()).collect();
+    let upstreams = named(names, &servers, &fields.path(&rows::POLICY_UPSTREAM), report);
     fields.finish(report, None);
     if upstreams.is_empty() {
         return Vec::new();
     }
-    let policy = |domain: Spanned<Box<str>>| DnsPolicy { domain: domain.value, upstreams: upstreams.clone() };
+    let policy =
+        |domain: Spanned<Box<str>>| DnsPolicy { domain: domain.value, upstreams: upstreams.clone(), direct };
     domains.into_iter().map(policy).collect()
+}
+
+/// The servers of these names; those that are not there are reported.
+fn named(
+    names: Vec<Spanned<Box<str>>>,
+    servers: &[Arc<Upstream>],
+    path: &str,
+    report: &mut Report<'_>,
+) -> Vec<Arc<Upstream>> {
+    let mut found = Vec::new();
+    for name in names {
+        if let Some(server) = servers.iter().find(|server| server.name == name.value) {
+            found.push(server.clone());
+            continue;
+        }
+        let problem = Problem::new(format!("no such upstream: {}", value::excerpt(&name.value)));
+        let problem = match value::closest(&name.value, servers.iter().map(|server| &*server.name)) {
+            Some(name) => problem.hint(format!("did you mean `{name}`?")),
+            None => problem.hint("add a [[dns.upstream]] of that name"),
+        };
+        report.error(&name.at, path, problem);
+    }
+    found
+}
+
+/// The names of servers that an inbound asks, with the path of the inbound.
+#[derive(Default)]
+pub(super) struct RawAsked {
+    pub(super) upstreams: Vec<Spanned<Box<str>>>,
+    pub(super) direct: Vec<Spanned<Box<str>>>,
+}
+
+/// Gives an inbound the servers that it asks.
+pub(super) fn resolve_asked(
+    protocol: &mut Option<InboundProtocol>,
+    asked: RawAsked,
+    (path, servers): (&str, &[Arc<Upstream>]),
+    report: &mut Report<'_>,
+) {
+    let Some(InboundProtocol::Dns(server)) = protocol else { return };
+    server.upstreams = named(asked.upstreams, servers, &format!("{path}.upstream"), report);
+    server.direct = named(asked.direct, servers, &format!("{path}.direct-upstream"), report);
+}
+
+fn fake(mut fields: Fields<'_>, report: &mut Report<'_>) -> Fake {
+    let default = Fake::default();
+    let ttl = fields.read(report, &rows::FAKE_TTL).unwrap_or(default.ttl);
+    if ttl > MAX_FAKE_TTL || ttl.subsec_nanos() != 0 {
+        let problem = Problem::new("not whole seconds up to 1h");
+        fields.wrong(report, &rows::FAKE_TTL, problem);
+    }
+    let mode = fields.read(report, &rows::FAKE_MODE).unwrap_or_default();
+    if mode == FakeMode::Whitelist && !fields.has(&rows::FAKE_FILTER) {
+        let problem = Problem::new("there is no filter, so no name would get a fake address");
+        fields.wrong(report, &rows::FAKE_MODE, problem.hint("add `filter` with the names that get one"));
+    }
+    let filter = fields.read(report, &rows::FAKE_FILTER);
+    let filter = filter.map(|entries| entries.into_iter().map(|entry| entry.value).collect());
+    let store = fields.read(report, &rows::FAKE_STORE);
+    let fake = Fake {
+        v4: fields.read(report, &rows::FAKE_RANGE).unwrap_or(default.v4),
+        v6: fields.read(report, &rows::FAKE_RANGE6),
+        filter: filter.unwrap_or(default.filter),
+        mode,
+        ttl,
+        store: match store.as_deref() {
+            None => FakeStore::Usual,
+            Some("off") => FakeStore::Off,
+            Some(path) => FakeStore::At(path.into()),
+        },
+    };
+    fields.finish(report, None);
+    fake
+}
+
+pub(in crate::dialect) fn fake_range(text: &str, is_ipv6: bool) -> Result<FakeRange, Problem> {
+    let hint = if is_ipv6 { "write for instance fd00:adf::/64" } else { "write for instance 198.18.0.0/16" };
+    let bad = |problem: String| Problem::new(format!("{problem}: {}", value::excerpt(text))).hint(hint);
+    let range: FakeRange =
+        text.parse().map_err(|error: crate::model::FakeRangeError| bad(error.to_string()))?;
+    let family = if is_ipv6 { "IPv6" } else { "IPv4" };
+    if range.is_ipv6() == is_ipv6 { Ok(range) } else { Err(bad(format!("not a network of {family}"))) }
+}
+
+pub(super) fn fake_filter(text: &str) -> Result<FakeFilter, Problem> {
+    let text = text.trim();
+    if text == "default" {
+        return Ok(FakeFilter::Usual);
+    }
+    if let Some(set) = text.strip_prefix("rule-set:") {
+        return super::name(set).map(|set| FakeFilter::Set(Tag::from(&*set)));
+    }
+    let bad = || Problem::new(format!("no pattern of names: {}", value::excerpt(text)));
+    if text.starts_with("geosite:") {
+        return Err(
+            bad().hint("put the names in a file, name it in a [[set]], and write rule-set: and its name")
+        );
+    }
+    let hint = "write x for a name, +.x with all below it, .x for all below it, * for a label, rule-set:name or default";
+    fake_pattern(text).map(FakeFilter::Pattern).ok_or_else(|| bad().hint(hint))
+}
+
+pub(super) fn fake_filter_text(entry: &FakeFilter) -> String {
+    match entry {
+        FakeFilter::Usual => "default".to_owned(),
+        FakeFilter::Pattern(pattern) => pattern.to_string(),
+        FakeFilter::Set(name) => format!("rule-set:{name}"),
+    }
+}
+
+/// Refuses a filter that names a set which is not there.
+pub(super) fn check_sets(dns: &Dns, sets: &[crate::model::rule::Set], report: &mut Report<'_>) {
+    for entry in dns.fake.iter().flat_map(|fake| &fake.filter) {
+        if let FakeFilter::Set(name) = entry
+            && !sets.iter().any(|set| set.name == *name)
+        {
+            let problem = Problem::new(format!("no such set: {}", value::excerpt(name)));
+            let problem = match value::closest(name, sets.iter().map(|set| &*set.name)) {
+                Some(name) => problem.hint(format!("did you mean `rule-set:{name}`?")),
+                None => problem.hint("add a [[set]] of that name"),
+            };
+            report.error(&(0..0), "dns.fake.filter", problem);
+        }
+    }
 }
 
 pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
@@ -264,10 +389,14 @@ fn host(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Ve
     Some((name?, ips?.into_iter().map(|ip| ip.value).collect()))
 }
 
-/// Checks what is behind an outbound, once those are known.
-pub(super) fn resolve(raw: RawDns, outbounds: &[Outbound], report: &mut Report<'_>) -> Dns {
-    let RawDns { dns, path, through } = raw;
-    let mut all = dns.upstreams.iter().chain(dns.policy.iter().flat_map(|policy| &policy.upstreams));
+/// Checks what is behind an outbound, once those are known. Gives the service, and all servers.
+pub(super) fn resolve(
+    raw: RawDns,
+    outbounds: &[Outbound],
+    report: &mut Report<'_>,
+) -> (Dns, Vec<Arc<Upstream>>) {
+    let RawDns { dns, servers, path, through } = raw;
+    let mut all = servers.iter();
     for (at, via) in &through {
         let path = format!("{path}.upstream[{at}].through");
         let found = outbounds.iter().find(|outbound| *outbound.name == *via.value);
@@ -292,7 +421,7 @@ pub(super) fn resolve(raw: RawDns, outbounds: &[Outbound], report: &mut Report<'
         }
     }
     check_loop(&dns, outbounds, &through, &mut all, report);
-    dns
+    (dns, servers)
 }
 
 /// Whether an outbound looks up the names of targets here, instead of passing them on.
@@ -308,7 +437,11 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)
         | OutboundProtocol::Obfs(_)
-        | OutboundProtocol::Ssr(_) => false,
+        | OutboundProtocol::Ssr(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => false,
     }
 }
 
@@ -340,8 +473,14 @@ fn check_loop<'d>(
 }
 
 /// Writes `[dns]`; nothing where all is as usual.
-pub(super) fn write(out: &mut Writer, dns: &Dns) {
-    if *dns == Dns::default() {
+pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
+    let mut asked: Vec<Arc<Upstream>> = Vec::new();
+    for inbound in inbounds {
+        if let InboundProtocol::Dns(server) = &inbound.protocol {
+            asked.extend(server.upstreams.iter().chain(&server.direct).cloned());
+        }
+    }
+    if *dns == Dns::default() && asked.is_empty() {
         return;
     }
     let mut table = Entries::default();
@@ -350,9 +489,14 @@ pub(super) fn write(out: &mut Writer, dns: &Dns) {
     table.put(&rows::MAX_TTL, &dns.max_ttl);
     table.put(&rows::STALE, &dns.stale);
     table.put(&rows::FAMILY, &dns.family);
+    table.put_unless(&rows::DISABLE_BROWSER_DOH, &dns.disable_browser_doh, &false);
+    table.put_unless(&rows::REVERSE_MAP, &dns.reverse_map, &false);
     out.table(Table::Dns, &table);
+    if let Some(fake) = &dns.fake {
+        out.table(Table::DnsFake, &fake_entries(fake));
+    }
     let mut servers: Vec<(&Upstream, bool)> = dns.upstreams.iter().map(|server| (&**server, true)).collect();
-    for server in dns.policy.iter().flat_map(|policy| &policy.upstreams) {
+    for server in dns.policy.iter().flat_map(|policy| &policy.upstreams).chain(&asked) {
         if !servers.iter().any(|(other, _)| other.name == server.name) {
             servers.push((server, false));
         }
@@ -365,6 +509,7 @@ pub(super) fn write(out: &mut Writer, dns: &Dns) {
         let mut table = Entries::default();
         table.put(&rows::POLICY_DOMAIN, std::slice::from_ref(&policy.domain));
         table.put(&rows::POLICY_UPSTREAM, &names);
+        table.put_unless(&rows::POLICY_DIRECT, &policy.direct, &false);
         out.table(Table::DnsPolicy, &table);
     }
     for (name, ips) in &dns.hosts {
@@ -373,6 +518,21 @@ pub(super) fn write(out: &mut Writer, dns: &Dns) {
         table.put(&rows::HOST_ADDRESS, ips);
         out.table(Table::DnsHost, &table);
     }
+}
+
+fn fake_entries(fake: &Fake) -> Entries {
+    let mut out = Entries::default();
+    out.put(&rows::FAKE_RANGE, &fake.v4);
+    out.put_some(&rows::FAKE_RANGE6, fake.v6.as_ref());
+    out.put(&rows::FAKE_FILTER, &*fake.filter);
+    out.put(&rows::FAKE_MODE, &fake.mode);
+    out.put(&rows::FAKE_TTL, &fake.ttl);
+    match &fake.store {
+        FakeStore::Usual => {}
+        FakeStore::Off => out.put(&rows::FAKE_STORE, "off"),
+        FakeStore::At(path) => out.put(&rows::FAKE_STORE, &path.to_string_lossy()),
+    }
+    out
 }
 
 fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {

@@ -2,13 +2,16 @@
 
 use std::net::SocketAddr;
 
+use super::dns::RawAsked;
 use super::fields::{Fields, Report, Spanned};
-use super::rows::{ends as rows, link, name_of};
+use super::rows::{dns as dns_rows, ends as rows, link, name_of};
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
 use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp, tun};
 use crate::dialect::value::{Problem, text_of};
-use crate::model::{Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions};
+use crate::model::{
+    DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, Tag, Transports,
+};
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {
@@ -18,6 +21,8 @@ pub(super) struct RawInbound {
     pub(super) listen: Vec<Spanned<SocketAddr>>,
     pub(super) socket: SocketOptions,
     pub(super) allow_private: bool,
+    /// The name servers that one of protocol dns asks.
+    pub(super) asked: RawAsked,
     /// `None` when something in it is wrong, which has been reported.
     pub(super) protocol: Option<InboundProtocol>,
 }
@@ -32,6 +37,7 @@ pub(super) enum Kind {
     Obfs,
     Tunnel,
     Tun,
+    Dns,
 }
 
 pub(super) const KINDS: &[(&str, Kind)] = &[
@@ -44,6 +50,7 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
     ("tun", Kind::Tun),
+    ("dns", Kind::Dns),
 ];
 
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInbound {
@@ -69,6 +76,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     // Local ports serve applications of this machine, which reach private targets without adit.
     let allow_private = !is_server || fields.read(report, &rows::ALLOW_PRIVATE).unwrap_or(false);
     let path = fields.base().to_owned();
+    let mut asked = RawAsked::default();
     let protocol = kind.and_then(|kind| match kind {
         Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
         Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
@@ -86,9 +94,26 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
             None
         }
         Kind::Tun => Some(InboundProtocol::Tun(tun::read(&mut fields, report, socket.interface.take()))),
+        Kind::Dns => {
+            asked.upstreams = fields.read(report, &dns_rows::ASKED).unwrap_or_default();
+            asked.direct = fields.read(report, &dns_rows::ASKED_DIRECT).unwrap_or_default();
+            Some(InboundProtocol::Dns(dns_server(&mut fields, report)))
+        }
     });
     fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
-    RawInbound { path, name, outbound, listen, socket, allow_private, protocol }
+    RawInbound { path, name, outbound, listen, socket, allow_private, asked, protocol }
+}
+
+/// An inbound of protocol dns; the servers that it asks come later.
+fn dns_server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> DnsInbound {
+    let allow = fields.read(report, &dns_rows::ALLOW).unwrap_or_default();
+    DnsInbound {
+        transports: fields.read(report, &dns_rows::NETWORK).unwrap_or(Transports::Both),
+        allow: allow.into_iter().map(|network| network.value).collect(),
+        fake: fields.read(report, &dns_rows::ANSWER_FAKE).unwrap_or(true),
+        ipv6: fields.read(report, &dns_rows::ANSWER_IPV6).unwrap_or(true),
+        ..DnsInbound::default()
+    }
 }
 
 fn listen(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Spanned<SocketAddr>> {
@@ -179,6 +204,10 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
             tun::write(&mut out, tun);
             false
         }
+        InboundProtocol::Dns(server) => {
+            write_dns(&mut out, server);
+            false
+        }
     };
     out.put_unless(&rows::ALLOW_PRIVATE, &(restricts && inbound.allow_private), &false);
     write_socket(&mut out, &inbound.socket);
@@ -186,6 +215,18 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
         out.put(&rows::OUTBOUND_OF, &inbound.outbound);
     }
     out
+}
+
+fn write_dns(out: &mut Entries, server: &DnsInbound) {
+    let names = |servers: &[std::sync::Arc<crate::model::Upstream>]| -> Vec<Tag> {
+        servers.iter().map(|server| Tag::from(&*server.name)).collect()
+    };
+    out.put_unless(&dns_rows::NETWORK, &server.transports, &Transports::Both);
+    out.put_unless(&dns_rows::ALLOW, &*server.allow, &[]);
+    out.put_unless(&dns_rows::ANSWER_FAKE, &server.fake, &true);
+    out.put_unless(&dns_rows::ANSWER_IPV6, &server.ipv6, &true);
+    out.put_unless(&dns_rows::ASKED, &*names(&server.upstreams), &[]);
+    out.put_unless(&dns_rows::ASKED_DIRECT, &*names(&server.direct), &[]);
 }
 
 fn write_socket(out: &mut Entries, socket: &SocketOptions) {
@@ -208,6 +249,7 @@ pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Obfs(_) => Kind::Obfs,
         InboundProtocol::Tunnel { .. } => Kind::Tunnel,
         InboundProtocol::Tun(_) => Kind::Tun,
+        InboundProtocol::Dns(_) => Kind::Dns,
     };
     name_of(KINDS, &kind)
 }

@@ -23,6 +23,8 @@ pub enum Table {
     Udp,
     /// In `[dns]`.
     Dns,
+    /// In `[dns.fake]`.
+    DnsFake,
     /// In a `[[dns.upstream]]`.
     DnsUpstream,
     /// In a `[[dns.policy]]`.
@@ -47,13 +49,14 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Root,
         Self::Log,
         Self::Admin,
         Self::Limits,
         Self::Udp,
         Self::Dns,
+        Self::DnsFake,
         Self::DnsUpstream,
         Self::DnsPolicy,
         Self::DnsHost,
@@ -75,6 +78,7 @@ impl Table {
             Self::Limits => "[limits]",
             Self::Udp => "[udp]",
             Self::Dns => "[dns]",
+            Self::DnsFake => "[dns.fake]",
             Self::DnsUpstream => "[[dns.upstream]]",
             Self::DnsPolicy => "[[dns.policy]]",
             Self::DnsHost => "[[dns.hosts]]",

@@ -1,12 +1,11 @@
 //! One configuration out of several files.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
-use crate::model::{Config, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
+use crate::model::{AdminHttp, Config, ControlSocket, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
@@ -35,6 +34,7 @@ impl Merged {
         let Config {
             log,
             admin,
+            admin_http,
             watch,
             state,
             cores,
@@ -50,9 +50,12 @@ impl Merged {
             sets,
             geoip,
             lists,
+            providers,
+            choices,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
-        self.settle::<Option<PathBuf>>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
+        self.settle::<Option<AdminHttp>>(file, "admin.http", admin_http, |config| &mut config.admin_http);
         self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
@@ -61,7 +64,11 @@ impl Merged {
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);
+        if choices.is_some() {
+            self.config.choices = choices;
+        }
         self.config.lists.extend(lists);
+        self.config.providers.extend(providers);
         for set in sets {
             self.set(file, set);
         }

@@ -15,8 +15,10 @@
 //! are texts with a unit (`"500ms"`, `"10s"`, `"1h30m"`, `"7d"`). An unknown key is an error, and all errors of
 //! a file are reported together.
 
+mod admin;
 mod bound;
 mod carrier;
+mod choice;
 mod dns;
 pub mod edit;
 mod fields;
@@ -42,22 +44,24 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use toml_edit::Document;
 
+pub(super) use self::dns::{fake_range, server as dns_server};
 pub use self::edit::place_of;
 use self::fields::{Fields, Report, Spanned};
 use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag, Upstream};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -97,10 +101,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     if let Some(table) = root.table(report, &rows::root::LOG) {
         config.log = bound::read(bound::LOG, table, report);
     }
-    if let Some(mut table) = root.table(report, &rows::root::ADMIN_TABLE) {
-        config.admin = table.read(report, &rows::root::SOCKET).map(|path| PathBuf::from(&*path));
-        config.watch = table.read(report, &rows::root::WATCH).unwrap_or(false);
-        table.finish(report, None);
+    if let Some(table) = root.table(report, &rows::root::ADMIN_TABLE) {
+        admin::read(table, &mut config, report);
     }
     if let Some(table) = root.table(report, &rows::root::LIMITS) {
         config.limits = bound::read(bound::LIMITS, table, report);
@@ -120,12 +122,15 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
     config.geoip = set::read_geoip(&mut root, report);
-    config.sets = set::read(&mut root, report);
+    config.outbounds = translate_outbounds(outbounds, report);
+    config.sets = set::read(&mut root, &config.outbounds, report);
+    config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
-    config.outbounds = translate_outbounds(outbounds, report);
-    config.dns = dns::resolve(dns, &config.outbounds, report);
-    config.inbounds = translate_inbounds(inbounds, &config.outbounds, report);
+    let (dns, servers) = dns::resolve(dns, &config.outbounds, report);
+    dns::check_sets(&dns, &config.sets, report);
+    config.dns = dns;
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
@@ -134,7 +139,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
-    let members = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let members: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
@@ -145,6 +150,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
             protocol: raw.protocol.unwrap_or(OutboundProtocol::Reject),
         })
         .collect();
+    choice::check_members(&outbounds, &members, report);
     group::check_members(&outbounds, members, report);
     through::check(&mut outbounds, through, report);
     if outbounds.is_empty() {
@@ -154,13 +160,20 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     outbounds
 }
 
-fn translate_inbounds(raw: Vec<RawInbound>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Inbound> {
+fn translate_inbounds(
+    raw: Vec<RawInbound>,
+    outbounds: &[Outbound],
+    servers: &[Arc<Upstream>],
+    report: &mut Report<'_>,
+) -> Vec<Inbound> {
     check_listen(&raw, report);
     let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", inbound::protocol_name));
     let names = names(protocols, raw.iter().map(|i| (i.path.as_str(), i.name.as_ref())), report);
     let mut inbounds = Vec::new();
-    for (raw, name) in raw.into_iter().zip(names) {
+    for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
+        let asked = std::mem::take(&mut raw.asked);
+        dns::resolve_asked(&mut raw.protocol, asked, (&raw.path, servers), report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
         inbounds.push(Inbound {

@@ -8,10 +8,10 @@ use super::fields::{Fields, Report, Spanned};
 use super::keys::Head;
 use super::rows::{ends as rows, link, name_of};
 use super::write::Entries;
-use super::{carrier, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
+use super::{carrier, choice, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
 use crate::dialect::value::Problem;
 use crate::model::{
-    Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, SnellClient,
+    Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic, SnellClient,
 };
 
 /// An outbound as it is written.
@@ -37,6 +37,35 @@ pub(super) enum Kind {
     Ssr,
     Obfs,
     Group,
+    Select,
+    UrlTest,
+    Fallback,
+    LoadBalance,
+    Socks5,
+    Http,
+    Dns,
+}
+
+impl Kind {
+    /// Whether it makes connections of its own.
+    fn dials(self) -> bool {
+        match self {
+            Self::Direct
+            | Self::Snell
+            | Self::Shadowsocks
+            | Self::Ssr
+            | Self::Obfs
+            | Self::Socks5
+            | Self::Http => true,
+            Self::Reject
+            | Self::Group
+            | Self::Select
+            | Self::UrlTest
+            | Self::Fallback
+            | Self::LoadBalance
+            | Self::Dns => false,
+        }
+    }
 }
 
 pub(super) const KINDS: &[(&str, Kind)] = &[
@@ -47,6 +76,13 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("ssr", Kind::Ssr),
     ("obfs", Kind::Obfs),
     ("group", Kind::Group),
+    ("select", Kind::Select),
+    ("url-test", Kind::UrlTest),
+    ("fallback", Kind::Fallback),
+    ("load-balance", Kind::LoadBalance),
+    ("socks5", Kind::Socks5),
+    ("http", Kind::Http),
+    ("dns", Kind::Dns),
 ];
 
 pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbound {
@@ -72,8 +108,17 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
                 raw.members = members;
                 Some(OutboundProtocol::Group(group))
             }
+            Kind::Select | Kind::UrlTest | Kind::Fallback | Kind::LoadBalance => {
+                let (choice, members) = choice::read(kind, &mut fields, report);
+                raw.members = members;
+                Some(OutboundProtocol::Choice(choice))
+            }
+            Kind::Socks5 | Kind::Http => {
+                choice::read_proxy(kind, &mut fields, report).map(OutboundProtocol::Proxy)
+            }
+            Kind::Dns => Some(OutboundProtocol::Dns),
         };
-        if !matches!(kind, Kind::Reject | Kind::Group) {
+        if kind.dials() {
             raw.through = fields.read(report, &link::THROUGH);
             raw.dial = dial(&mut fields, report);
             raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
@@ -229,12 +274,17 @@ pub(super) fn entries(outbound: &Outbound) -> Entries {
     out.put(&rows::NAME, &outbound.name);
     out.put(&rows::OUTBOUND_PROTOCOL, protocol_name(&outbound.protocol));
     match &outbound.protocol {
-        OutboundProtocol::Reject => return out,
+        OutboundProtocol::Reject | OutboundProtocol::Dns | OutboundProtocol::Refuse(_) => return out,
         OutboundProtocol::Direct => {}
         OutboundProtocol::Snell(client) => versions::write_client(&mut out, client),
         OutboundProtocol::Shadowsocks(client) => shadowsocks::write_client(&mut out, client),
         OutboundProtocol::Ssr(client) => ssr::write_client(&mut out, client),
         OutboundProtocol::Obfs(client) => obfs::write_client(&mut out, client),
+        OutboundProtocol::Proxy(client) => choice::write_proxy(&mut out, client),
+        OutboundProtocol::Choice(choice) => {
+            choice::write(&mut out, choice);
+            return out;
+        }
         OutboundProtocol::Group(group) => {
             group::write(&mut out, group);
             return out;
@@ -247,12 +297,19 @@ pub(super) fn entries(outbound: &Outbound) -> Entries {
 pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
     let kind = match protocol {
         OutboundProtocol::Direct => Kind::Direct,
-        OutboundProtocol::Reject => Kind::Reject,
+        // Every request is refused in either case.
+        OutboundProtocol::Reject | OutboundProtocol::Refuse(_) => Kind::Reject,
         OutboundProtocol::Snell(_) => Kind::Snell,
         OutboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
         OutboundProtocol::Ssr(_) => Kind::Ssr,
         OutboundProtocol::Obfs(_) => Kind::Obfs,
         OutboundProtocol::Group(_) => Kind::Group,
+        OutboundProtocol::Choice(choice) => choice::kind(choice),
+        OutboundProtocol::Proxy(client) => match client.kind {
+            ProxyKind::Socks5 { .. } => Kind::Socks5,
+            ProxyKind::Http { .. } => Kind::Http,
+        },
+        OutboundProtocol::Dns => Kind::Dns,
     };
     name_of(KINDS, &kind)
 }

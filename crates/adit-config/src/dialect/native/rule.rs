@@ -223,7 +223,7 @@ fn unknown(report: &mut Report<'_>, at: &Span, path: String, what: &str, wanted:
 pub(super) fn entries(rule: &Rule) -> Option<Entries> {
     let mut out = table(in_one_table(&rule.matcher))?;
     match &rule.verdict {
-        Verdict::Outbound(tag) => out.put(&rows::OUTBOUND, tag),
+        Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => out.put(&rows::OUTBOUND, tag),
         Verdict::Reject(manner) => out.put(&rows::REJECT, manner),
         Verdict::Default | Verdict::Pass(_) | Verdict::Streams { .. } => return None,
     }

@@ -1,6 +1,7 @@
 //! `[[set]]`: files of names or addresses, and the database of countries.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use super::fields::{Fields, Report};
 use super::rows::root as rows;
@@ -8,15 +9,24 @@ use super::rule::place;
 use super::write::Entries;
 use crate::dialect::value::{Problem, excerpt};
 use crate::model::rule::{GeoFile, Set, SetFormat};
+use crate::model::{Download, Outbound};
+
+/// Time between two fetches of a list.
+const INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Reads all sets. The files are not opened.
-pub(super) fn read(root: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Set> {
+pub(super) fn read(root: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Set> {
     let tables = root.tables(report, &rows::SETS).unwrap_or_default();
     let mut taken = HashSet::new();
-    tables.into_iter().filter_map(|table| read_set(table, &mut taken, report)).collect()
+    tables.into_iter().filter_map(|table| read_set(table, &mut taken, outbounds, report)).collect()
 }
 
-fn read_set(mut fields: Fields<'_>, taken: &mut HashSet<Box<str>>, report: &mut Report<'_>) -> Option<Set> {
+fn read_set(
+    mut fields: Fields<'_>,
+    taken: &mut HashSet<Box<str>>,
+    outbounds: &[Outbound],
+    report: &mut Report<'_>,
+) -> Option<Set> {
     let name = fields.require(report, &rows::SET_NAME);
     let path = fields.require(report, &rows::SET_PATH);
     let path_at = fields.place(&rows::SET_PATH);
@@ -27,9 +37,44 @@ fn read_set(mut fields: Fields<'_>, taken: &mut HashSet<Box<str>>, report: &mut 
         let problem = Problem::new(format!("the name is taken: {}", excerpt(name)));
         fields.wrong(report, &rows::SET_NAME, problem.hint("give the set a name of its own"));
     }
+    let download = download(&mut fields, outbounds, report).map(Box::new);
     fields.finish(report, None);
     let (name, path) = (name?, path?);
-    Some(Set { name: (&*name).into(), at: place(&path_at, report), path: (&*path).into(), format })
+    Some(Set { name: (&*name).into(), at: place(&path_at, report), path: (&*path).into(), format, download })
+}
+
+/// The server that the file is a copy of.
+fn download(fields: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Option<Download> {
+    let url = fields.read(report, &rows::SET_URL);
+    let interval = fields.read(report, &rows::SET_INTERVAL);
+    let through = fields.read(report, &rows::SET_THROUGH);
+    let Some(url) = url else {
+        for (key, is_there) in
+            [(rows::SET_INTERVAL.head(), interval.is_some()), (rows::SET_THROUGH.head(), through.is_some())]
+        {
+            if is_there && !report.found.has_errors() {
+                fields.wrong(report, key, Problem::new("means nothing without url"));
+            }
+        }
+        return None;
+    };
+    let interval = interval.unwrap_or(INTERVAL);
+    if !interval.is_zero() && interval < Duration::from_secs(1) {
+        fields.wrong(report, &rows::SET_INTERVAL, Problem::new("must be 0s, or at least 1s"));
+    }
+    if let Some(through) = &through
+        && !outbounds.iter().any(|outbound| *outbound.name == *through.value)
+    {
+        let problem = Problem::new(format!("no such outbound: {}", excerpt(&through.value)));
+        report.error(&through.at, fields.path(&rows::SET_THROUGH), problem);
+    }
+    Some(Download {
+        url,
+        interval: (!interval.is_zero()).then_some(interval),
+        through: through.map(|through| (&*through.value).into()),
+        headers: Vec::new(),
+        max_len: crate::set::MAX_LEN,
+    })
 }
 
 /// Reads where the database of countries is.
@@ -43,5 +88,10 @@ pub(super) fn entries(set: &Set) -> Entries {
     out.put(&rows::SET_NAME, &set.name);
     out.put(&rows::SET_PATH, &set.path.to_string_lossy());
     out.put_unless(&rows::SET_FORMAT, &set.format, &SetFormat::default());
+    if let Some(download) = &set.download {
+        out.put(&rows::SET_URL, &download.url);
+        out.put(&rows::SET_INTERVAL, &download.interval.unwrap_or_default());
+        out.put_some(&rows::SET_THROUGH, download.through.as_deref());
+    }
     out
 }

@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_proto::kcp::crypt::Method as Cipher;
@@ -8,11 +9,11 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    ClientCover, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm,
-    Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply,
-    SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions, SocketOptions,
-    StateFile, TcpOptions, Udp, User, UserLimits, Users,
+    AdminHttp, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp,
+    KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace,
+    Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion,
+    SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -51,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (9, 8));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (10, 13));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -375,12 +376,19 @@ fn interface_name() -> impl Strategy<Value = Option<Box<str>>> {
 fn log_strategy() -> impl Strategy<Value = Log> {
     let level = proptest::sample::select(rows::LEVELS).prop_map(|(_, level)| level);
     let format = proptest::sample::select(rows::FORMATS).prop_map(|(_, format)| format);
-    (level, format, any::<bool>(), any::<bool>()).prop_map(|(level, format, time, destinations)| Log {
-        level,
-        format,
-        time,
-        destinations,
-    })
+    let file = proptest::option::of("/[a-z ]{1,9}");
+    let max_size = Log::MIN_MAX_SIZE..1 << 40;
+    (level, format, any::<(bool, bool)>(), file, max_size, 0_u8..=100).prop_map(
+        |(level, format, (time, destinations), file, max_size, keep)| Log {
+            level,
+            format,
+            time,
+            destinations,
+            file: file.map(PathBuf::from),
+            max_size,
+            keep,
+        },
+    )
 }
 
 fn limits_strategy() -> impl Strategy<Value = Limits> {
@@ -876,16 +884,19 @@ fn config_strategy() -> impl Strategy<Value = Config> {
     let inbounds = proptest::collection::vec(inbound_strategy(), 1..4);
     let outbounds = proptest::collection::vec(outbound_strategy(), 1..4);
     let admin = proptest::option::of("/[a-z ]{1,9}");
+    let http = proptest::option::of((1..=u16::MAX, any::<bool>()))
+        .prop_map(|http| http.map(|(port, per_user)| (([127, 0, 0, 1], port).into(), per_user)));
     let cores = proptest::option::of(1_usize..1000);
     let state = prop_oneof![
         Just(StateFile::Usual),
         Just(StateFile::Off),
         "/[a-z ]{1,9}".prop_map(|path| StateFile::At(path.into()))
     ];
-    (log_strategy(), (admin, state), cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
-        .prop_map(|(log, (admin, state), cores, limits, udp, inbounds, outbounds)| Config {
+    (log_strategy(), (admin, http, state), cores, limits_strategy(), udp_strategy(), inbounds, outbounds)
+        .prop_map(|(log, (admin, http, state), cores, limits, udp, inbounds, outbounds)| Config {
             log,
-            admin: admin.map(PathBuf::from),
+            admin: admin.map_or(ControlSocket::Usual, |path| ControlSocket::At(path.into())),
+            admin_http: http.map(|(addr, per_user)| AdminHttp { listen: addr, token: None, per_user }),
             state,
             cores,
             limits,

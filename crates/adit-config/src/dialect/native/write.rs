@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{dns, inbound, outbound, rule, set};
+use super::{admin, dns, inbound, outbound, rule, set};
 use crate::model::{Config, StateFile};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
@@ -24,17 +24,13 @@ pub fn to_toml(config: &Config) -> String {
     }
     let mut out = Writer(root.lines());
     out.table_unless_empty(Table::Log, &Entries::differing(bound::LOG, &config.log));
-    let mut admin = Entries::default();
-    if let Some(socket) = &config.admin {
-        admin.put(&rows::SOCKET, &socket.to_string_lossy());
-    }
-    admin.put_unless(&rows::WATCH, &config.watch, &false);
+    let admin = admin::entries(config);
     if !admin.0.is_empty() {
         out.table(Table::Admin, &admin);
     }
     out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
     out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
-    dns::write(&mut out, &config.dns);
+    dns::write(&mut out, &config.dns, &config.inbounds);
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }

@@ -183,7 +183,11 @@ impl Connection<'_> {
                 self.refuse(Status::LoopDetected, &mut request).await
             }
             Way::Tunnel(target) => Next::Tunnel(target, request.exchange.version, request.account),
-            Way::Forward(target) => Box::pin(self.forward(target, request)).await,
+            Way::Forward(target) => {
+                let next = Box::pin(self.forward(target, request)).await;
+                self.entry.end_request();
+                next
+            }
             Way::None(status) => self.refuse(status, &mut request).await,
         }
     }
@@ -279,7 +283,7 @@ impl Connection<'_> {
         let account = request.account.clone();
         let mut outgoing = client.inbound.origin.request(client.peer, account, target);
         outgoing.show(&request.head);
-        let routed = outgoing.route().await;
+        let routed = Rc::new(outgoing.route().await);
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
                 client.inbound.metrics.requests.add(1);
@@ -297,6 +301,7 @@ impl Connection<'_> {
                 Err(error) => return self.refuse(error.failure().into(), &mut request).await,
             },
         };
+        routed.show(&self.entry, &opened);
         let mut passed = self.pass(&mut opened.far, &mut request, &mut replay).await;
         if passed.end.as_ref().is_err_and(Broken::is_silent_end)
             && let Some(sent) = replay.take()

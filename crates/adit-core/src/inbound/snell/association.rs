@@ -160,6 +160,10 @@ impl Association {
             }
             entry.touch();
         }
+        let (up, down) = (self.tally.up_bytes, self.tally.down_bytes);
+        if up + down > 0 {
+            entry.add_moved(up, down);
+        }
         self.tally.report(&self.metrics);
         Ok(more)
     }
@@ -256,6 +260,12 @@ impl Association {
         payload: Range<usize>,
         turn: &mut Turn<'_>,
     ) -> Result<bool, DropReason> {
+        // Answers could not name the fake address again.
+        if let (Some(fake), Host::Ip(ip)) = (self.routes.fake(), &target.host)
+            && fake.holds(*ip)
+        {
+            return Err(DropReason::Unmapped);
+        }
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),

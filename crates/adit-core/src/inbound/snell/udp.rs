@@ -1,12 +1,15 @@
 //! Datagrams over a client's stream (command 6).
 
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
 
 use adit_net::rt;
 
 use super::association::Association;
 use crate::conns::Entry;
 use crate::inbound::Inbound;
+use crate::listing::{Describe, Description};
 use crate::record::EndReason;
 use crate::relay::Endpoint;
 
@@ -27,13 +30,30 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
     let (shared, routes) = ((pool, datagrams.scratch), (datagrams.routes, &*datagrams.udp));
     let association = Association::new(name, metrics, shared, routes, peer);
+    entry.begin_request(Rc::new(Shown { peer, since }));
     let reason = association.run(near, entry).await;
+    entry.end_request();
     let duration = rt::now().saturating_duration_since(since);
     tracing::debug!(inbound = &*inbound.name, %peer, ?duration, reason = reason.name(), "datagrams ended: {reason}");
     match reason {
-        EndReason::Crowded | EndReason::Stopped | EndReason::Limited(_) | EndReason::Socket(..) => {
-            near.stream.abort_on_close()
-        }
+        EndReason::Crowded
+        | EndReason::Kicked
+        | EndReason::Stopped
+        | EndReason::Limited(_)
+        | EndReason::Socket(..) => near.stream.abort_on_close(),
         EndReason::Finished | EndReason::Idle | EndReason::Wire(_) => {}
+    }
+}
+
+/// An association in the list of connections.
+struct Shown {
+    peer: SocketAddr,
+    since: Instant,
+}
+
+impl Describe for Shown {
+    fn describe(&self) -> Description {
+        let Self { peer, since } = *self;
+        Description { network: "udp", source: peer, target: "*".into(), outbound: None, since }
     }
 }

@@ -362,7 +362,11 @@ impl Port for TunPort {
     fn refuse(&mut self, peer: Peer, target: &Target, reason: &DropReason) {
         let is_refused = matches!(
             reason,
-            DropReason::Rule | DropReason::Blocked | DropReason::Private(_) | DropReason::Unresolved
+            DropReason::Rule
+                | DropReason::Blocked
+                | DropReason::Private(_)
+                | DropReason::Unresolved
+                | DropReason::Unmapped
         );
         let Host::Ip(ip) = target.host else { return };
         if !is_refused {

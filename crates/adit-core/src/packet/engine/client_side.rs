@@ -11,6 +11,7 @@ use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, Stage, UNANSWERED, Waiting};
 use crate::budget::FlowSlot;
+use crate::packet::aliases::Alias;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{Arrival, Client, Destination, Opened, Peer, next_together};
@@ -108,6 +109,12 @@ impl Engine {
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
+        let alias = match &self.fake {
+            Some(fake) => self.aliases.find(fake, target)?,
+            None => None,
+        };
+        let given = target;
+        let target: &Target = alias.as_ref().map_or(&**given, |alias| &alias.name);
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
@@ -119,15 +126,16 @@ impl Engine {
                 Decision::Unresolved => return Err(DropReason::Unresolved),
                 Decision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
-                    return self.keep_undecided(client, (peer, payload.class), target.clone(), bytes);
+                    return self.keep_undecided(client, (peer, payload.class), given.clone(), bytes);
                 }
             }
         };
-        let key = FlowKey { client, via, lane: Lane::Common };
+        let key =
+            FlowKey { client, via, lane: Lane::Common, alias: alias.as_ref().map_or(0, |alias| alias.key) };
         let key = self.lane(key, target, &payload.range, scratch)?;
         let id = match self.flows.find(&key) {
             Some(id) => id,
-            None => self.begin(key, peer, target, scratch)?,
+            None => self.begin(key, peer, (target, alias.clone()), scratch)?,
         };
         self.forward(id, Aim { target, at }, payload, scratch)
     }
@@ -198,7 +206,7 @@ impl Engine {
         &mut self,
         key: FlowKey,
         peer: Peer,
-        target: &Target,
+        (target, alias): (&Target, Option<Rc<Alias>>),
         scratch: &mut Scratch,
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.
@@ -211,13 +219,14 @@ impl Engine {
             }
             made => made,
         };
-        let flow = match made {
+        let mut flow = match made {
             Ok(flow) => flow,
             Err(reason) => {
                 self.inbound.release(&key.client);
                 return Err(reason);
             }
         };
+        flow.alias = alias;
         let (id, evicted) = self.flows.insert(key, flow, UNANSWERED, self.now);
         let metrics = &self.metrics.datagrams;
         metrics.flows.add(1);
@@ -249,6 +258,7 @@ impl Engine {
         Ok(Flow {
             peer,
             side,
+            alias: None,
             waker: None,
             last: None,
             is_spread: false,
@@ -259,6 +269,9 @@ impl Engine {
             waiting: Vec::new(),
             user,
             watch: self.routes.watch(key.via, target),
+            number: self.places.next_id(),
+            since: self.now,
+            moved: [0; 2],
             _slot: slot,
         })
     }

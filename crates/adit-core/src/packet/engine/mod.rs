@@ -1,11 +1,12 @@
 //! The datagrams of one listener on one core: the table of its flows, and their turns.
 
 mod client_side;
+mod listing;
 mod streams;
 mod target_side;
 mod undecided;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::hash::RandomState;
 use std::io;
@@ -21,6 +22,7 @@ use adit_net::udp::Socket;
 use adit_proto::wire::Target;
 
 use self::undecided::Undecided;
+use super::aliases::{Alias, Aliases};
 use super::drops::{DropReason, Tally};
 use super::gather::Gather;
 use super::inbound::{Arrival, PacketInbound, Peer};
@@ -34,7 +36,9 @@ use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
+use crate::dns::Fake;
 use crate::fault::Watch;
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::user::{self, Lease};
 
@@ -93,6 +97,9 @@ pub(crate) struct Listener {
 #[derive(Default)]
 pub(crate) struct Renewal {
     next: RefCell<Option<Box<dyn PacketInbound>>>,
+    /// Questions about the flows; none once the listener has ended.
+    asks: RefCell<Vec<Ask>>,
+    has_ended: Cell<bool>,
     engine: RefCell<Option<Waker>>,
 }
 
@@ -100,6 +107,18 @@ impl Renewal {
     /// New clients are those of `inbound`, which takes over the others.
     pub(crate) fn renew(&self, inbound: Box<dyn PacketInbound>) {
         self.next.replace(Some(inbound));
+        self.wake();
+    }
+
+    /// Asks the listener, if it has not ended.
+    pub(crate) fn ask(&self, ask: Ask) {
+        if !self.has_ended.get() {
+            self.asks.borrow_mut().push(ask);
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         if let Some(engine) = self.engine.borrow_mut().take() {
             engine.wake();
         }
@@ -128,6 +147,9 @@ pub(crate) struct Engine {
     /// The outbound of all datagrams, where nothing is to be decided, as of so many changes.
     fixed: Option<Via>,
     changes: u32,
+    /// Fake addresses, if there are any.
+    fake: Option<Arc<Fake>>,
+    aliases: Aliases,
     renewal: Rc<Renewal>,
     places: Rc<Places>,
     decisions: Decisions,
@@ -156,6 +178,8 @@ struct Flow {
     /// Address that answers go to, and the address of this host that they come from.
     peer: Peer,
     side: PacketFlow,
+    /// The fake address that it is for, if it is for one.
+    alias: Option<Rc<Alias>>,
     waker: Option<Waker>,
     /// The last target, and where its datagrams are sent: most of the time also the next one's.
     last: Option<(Target, SocketAddr)>,
@@ -170,6 +194,12 @@ struct Flow {
     waiting: Vec<Waiting>,
     /// Lease of its user, if there are users.
     user: Option<Box<Lease>>,
+    /// Its number in the list of connections.
+    number: u64,
+    /// When it began.
+    since: Tick,
+    /// Payload bytes from the client and to it.
+    moved: [u64; 2],
     /// Its descriptor.
     /// Is told of the first answer.
     watch: Option<Rc<Watch>>,
@@ -215,12 +245,14 @@ impl Flow {
     }
 
     /// Counts a datagram, if its user may send or receive it.
-    fn pass(&self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
-        let Some(user) = &self.user else { return Ok(()) };
-        if !user.grant_whole(direction, len, now) {
-            return Err(DropReason::Limited);
+    fn pass(&mut self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
+        if let Some(user) = &self.user {
+            if !user.grant_whole(direction, len, now) {
+                return Err(DropReason::Limited);
+            }
+            user.settle(direction, len, len);
         }
-        user.settle(direction, len, len);
+        self.moved[direction as usize] += len as u64;
         Ok(())
     }
 }
@@ -246,6 +278,8 @@ impl Engine {
             inbound,
             fixed: routes.fixed(),
             changes: routes.changes(),
+            fake: routes.fake().cloned(),
+            aliases: Aliases::default(),
             renewal,
             places,
             routes,
@@ -327,6 +361,8 @@ impl Engine {
 
     /// Other users, rules or outbounds hold from now on. Flows that there are go on.
     fn follow_changes(&mut self, cx: &Context<'_>) {
+        let asks = std::mem::take(&mut *self.renewal.asks.borrow_mut());
+        asks.into_iter().for_each(|ask| self.follow_ask(ask));
         if let Some(mut inbound) = self.renewal.take(cx) {
             inbound.take_over(&mut *self.inbound);
             self.inbound = inbound;
@@ -347,6 +383,7 @@ impl Engine {
             self.ended(&key);
         }
         self.make_room_for_others();
+        self.aliases.sweep();
         for (class, silent) in [(NORMAL, RESTING), (UNANSWERED, STILL), (ONCE, STILL)] {
             while let Some(id) = self.flows.oldest_of(class, REST_AFTER, self.now) {
                 self.flows.demote(id, silent);
@@ -452,6 +489,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.renewal.has_ended.set(true);
+        self.renewal.asks.borrow_mut().clear();
         let flows = i64::try_from(self.flows.len()).unwrap_or(0);
         self.metrics.datagrams.flows.add(-flows);
         self.flows.clear();

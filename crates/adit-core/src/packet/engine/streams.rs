@@ -6,6 +6,7 @@ use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine};
 use crate::packet::drops::DropReason;
+use crate::packet::inbound::Destination;
 use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
@@ -21,6 +22,7 @@ impl Engine {
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
         let Some(flow) = self.flows.get_mut(id) else { return };
+        flow.moved[Way::Up as usize] += len as u64;
         let stage = flow.stage.after_question();
         self.touch(id, stage);
     }
@@ -118,6 +120,8 @@ impl Engine {
         let FlowTransport::Stream(stream) = &flow.side.transport else { return Err(DropReason::Gone) };
         let (source, at) = stream.parse(frame)?;
         let (source, payload) = (Target::from(source), &frame[at..]);
+        let shown = flow.alias.as_ref().filter(|alias| alias.is_of(&source)).map(|alias| alias.shown.clone());
+        let source = shown.map_or(Destination::Own(source), Destination::Shared);
         let room = self.inbound.room(&key.client, &source);
         if payload.len() > room.max_payload {
             return Err(DropReason::TooBig);

@@ -104,10 +104,17 @@ impl Engine {
         if is_connected && flow.last.as_ref().is_none_or(|(_, to)| *to != datagram.from) {
             return Err(DropReason::Wire(WireError::Authentication { what: "source of an answer" }));
         }
-        let (source, payload) = match codec {
+        let (mut source, payload) = match codec {
             None => (Destination::Own(Target::from(datagram.from)), 0..datagram.end - datagram.start),
             Some(codec) => codec.open(&mut batch.block[datagram.range()], self.unix_s)?,
         };
+        if let Some(alias) = &flow.alias {
+            // Without a server the address of the target is known, and others keep theirs.
+            let is_other = codec.is_none() && flow.last.as_ref().is_none_or(|(_, to)| *to != datagram.from);
+            if !is_other && alias.is_of(&source) {
+                source = Destination::Shared(alias.shown.clone());
+            }
+        }
         let payload = Payload::of(datagram, payload);
         let room = self.inbound.room(&key.client, &source);
         if payload.range.len() > room.max_payload {

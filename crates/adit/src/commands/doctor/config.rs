@@ -29,7 +29,10 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
     !matches!(
         inbound.protocol,
-        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Tun(_)
+        InboundProtocol::Local(_)
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_)
+            | InboundProtocol::Dns(_)
     )
 }
 
@@ -58,6 +61,7 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Tunnel { .. }
         | InboundProtocol::Tun(_) => None,
     });
@@ -71,7 +75,11 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Direct
         | OutboundProtocol::Reject
-        | OutboundProtocol::Group(_) => None,
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Proxy(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
     });
     servers.chain(clients).collect()
 }

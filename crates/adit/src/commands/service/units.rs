@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use super::{MARK, Manager, USER};
 
-/// Type of the systemd unit. A program that calls `sd_notify` can say `notify`.
-const TYPE: &str = "simple";
+/// Type of the systemd unit: adit tells when it serves.
+const TYPE: &str = "notify";
+/// Time within which adit must tell that it works.
+const WATCHDOG: &str = "30s";
 
 /// One service.
 #[derive(Debug, Clone)]
@@ -82,6 +84,8 @@ impl Unit {
              \n\
              [Service]\n\
              Type={TYPE}\n\
+             NotifyAccess=main\n\
+             WatchdogSec={WATCHDOG}\n\
              ExecStart={program} run -c {config}\n\
              ExecReload=/bin/kill -HUP $MAINPID\n\
              Restart=on-failure\n\

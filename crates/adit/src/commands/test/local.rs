@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use adit_config::dialect::share::{Host, Target};
 use adit_config::model::{
-    Config, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, StateFile,
-    Tag,
+    Config, ControlSocket, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply,
+    SocketOptions, StateFile, Tag,
 };
 use adit_core::Running;
 use adit_net::dial::Dialer;
@@ -56,7 +56,8 @@ impl Engine {
             protocol: InboundProtocol::Local(local),
         };
         let config = Config {
-            admin: None,
+            admin: ControlSocket::Off,
+            admin_http: None,
             state: StateFile::Off,
             cores: Some(1),
             acl: None,

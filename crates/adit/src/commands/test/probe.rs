@@ -260,7 +260,12 @@ impl Probe<'_> {
         match &self.outbound.protocol {
             OutboundProtocol::Snell(client) => client.udp,
             OutboundProtocol::Shadowsocks(client) => client.transports.udp(),
-            OutboundProtocol::Obfs(_) | OutboundProtocol::Reject => false,
+            OutboundProtocol::Proxy(client) => client.udp(),
+            OutboundProtocol::Choice(choice) => choice.udp,
+            OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => false,
             OutboundProtocol::Ssr(_) | OutboundProtocol::Direct | OutboundProtocol::Group(_) => true,
         }
     }

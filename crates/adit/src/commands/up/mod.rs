@@ -237,6 +237,7 @@ fn has_udp(inbound: &Inbound) -> bool {
         Protocol::Snell(server) => server.udp && server.quic,
         Protocol::Shadowsocks(server) => server.transports.udp(),
         Protocol::Ssr(_) => true,
+        Protocol::Dns(server) => server.transports.udp(),
         Protocol::Obfs(_) | Protocol::Local(_) | Protocol::Tunnel { .. } | Protocol::Tun(_) => false,
     }
 }

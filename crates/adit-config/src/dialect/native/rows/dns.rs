@@ -2,18 +2,30 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::rule::cidr;
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
-use crate::dialect::native::dns::{Server, address, domain, server};
+use crate::dialect::native::dns::{
+    Server, address, domain, fake_filter, fake_filter_text, fake_range, server,
+};
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::native::rows;
-use crate::dialect::value::{MAX_DNS, name_server, quote};
-use crate::model::{Family, Tag};
+use crate::dialect::value::{MAX_DNS, name_server, quote, text_of};
+use crate::model::rule::Cidr;
+use crate::model::{FakeFilter, FakeMode, FakeRange, Family, MAX_FAKE_FILTER, Tag, Transports};
 
 /// Entries of one list.
 const MAX_ENTRIES: usize = 4096;
 /// Answers that can be remembered.
 const MAX_CACHE: usize = 1 << 20;
+/// Longest path of a file, in bytes.
+const MAX_PATH: usize = 4000;
+/// Networks of one inbound.
+const MAX_ALLOW: usize = 1024;
+
+const MODES: &[(&str, FakeMode)] = &[("blacklist", FakeMode::Blacklist), ("whitelist", FakeMode::Whitelist)];
+/// The inbounds that answer questions.
+const SERVED: &[&str] = &["dns"];
 
 rows! { DNS;
     UPSTREAM: Tables = tables(key("upstream", "tables", "")
@@ -34,6 +46,47 @@ rows! { DNS;
     FAMILY: Row<Family> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
         .at(Table::Dns, ALL, "any", "address families of outbounds that do not say it"),
         |field, report| field.choice(report, FAMILIES), |family| chosen(FAMILIES, family));
+    DISABLE_BROWSER_DOH: Row<bool> = flag(key("disable-browser-doh", "true or false", "true")
+        .at(Table::Dns, ALL, "false", "answers that use-application-dns.net does not exist, so that browsers keep to the system's name servers"));
+    REVERSE_MAP: Row<bool> = flag(key("reverse-map", "true or false", "true")
+        .at(Table::Dns, ALL, "false", "remembers the names of addresses that inbounds of protocol dns have answered, so that rules see them for requests that name the address"));
+    FAKE: Tables = tables(key("fake", "table", "")
+        .at(Table::Dns, ALL, "none: names have their real addresses", "fake addresses for names; an empty table will do"), Table::DnsFake, 1);
+
+    FAKE_RANGE: Row<FakeRange> = row(key("range", "network of IPv4, /8 to /27", "\"198.18.0.0/16\"")
+        .at(Table::DnsFake, ALL, "198.18.128.0/17", "addresses for A records; at most 65536 names have one at a time"),
+        |field, report| field.parsed(report, |text| fake_range(text, false)), quoted);
+    FAKE_RANGE6: Row<FakeRange> = row(key("range6", "network of IPv6, up to /120", "\"fd00:adf::/64\"")
+        .at(Table::DnsFake, ALL, "none: names have no AAAA record", "addresses for AAAA records"),
+        |field, report| field.parsed(report, |text| fake_range(text, true)), quoted);
+    FAKE_FILTER: Row<Vec<Spanned<FakeFilter>>, [FakeFilter]> = row(key("filter", "pattern, rule-set:name, default, or a list", "[\"default\", \"+.office.example\", \"rule-set:office\"]")
+        .at(Table::DnsFake, ALL, "default", "names that keep their real addresses; x is a name, +.x with all below it, .x all below it, * a label, default the usual list"),
+        |field, report| field.list(report, MAX_FAKE_FILTER, fake_filter), |all| super::one_or_list(all.iter().map(|entry| quote(&fake_filter_text(entry)))));
+    FAKE_MODE: Row<FakeMode> = row(key("filter-mode", "blacklist or whitelist", "\"whitelist\"")
+        .at(Table::DnsFake, ALL, "blacklist", "whitelist: the names of the filter alone get fake addresses"),
+        |field, report| field.choice(report, MODES), |mode| chosen(MODES, mode));
+    FAKE_TTL: Row<std::time::Duration> = span(key("ttl", "duration in whole seconds, up to 1h", "\"60s\"")
+        .at(Table::DnsFake, ALL, "1s", "lifetime of an answer"));
+    FAKE_STORE: Row<Box<str>, str> = row(key("store", "path of a file, or off", "\"/var/lib/adit/fake\"")
+        .at(Table::DnsFake, ALL, "a file beside the one of `state`", "keeps the names of fake addresses across restarts"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+
+    NETWORK: Row<Transports> = row(key("network", "tcp, udp or tcp-and-udp", "\"udp\"")
+        .at(Table::Inbound, SERVED, "tcp-and-udp", "traffic that is served: streams, datagrams or both"),
+        |field, report| field.choice(report, super::TRANSPORTS), |both| chosen(super::TRANSPORTS, both));
+    ALLOW: Row<Vec<Spanned<Cidr>>, [Cidr]> = row(key("allow", "address or network, or a list", "\"192.168.0.0/16\"")
+        .at(Table::Inbound, SERVED, "this machine; private networks too where listen is a private address", "whose questions are answered"),
+        |field, report| field.list(report, MAX_ALLOW, cidr), all_quoted);
+    ANSWER_FAKE: Row<bool> = flag(key("fake", "true or false", "false")
+        .at(Table::Inbound, SERVED, "true", "answers with fake addresses, where [dns.fake] is there"));
+    ANSWER_IPV6: Row<bool> = flag(key("answer-ipv6", "true or false", "false")
+        .at(Table::Inbound, SERVED, "true", "false: names have no AAAA record"));
+    ASKED: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("upstream", "name of an upstream, or a list", "\"secure\"")
+        .at(Table::Inbound, SERVED, "those of [dns], by its policies", "servers that are asked, in this order"),
+        |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);
+    ASKED_DIRECT: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("direct-upstream", "name of an upstream, or a list", "\"office\"")
+        .at(Table::Inbound, SERVED, "none: no difference", "servers that are asked for names which the rules send over the direct route"),
+        |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);
 
     UPSTREAM_NAME: Row<Box<str>, str> = named(key("name", "text of 1 to 64 characters", "\"secure\"")
         .at(Table::DnsUpstream, ALL, "the text of server, without a path", "name in messages and policies"));
@@ -58,6 +111,8 @@ rows! { DNS;
     POLICY_UPSTREAM: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("upstream", "name of an upstream, or a list", "\"office\"")
         .at(Table::DnsPolicy, ALL, "required", "the servers that are asked, in this order"),
         |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);
+    POLICY_DIRECT: Row<bool> = flag(key("direct", "true or false", "true")
+        .at(Table::DnsPolicy, ALL, "false", "the names never get fake addresses, and the capture leaves their addresses alone"));
 
     HOST_NAME: Row<Box<str>, str> = row(key("name", "domain", "\"router.example\"")
         .at(Table::DnsHost, ALL, "required", "the name"),

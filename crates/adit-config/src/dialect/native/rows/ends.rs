@@ -44,7 +44,7 @@ const GROUP: &[&str] = &["group"];
 const TUN: &[&str] = &["tun"];
 /// Inbounds with an address to listen on.
 pub(in crate::dialect::native) const LISTENING: &[&str] =
-    &["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel"];
+    &["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "dns"];
 
 /// Longest path of a plugin, and longest of its options and arguments, in bytes.
 const MAX_PLUGIN: usize = 4096;
@@ -78,10 +78,10 @@ rows! { ENDS;
         .at(Table::Inbound, ALL, "the protocol", "name in logs and status")
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
-    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel or tun", "\"mixed\"")
+    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel, tun or dns", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
-    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs or group", "\"direct\"")
+    OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs, socks5, http, dns, group, select, url-test, fallback or load-balance", "\"direct\"")
         .at(Table::Outbound, ALL, "required", "protocol to reach targets"),
         |field, report| field.choice(report, outbound::KINDS), quote);
     LISTEN: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("listen", "address:port, or a list", "\"127.0.0.1:1080\"")

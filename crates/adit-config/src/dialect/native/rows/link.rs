@@ -17,7 +17,7 @@ use crate::dialect::value::{
 };
 use crate::model::{Family, KcpParity, Pace, Secret, TcpOptions};
 
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs"];
+const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
 
 /// Longest key of a carrier in bytes.
 const MAX_KEY: usize = 1024;

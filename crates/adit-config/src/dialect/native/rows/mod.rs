@@ -6,6 +6,7 @@
 //!
 //! Rows say what a value is. Rules about several keys together stand where the table is read.
 
+pub(in crate::dialect) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
 pub(super) mod link;
@@ -77,8 +78,17 @@ macro_rules! rows {
 use rows;
 
 /// The heads of all rows.
-pub(super) static LISTS: &[&[&Head]] =
-    &[root::ROOT, root::ADMIN, root::SET, dns::DNS, ends::ENDS, link::LINKS, rule::RULE];
+pub(super) static LISTS: &[&[&Head]] = &[
+    root::ROOT,
+    root::ADMIN,
+    root::ADMIN_HTTP,
+    root::SET,
+    dns::DNS,
+    ends::ENDS,
+    choice::CHOICE,
+    link::LINKS,
+    rule::RULE,
+];
 
 /// The protocols of a key that has no limits.
 pub(super) const ALL: &[&str] = &[];

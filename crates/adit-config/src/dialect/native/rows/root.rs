@@ -1,15 +1,23 @@
 //! The rows of the top of the file, of `[admin]` and of `[[set]]`. Those of `[log]`, `[limits]` and `[udp]` are in
 //! [`bound`](crate::dialect::native::bound).
 
-use super::{ALL, Row, Tables, chosen, flag, named, row, rows, tables};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{ALL, Row, Tables, chosen, exposed, flag, named, row, rows, span, tables};
+use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
-use crate::dialect::value::{quote, text_of};
+use crate::dialect::value::{Problem, listen, quote, secret, text_of};
+use crate::model::Secret;
 use crate::model::rule::SetFormat;
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest path of another file, in bytes.
 const MAX_PATH: usize = 4000;
+/// Length of the token of the HTTP interface, in characters.
+const MIN_TOKEN: usize = 16;
+const MAX_TOKEN: usize = 255;
 const MAX_INBOUNDS: usize = 256;
 /// Most outbounds of a file, and most members of a group.
 pub(super) const MAX_OUTBOUNDS: usize = 256;
@@ -45,11 +53,33 @@ rows! { ROOT;
 }
 
 rows! { ADMIN;
-    SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket", "\"/run/adit/adit.sock\"")
-        .at(Table::Admin, ALL, "none: no control interface", "socket of the control interface"),
+    SOCKET: Row<Box<str>, str> = row(key("socket", "path of a unix socket, or off", "\"/run/adit/adit.sock\"")
+        .at(Table::Admin, ALL, "one per process that `adit status` finds", "socket of the control interface"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_SOCKET_PATH)), quote);
     WATCH: Row<bool> = flag(key("watch", "true or false", "true")
         .at(Table::Admin, ALL, "false", "follows a change of these files within two seconds, as `adit reload` does"));
+}
+
+rows! { ADMIN_HTTP;
+    HTTP: Row<SocketAddr> = row(key("http", "address:port", "\"127.0.0.1:9090\"")
+        .at(Table::Admin, ALL, "none", "serves /metrics for Prometheus, /live and /ready; on loopback unless there is a token"),
+        |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
+    TOKEN: Row<Secret> = row(key("token", "text of 16 to 255 characters", "\"0123456789abcdef\"")
+        .at(Table::Admin, ALL, "none", "token that /metrics wants, as `Authorization: Bearer TOKEN`"),
+        |field, report| field.parsed(report, token), |token| quote(token.expose()));
+    PER_USER: Row<bool> = flag(key("per-user", "true or false", "true")
+        .at(Table::Admin, ALL, "false", "shows series for each user with traffic, by name, at most 20,000"));
+}
+
+/// The token of the HTTP interface.
+fn token(text: &str) -> Result<Secret, Problem> {
+    if text.chars().count() < MIN_TOKEN {
+        return Err(Problem::new("shorter than 16 characters").hint("`adit key` makes one"));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Problem::new("a header takes letters, digits and signs of ASCII alone"));
+    }
+    secret(text, MAX_TOKEN)
 }
 
 rows! { SET;
@@ -61,4 +91,12 @@ rows! { SET;
     SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
         .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
         |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
+    SET_URL: Row<Secret> = row(key("url", "address that begins with http:// or https://", "\"https://example.com/office.txt\"")
+        .at(Table::Set, ALL, "none", "server that the file is a copy of: the list is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is"),
+        |field, report| field.parsed(report, |text| super::choice::url(text).map(|url| Secret::new(&*url))), exposed);
+    SET_INTERVAL: Row<Duration> = span(key("interval", "duration, or 0s for once", "\"6h\"")
+        .at(Table::Set, ALL, "24h", "time between two fetches"));
+    SET_THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
+        .at(Table::Set, ALL, "none: as the rules say", "outbound that the list is fetched through"),
+        |field, report| field.spanned(report, super::name), quote);
 }

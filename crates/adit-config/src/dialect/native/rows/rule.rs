@@ -125,7 +125,7 @@ fn regex(text: &str) -> Result<Box<str>, Problem> {
     regex_problem(&regex).map_or(Ok(regex), |problem| Err(Problem::new(problem).hint(hint)))
 }
 
-fn cidr(text: &str) -> Result<Cidr, Problem> {
+pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
     Cidr::parse(text.trim()).ok_or_else(|| {
         let hint = "write an address or a network, for instance 192.0.2.0/24 or 2001:db8::/32";
         Problem::new(format!("bad network: {}", excerpt(text))).hint(hint)

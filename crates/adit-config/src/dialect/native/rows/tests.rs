@@ -11,8 +11,8 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 9] =
-    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "tun"];
+const PROTOCOLS: [&str; 10] =
+    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "tun", "dns"];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =
@@ -52,6 +52,10 @@ fn least(table: Table, protocol: &str) -> Lines {
         }
         (Table::Inbound, "obfs") => lines(&[("target", "\"a.example:1\""), ("obfs", "\"http\"")]),
         (Table::Outbound, "obfs") => lines(&[("server", "\"a.example:1\""), ("obfs", "\"http\"")]),
+        (Table::Outbound, "select" | "url-test" | "fallback" | "load-balance") => {
+            lines(&[("members", "[\"second\"]")])
+        }
+        (Table::Outbound, "socks5" | "http") => lines(&[("server", "\"a.example:1\"")]),
         (Table::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
         _ => Lines::new(),
     });
@@ -62,6 +66,11 @@ fn least(table: Table, protocol: &str) -> Lines {
 fn company(key: &Key, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
+        "interval" | "through" if key.table == Table::Set => lines(&[("url", "\"http://example.com/\"")]),
+        "selected" => lines(&[("members", "[\"home\", \"second\"]")]),
+        "username" => lines(&[("password", "\"p\"")]),
+        "password" if matches!(protocol, "socks5" | "http") => lines(&[("username", "\"u\"")]),
+        "sni" | "skip-cert-verify" | "fingerprint" => lines(&[("tls", "true")]),
         "brutal-cwnd-gain" => lines(&[("brutal-mbps", "10")]),
         "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
@@ -74,12 +83,14 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "users" if protocol == "shadowsocks" => {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
+        "token" | "per-user" => lines(&[("http", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
         "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
         "bootstrap" | "address" if key.table == Table::DnsUpstream => {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
+        "filter-mode" => lines(&[("filter", "\"a.example\"")]),
         "carrier" => lines(&[("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")]),
         name if name.starts_with("carrier-") => {
             lines(&[("carrier", "\"kcp\""), ("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")])
@@ -174,6 +185,7 @@ fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
         // A second inbound or outbound would take the name of the example.
         Table::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
         Table::DnsPolicy => FRAME.to_owned() + SERVERS,
+        Table::Inbound if protocol == "dns" => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
         // One that no policy names and nobody else asks is not kept.
         Table::DnsUpstream if key.name == "default" => {
             format!("{FRAME}[[dns.policy]]\ndomain = \"a.example\"\nupstream = \"own\"\n")
@@ -215,7 +227,22 @@ fn protocols(key: &Key) -> Vec<&'static str> {
     let all: &[&'static str] = match key.table {
         Table::Inbound => &PROTOCOLS,
         Table::User => &["mixed", "snell", "shadowsocks", "ssr"],
-        Table::Outbound => &["direct", "reject", "snell", "shadowsocks", "ssr", "obfs", "group"],
+        Table::Outbound => &[
+            "direct",
+            "reject",
+            "snell",
+            "shadowsocks",
+            "ssr",
+            "obfs",
+            "group",
+            "select",
+            "url-test",
+            "fallback",
+            "load-balance",
+            "socks5",
+            "http",
+            "dns",
+        ],
         _ => &["all"],
     };
     all.iter().copied().filter(|protocol| key.protocols.is_empty() || key.applies_to(protocol)).collect()

@@ -1,5 +1,7 @@
 //! The file: what it says, key by key, before anything is decided.
 
+mod log;
+
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,9 @@ use std::time::Duration;
 use adit_proto::shadowsocks::Method;
 use zeroize::Zeroizing;
 
+use self::log::LogFile;
 use super::Outside;
+use super::names::Names;
 use super::tun::TunKeys;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
@@ -53,6 +57,7 @@ pub(super) struct Wanted {
     pub(super) online: Option<Online>,
     pub(super) level: Option<Level>,
     pub(super) without_time: bool,
+    pub(super) log_file: Option<LogFile>,
     pub(super) cores: Option<usize>,
     /// `servers` or `locals` are there, if only with disabled entries.
     pub(super) has_file: bool,
@@ -121,6 +126,8 @@ pub(super) struct Local {
     pub(super) forward: Option<(String, u16)>,
     pub(super) users: Vec<(Box<str>, Secret)>,
     pub(super) acl: Option<PathBuf>,
+    /// Keys of the protocols dns and fake-dns.
+    pub(super) names: Names,
     /// Of protocol `tun`.
     pub(super) tun: TunKeys,
 }
@@ -130,6 +137,8 @@ pub(super) enum Protocol {
     Socks,
     Http,
     Tunnel,
+    Dns,
+    FakeDns,
     Tun,
     /// Not in this build.
     Later(&'static str),
@@ -141,12 +150,12 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "http" => Protocol::Http,
         "tunnel" => Protocol::Tunnel,
         "redir" => Protocol::Later("redir"),
-        "dns" => Protocol::Later("dns"),
+        "dns" => Protocol::Dns,
         "tun" => Protocol::Tun,
-        "fake-dns" => Protocol::Later("fake-dns"),
+        "fake-dns" => Protocol::FakeDns,
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http, tunnel or tun"));
+            return Err(problem.hint("write socks, http, tunnel, tun, dns or fake-dns"));
         }
     })
 }
@@ -268,20 +277,7 @@ impl Reader<'_, '_, '_> {
             self.end(block);
         }
         if let Some(mut block) = self.block(fields, "log") {
-            let level = block.number(self.report, "level", 0..=u64::from(u32::MAX));
-            wanted.level = level.map(self::level);
-            if let Some(mut format) = self.block(&mut block, "format") {
-                wanted.without_time = format.flag(self.report, "without_time").unwrap_or(false);
-                self.end(format);
-            }
-            for key in ["writers", "config_path"] {
-                if let Some(field) = block.take(key) {
-                    field.warning(
-                        self.report,
-                        Problem::new("the log goes to standard error, so it has no effect"),
-                    );
-                }
-            }
+            self.log(&mut block, wanted);
             self.end(block);
         }
         if let Some(mut block) = self.block(fields, "runtime") {
@@ -451,17 +447,8 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        Some(Local {
-            origin,
-            protocol,
-            host,
-            port,
-            mode: None,
-            forward: None,
-            users: Vec::new(),
-            acl: None,
-            tun: TunKeys::default(),
-        })
+        let (users, names, tun) = (Vec::new(), Names::default(), TunKeys::default());
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names, tun })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -482,6 +469,7 @@ impl Reader<'_, '_, '_> {
                 field.warning(self.report, Problem::new(NOT_YET));
             }
         }
+        let names = super::names::read(&mut fields, protocol, self.report);
         // Keys of protocols that are left out as a whole.
         let tun = TunKeys::take(&mut fields, self.report);
         for key in LATER_KEYS {
@@ -507,6 +495,7 @@ impl Reader<'_, '_, '_> {
                 forward: None,
                 users,
                 acl,
+                names,
                 tun,
             });
         }
@@ -525,6 +514,7 @@ impl Reader<'_, '_, '_> {
             forward: forward_host.zip(forward_port),
             users,
             acl,
+            names,
             tun,
         })
     }
@@ -669,19 +659,7 @@ impl Reader<'_, '_, '_> {
     }
 }
 
-const LATER_KEYS: &[&str] = &[
-    "tcp_redir",
-    "udp_redir",
-    "local_dns_address",
-    "local_dns_port",
-    "remote_dns_address",
-    "remote_dns_port",
-    "client_cache_size",
-    "fake_dns_record_expire_duration",
-    "fake_dns_ipv4_network",
-    "fake_dns_ipv6_network",
-    "fake_dns_database_path",
-];
+const LATER_KEYS: &[&str] = &["tcp_redir", "udp_redir"];
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
 fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {

@@ -105,6 +105,12 @@ pub(super) enum Flag {
     TunAddress,
     TunDestination,
     TunPath,
+    LocalDns,
+    RemoteDns,
+    FakeExpire,
+    FakeV4,
+    FakeV6,
+    FakeDatabase,
     /// Belongs to protocols that are not in this build, or has no effect yet.
     Later,
     Help,
@@ -175,17 +181,17 @@ known! {
     LOCAL switch(Later, None, &["vpn"]) "no effect";
     LOCAL value(Later, None, &["stat-path"]) "FILE  no effect";
     LOCAL value(Later, None, &["stat-addr"]) "ADDRESS:PORT  no effect";
-    LOCAL value(Later, None, &["local-dns-addr"]) "ADDRESS  protocol dns, not in this build";
-    LOCAL value(Later, None, &["remote-dns-addr"]) "ADDRESS  protocol dns, not in this build";
-    LOCAL value(Later, None, &["dns-addr"]) "ADDRESS  protocol dns, not in this build";
+    LOCAL value(LocalDns, None, &["local-dns-addr"]) "ADDRESS:PORT  server for names that go straight, of protocol dns";
+    LOCAL value(RemoteDns, None, &["remote-dns-addr"]) "HOST:PORT  server for the other names, of protocol dns";
+    LOCAL value(Later, None, &["dns-addr"]) "ADDRESS  no effect: --protocol dns opens such a port";
     LOCAL value(TunName, None, &["tun-interface-name"]) "NAME  interface of protocol tun";
     LOCAL value(TunAddress, None, &["tun-interface-address"]) "NETWORK  its address, as 10.255.0.1/24";
     LOCAL value(TunDestination, None, &["tun-interface-destination"]) "NETWORK  far end, which is always the next address";
     LOCAL value(TunPath, None, &["tun-device-fd-from-path"]) "FILE  not in this build: the interface is always made";
-    LOCAL value(Later, None, &["fake-dns-record-expire-duration"]) "SECONDS  protocol fake-dns, not in this build";
-    LOCAL value(Later, None, &["fake-dns-ipv4-network"]) "NETWORK  protocol fake-dns, not in this build";
-    LOCAL value(Later, None, &["fake-dns-ipv6-network"]) "NETWORK  protocol fake-dns, not in this build";
-    LOCAL value(Later, None, &["fake-dns-database-path"]) "FILE  protocol fake-dns, not in this build";
+    LOCAL value(FakeExpire, None, &["fake-dns-record-expire-duration"]) "SECONDS  lifetime of answers of protocol fake-dns";
+    LOCAL value(FakeV4, None, &["fake-dns-ipv4-network"]) "NETWORK  addresses of protocol fake-dns";
+    LOCAL value(FakeV6, None, &["fake-dns-ipv6-network"]) "NETWORK  addresses of protocol fake-dns";
+    LOCAL value(FakeDatabase, None, &["fake-dns-database-path"]) "FILE  names of protocol fake-dns";
     ALL switch(Daemonize, Some('d'), &["daemonize"]) "goes into the background";
     ALL value(PidFile, None, &["daemonize-pid"]) "FILE  the same, and writes its number there";
     ALL switch(SingleThreaded, None, &["single-threaded"]) "one event loop";

@@ -23,6 +23,7 @@
 
 mod file;
 mod flags;
+mod names;
 mod translate;
 mod tun;
 

@@ -113,6 +113,7 @@ fn the_extended_example() {
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)
+        | InboundProtocol::Dns(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Tun(_) => panic!(),
     });
@@ -329,7 +330,7 @@ fn findings() {
             "",
             "{S, locals: [{local_port: 1, protocol: 'dns'}]}",
             Exit::Config,
-            "warning: locals[0].protocol: dns is not in this build",
+            "locals[0].local_dns_address: missing",
         ),
         (
             Program::Local,
@@ -516,6 +517,9 @@ const PIECES: &[&str] = &[
     "},",
     "protocol: 'http',",
     "protocol: 'dns',",
+    "protocol: 'fake-dns',",
+    "local_dns_address: '::1',",
+    "fake_dns_ipv4_network: '10.0.0.0/8',",
     "mode: 'tcp_and_udp',",
     "plugin: 'p',",
     "plugin: 'obfs-local',",
@@ -607,4 +611,133 @@ fn an_interface_is_a_local_port_of_its_own() {
         let (_, found) = run(Program::Local, "", Some(&text)).unwrap_err();
         assert!(found.to_string().contains(want), "{keys}: {found}");
     }
+}
+
+#[test]
+fn lines_go_to_the_place_that_is_written() {
+    let with = |log: &str| {
+        let file = format!(
+            "{{server: '127.0.0.1', server_port: 1, password: 'a long pass phrase', method: 'aes-256-gcm', log: {{{log}}}}}"
+        );
+        let setup = good(Program::Server, "", Some(&file));
+        (setup.config.log.clone(), setup.process.syslog, setup.diagnostics.to_string())
+    };
+    let (log, _, found) = with("writers: [{file: {directory: '/var/log/ss', max_files: 5}}]");
+    assert_eq!(
+        (log.file.as_deref(), log.keep, &*found),
+        (Some(Path::new("/var/log/ss/ssserver.log")), 5, "")
+    );
+    let (log, _, found) = with(
+        "writers: [{file: {directory: '/l', prefix: 'ss-rust', suffix: 'txt', rotation: 'daily', level: 1, format: {without_time: true}}}]",
+    );
+    assert_eq!(
+        (log.file.as_deref(), log.level, log.time),
+        (Some(Path::new("/l/ss-rust.txt")), Level::Debug, false)
+    );
+    assert!(found.contains("log.writers[0].file.rotation: another file is begun"), "{found}");
+    let (log, is_system, found) = with("level: 1, writers: [{console: {}}, {syslog: {identity: 'x'}}]");
+    assert!(log.file.is_none() && is_system && log.level == Level::Debug);
+    assert!(found.contains("lines go to one place: the system's log"), "{found}");
+    let (_, _, found) = with("writers: []");
+    assert!(found.contains("standard error all the same"), "{found}");
+    let file = "{server: '::', server_port: 1, password: 'x', method: 'aes-256-gcm', log: {writers: [{file: {prefix: 'a/b'}}]}}";
+    let found = run(Program::Server, "", Some(file)).unwrap_err().1.to_string();
+    assert!(found.contains("file.directory: missing") && found.contains("without folders"), "{found}");
+}
+
+#[test]
+fn names_are_split_by_the_access_list() {
+    let setup = good(
+        Program::Local,
+        "",
+        Some(
+            "{server: '192.0.2.1', server_port: 1, password: 'p', method: 'aes-128-gcm', locals: [\
+             {protocol: 'dns', local_address: '0.0.0.0', local_port: 53, mode: 'udp_only', local_dns_address: '192.0.2.53', \
+              remote_dns_address: 'dns.example', remote_dns_port: 5353, client_cache_size: 5},\
+             {protocol: 'dns', local_port: 54, local_dns_address: '192.0.2.53', local_dns_port: 55},\
+             {protocol: 'fake-dns', local_port: 55, fake_dns_record_expire_duration: 20, \
+              fake_dns_ipv4_network: '10.255.0.0/16', fake_dns_ipv6_network: 'fd00::/64', fake_dns_database_path: 'db'}]}",
+        ),
+    );
+    let servers = setup.config.inbounds.iter().map(|inbound| {
+        let InboundProtocol::Dns(server) = &inbound.protocol else { panic!("{}", inbound.name) };
+        server
+    });
+    let servers: Vec<&crate::model::DnsInbound> = servers.collect();
+    let shown = |servers: &[std::sync::Arc<crate::model::Upstream>]| {
+        let all = servers.iter().map(|server| format!("{} {:?}", server.server, server.through.as_deref()));
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&servers[0].direct), ["192.0.2.53:53 None"]);
+    assert_eq!(shown(&servers[0].upstreams), ["dns.example:5353 Some(\"server\")"]);
+    assert_eq!((servers[0].transports, servers[0].fake), (Transports::Udp, false));
+    assert!(!servers[0].allow.is_empty() && servers[1].allow.is_empty(), "private networks, and nobody else");
+    assert_eq!(shown(&servers[1].direct), ["192.0.2.53:55 None"]);
+    assert_eq!(shown(&servers[1].upstreams), ["8.8.8.8:53 Some(\"server\")"]);
+    assert_eq!((servers[1].transports, servers[2].fake), (Transports::Both, true));
+    let fake = setup.config.dns.fake.clone().unwrap();
+    assert_eq!(
+        (fake.v4.to_string(), fake.v6.unwrap().to_string()),
+        ("10.255.0.0/16".into(), "fd00::/64".into())
+    );
+    assert_eq!(
+        (fake.ttl.as_secs(), fake.store, fake.filter.len()),
+        (20, crate::model::FakeStore::At("db".into()), 0)
+    );
+    // Questions of datagrams go to the server in streams.
+    let OutboundProtocol::Shadowsocks(client) = &setup.config.outbounds[0].protocol else {
+        panic!("no server")
+    };
+    assert_eq!(client.transports, Transports::Tcp);
+
+    let one = |locals: &str| {
+        let text = format!(
+            "{{server: '192.0.2.1', server_port: 1, password: 'p', method: 'aes-128-gcm', locals: [{locals}]}}"
+        );
+        run(Program::Local, "", Some(&text))
+    };
+    let fake =
+        one("{protocol: 'fake-dns', local_port: 55}, {local_port: 1080}").unwrap().config.dns.fake.unwrap();
+    assert_eq!(
+        (fake.v4.to_string(), fake.v6.unwrap().to_string()),
+        ("172.16.0.0/12".into(), "fc00::/7".into())
+    );
+    assert_eq!((fake.ttl.as_secs(), fake.store), (10, crate::model::FakeStore::Usual));
+    for (locals, want) in [
+        (
+            "{protocol: 'dns', local_port: 1, local_dns_address: '/run/dns.sock'}",
+            "local_dns_address: not an IP address",
+        ),
+        (
+            "{protocol: 'fake-dns', local_port: 1, fake_dns_ipv4_network: 'fd00::/64'}",
+            "fake_dns_ipv4_network: not a network of IPv4",
+        ),
+        (
+            "{protocol: 'fake-dns', local_port: 1}, {protocol: 'fake-dns', local_port: 2, fake_dns_ipv4_network: '10.0.0.0/8'}",
+            "locals[1].protocol: two ports of protocol fake-dns",
+        ),
+    ] {
+        let found = one(locals).unwrap_err().1.to_string();
+        assert!(found.contains(want), "{found}");
+    }
+}
+
+#[test]
+fn names_by_flags() {
+    let server = "-s 192.0.2.1:1 -m aes-128-gcm -k p -b 127.0.0.1:53";
+    let line =
+        format!("{server} --protocol dns --local-dns-addr 192.0.2.53:54 --remote-dns-addr dns.example:55");
+    let setup = good(Program::Local, &line, None);
+    let InboundProtocol::Dns(port) = &setup.config.inbounds[0].protocol else { panic!("no port") };
+    assert_eq!(port.direct[0].server.to_string(), "192.0.2.53:54");
+    assert_eq!(port.upstreams[0].server.to_string(), "dns.example:55");
+    let line = format!(
+        "{server} --protocol fake-dns --fake-dns-ipv4-network 10.1.0.0/16 --fake-dns-ipv6-network fd01::/64 \
+         --fake-dns-record-expire-duration 3 --fake-dns-database-path db"
+    );
+    let fake = good(Program::Local, &line, None).config.dns.fake.unwrap();
+    assert_eq!((fake.v4.to_string(), fake.ttl.as_secs()), ("10.1.0.0/16".into(), 3));
+    let found =
+        run(Program::Local, &line.replace("fd01::/64", "10.1.0.0/16"), None).unwrap_err().1.to_string();
+    assert!(found.contains("--fake-dns-ipv6-network: not a network of IPv6"), "{found}");
 }

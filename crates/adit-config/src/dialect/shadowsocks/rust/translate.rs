@@ -10,9 +10,11 @@ use adit_proto::wire::{Host, Target};
 
 use super::file::{self, Local, Origin, Protocol, Server, Wanted};
 use super::flags::{Flag, Flags};
+use super::names::{self, Names};
 use super::tun::TunKeys;
 use super::{Exit, Outside, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::setup::{
     self, Choice, Control, Manager, ManagerAddress, NOT_YET, Online, Setup,
@@ -314,8 +316,21 @@ impl Builder<'_> {
             forward: self.flag(Flag::ForwardAddr, split),
             users: Vec::new(),
             acl: None,
+            names: self.flag_names(),
             tun,
         })
+    }
+
+    fn flag_names(&mut self) -> Names {
+        let range = |is_ipv6| move |text: &str| native::fake_range(text, is_ipv6);
+        Names {
+            local: self.flag(Flag::LocalDns, split),
+            remote: self.flag(Flag::RemoteDns, split),
+            expire: self.number(Flag::FakeExpire),
+            v4: self.flag(Flag::FakeV4, range(false)),
+            v6: self.flag(Flag::FakeV6, range(true)),
+            database: self.flag(Flag::FakeDatabase, |text| text_of(text, MAX_TEXT)),
+        }
     }
 
     fn build(&mut self) -> Setup {
@@ -325,6 +340,8 @@ impl Builder<'_> {
                 log: Log {
                     level: wanted.level.unwrap_or(Level::Info),
                     time: !wanted.without_time,
+                    file: wanted.log_file.as_ref().map(|file| file.path(self.program.name())),
+                    keep: wanted.log_file.as_ref().map_or(Log::KEEP, |file| file.keep),
                     ..Log::default()
                 },
                 cores: wanted.cores,
@@ -485,12 +502,25 @@ impl Builder<'_> {
         let mut carried: Option<Transports> = None;
         let mut taken: Vec<SocketAddr> = Vec::new();
         for local in locals {
-            let mode = local.mode.unwrap_or(self.wanted.mode);
-            let acl = local.acl.clone();
+            let mut mode = local.mode.unwrap_or(self.wanted.mode);
+            let (acl, protocol) = (local.acl.clone(), local.protocol);
+            if protocol == Protocol::FakeDns
+                && let Some(fake) = names::fake(&local, &mut self.report)
+                && setup.config.dns.fake.replace(fake.clone()).is_some_and(|other| other != fake)
+            {
+                let problem = Problem::new("two ports of protocol fake-dns with different pools");
+                local.origin.error(&mut self.report, "protocol", problem.hint("give both the same keys"));
+            }
             let Some(mut inbound) = self.local(local, &mut taken) else { continue };
             inbound.socket.tcp = self.wanted.tcp[0];
             setup.acl_of.extend(acl.map(|acl| (inbound.name.clone(), acl)));
             setup.config.inbounds.push(inbound);
+            match protocol {
+                // Its questions go to the server in streams.
+                Protocol::Dns => mode = Transports::Tcp,
+                Protocol::FakeDns => continue,
+                Protocol::Socks | Protocol::Http | Protocol::Tunnel | Protocol::Tun | Protocol::Later(_) => {}
+            }
             carried = Some(match carried {
                 Some(other) if other != mode => Transports::Both,
                 _ => mode,
@@ -521,6 +551,7 @@ impl Builder<'_> {
         }
         setup.config.outbounds = setup::outbounds(choices, self.wanted.check.clone());
         setup.use_first();
+        names::use_first(&mut setup.config);
     }
 
     fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
@@ -562,7 +593,7 @@ impl Builder<'_> {
     }
 
     fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
-        let Local { origin, protocol, host, port, forward, users, mode, tun, .. } = local;
+        let Local { origin, protocol, host, port, forward, users, mode, names, tun, .. } = local;
         let report = &mut self.report;
         if let Protocol::Later(name) = protocol {
             let problem = Problem::new(format!("{name} is not in this build, so this port is left out"));
@@ -600,6 +631,10 @@ impl Builder<'_> {
             // Other protocols of the port do not disturb a SOCKS client.
             Protocol::Socks => LocalProtocols::Mixed,
             Protocol::Http => LocalProtocols::Http,
+            Protocol::Dns | Protocol::FakeDns => {
+                let server = names::inbound(&origin, (protocol, listen, mode), names, report)?;
+                return Some(inbound(taken.len(), "dns", listen, InboundProtocol::Dns(server)));
+            }
             Protocol::Tunnel | Protocol::Tun | Protocol::Later(_) => {
                 let Some((host, port)) = forward else {
                     origin.error(

@@ -136,6 +136,7 @@ fn failure(reason: &EndReason) -> Failure {
         EndReason::Idle | EndReason::Socket(_, io::ErrorKind::TimedOut) => Failure::TimedOut,
         EndReason::Finished
         | EndReason::Crowded
+        | EndReason::Kicked
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)
@@ -332,7 +333,7 @@ impl<'a> Exchange<'a> {
     fn note_up(&mut self, bytes: &[u8]) {
         self.up.bytes += bytes.len() as u64;
         self.parts.traffic.up.add(bytes.len() as u64);
-        self.parts.entry.touch();
+        self.parts.entry.add_moved(bytes.len() as u64, 0);
         match &mut *self.parts.replay {
             Some(kept) if kept.len() + bytes.len() <= REPLAY_LEN => kept.extend(bytes),
             replay => *replay = None,
@@ -405,7 +406,7 @@ impl<'a> Exchange<'a> {
         if len > 0 {
             self.down.bytes += len;
             self.parts.traffic.down.add(len);
-            self.parts.entry.touch();
+            self.parts.entry.add_moved(0, len);
             self.parts.entry.set_answered();
             // It lives: the bytes that it has been sent count.
             *self.parts.replay = None;

@@ -1,0 +1,345 @@
+//! `dns`: name servers, fake addresses, and the port that answers questions.
+//!
+//! Keys that are not in `QUIET` or read below would give names other addresses, so they stop the start.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use adit_proto::wire::Host;
+
+use super::name::ascii_name;
+use super::{Context, Setup, name_server, proxy, tree};
+use crate::dialect::json::Value;
+use crate::dialect::native;
+use crate::dialect::value;
+use crate::model::rule::{Matcher, Verdict};
+use crate::model::{
+    Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family,
+    Inbound, InboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
+};
+
+/// Keys that are read here or elsewhere, and keys that do not change addresses.
+const QUIET: &[&str] = &[
+    "enable",
+    "ipv6",
+    "listen",
+    "enhanced-mode",
+    "default-nameserver",
+    "nameserver",
+    "nameserver-policy",
+    "proxy-server-nameserver",
+    "direct-nameserver",
+    "use-hosts",
+    "use-system-hosts",
+    "cache-algorithm",
+    "cache-max-size",
+    "prefer-h3",
+    "fake-ip-range",
+    "fake-ip-range6",
+    "fake-ip-filter",
+    "fake-ip-filter-mode",
+    "fake-ip-ttl",
+    "ipv6-timeout",
+    // Without `fallback` it says nothing.
+    "fallback-filter",
+];
+/// The filter of a file that has none.
+const FILTER: [&str; 3] = ["dns.msftnsci.com", "www.msftnsci.com", "www.msftconnecttest.com"];
+/// The file of fake addresses, beside the configuration.
+const STORE: &str = "adit-fake-ip";
+/// Port of a name server.
+const PORT: u16 = 53;
+
+/// Reads `dns`, after the outbounds; `family` is that of the whole file.
+pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, family: Family) {
+    let hosts = setup.config.dns.hosts.clone();
+    setup.config.dns = Dns { hosts_are_known: true, family, hosts, ..Dns::default() };
+    let Some(value) = tree::get(root, "dns").filter(|value| tree::is_on(value, "enable")) else { return };
+    refuse_others(context, value);
+    let plain = plain_servers(context, value, "default-nameserver");
+    let upstreams = servers(context, tree::texts_of(value, "nameserver"), "dns.nameserver", &plain);
+    setup
+        .name_servers
+        .extend(tree::texts_of(value, "nameserver").into_iter().filter_map(|(text, _)| name_server(text)));
+    let mut policy = policies(context, value, &plain);
+    policy.extend(proxy_policies(context, value, setup, &plain));
+    let direct = plain_servers(context, value, "direct-nameserver");
+    for outbound in setup.config.outbounds.iter_mut().filter(|outbound| *outbound.name == *proxy::DIRECT) {
+        outbound.dial.dns.clone_from(&direct);
+    }
+    for key in ["use-hosts", "use-system-hosts"] {
+        if tree::text_of(value, key) == Some("false") {
+            let problem = "no effect: `hosts` and the system's hosts are used";
+            context.remark(value.at, format!("dns.{key}"), problem, "");
+        }
+    }
+    let fake = match tree::text_of(value, "enhanced-mode") {
+        Some("fake-ip") => fake(context, root, value),
+        Some("redir-host") | None => None,
+        Some("normal") => None,
+        Some(other) => {
+            let problem = format!("unknown mode: {}", value::excerpt(other));
+            context.error(value.at, "dns.enhanced-mode", problem);
+            None
+        }
+    };
+    let is_mapped = !matches!(tree::text_of(value, "enhanced-mode"), Some("fake-ip" | "normal"));
+    let dns = &mut setup.config.dns;
+    (dns.upstreams, dns.policy, dns.fake, dns.reverse_map) = (upstreams, policy, fake, is_mapped);
+    let ipv6 = tree::is_on(value, "ipv6") && tree::text_of(root, "ipv6") != Some("false");
+    let inbound = listener(context, value, ipv6);
+    setup.config.inbounds.extend(inbound);
+}
+
+fn refuse_others(context: &mut Context<'_>, value: &Value) {
+    for member in tree::members(value) {
+        let is_said = !tree::items(&member.value).is_empty()
+            || !tree::members(&member.value).is_empty()
+            || tree::is_on(value, &member.key);
+        if is_said && !QUIET.contains(&member.key.as_str()) {
+            let problem = "adit cannot obey it yet, and names would have other addresses without it";
+            context.refuse(member.at, format!("dns.{}", member.key), problem);
+        }
+    }
+}
+
+/// The port that answers questions.
+fn listener(context: &mut Context<'_>, value: &Value, ipv6: bool) -> Option<Inbound> {
+    let text = tree::text_of(value, "listen").filter(|text| !text.is_empty())?;
+    let listen = match value::listen(text) {
+        Ok(listen) => listen,
+        Err(problem) => {
+            context.error(value.at, "dns.listen", problem.text);
+            return None;
+        }
+    };
+    let mut server = DnsInbound { ipv6, ..DnsInbound::default() };
+    if !listen.ip().to_canonical().is_loopback() {
+        server.allow = DnsInbound::private_networks();
+        context.remark(value.at, "dns.listen", "it answers this machine and private networks alone", "");
+    }
+    Some(Inbound {
+        name: "DEFAULT-DNS".into(),
+        listen: vec![listen],
+        socket: SocketOptions::default(),
+        outbound: proxy::DIRECT.into(),
+        allow_private: true,
+        protocol: InboundProtocol::Dns(server),
+    })
+}
+
+/// The servers of a list. `bootstrap` are asked for the addresses of those that have names.
+fn servers(
+    context: &mut Context<'_>,
+    texts: Vec<(&str, usize)>,
+    path: &str,
+    bootstrap: &[SocketAddr],
+) -> Vec<Arc<Upstream>> {
+    // Alone it stands for the system's servers, which are those of an empty list.
+    if let [("system" | "system://", _)] = *texts {
+        return Vec::new();
+    }
+    let mut found: Vec<Arc<Upstream>> = Vec::new();
+    for (text, at) in texts {
+        match server(context, text, bootstrap) {
+            Ok(server) => found.push(Arc::new(server)),
+            Err(problem) => context.refuse(at, path, problem),
+        }
+    }
+    found
+}
+
+/// `address`, `udp://..`, `tcp://..`, `tls://..` or `https://..`, and `#` with a proxy.
+fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result<Upstream, String> {
+    let (plain, rest) = text.split_once('#').unwrap_or((text, ""));
+    let (_, transport, server) =
+        native::dns_server(plain).map_err(|_| format!("not read yet: {}", value::excerpt(text)))?;
+    let mut through = None;
+    for part in rest.split('&').filter(|part| !part.is_empty()) {
+        if part.contains('=') {
+            if !part.ends_with("=false") {
+                return Err(format!("not read yet: {}", value::excerpt(part)));
+            }
+            continue;
+        }
+        match context.target(part).map(|target| &target.verdict) {
+            Some(Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. }) => through = Some(tag.clone()),
+            Some(Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. }) => {
+                return Err(format!("{} refuses everything", value::excerpt(part)));
+            }
+            None => return Err(format!("no proxy of this name: {}", value::excerpt(part))),
+        }
+    }
+    let through = through.filter(|tag| **tag != *proxy::DIRECT);
+    let bootstrap = if matches!(server.host, Host::Ip(_)) { Vec::new() } else { bootstrap.to_vec() };
+    // A path may hold a token, which messages should not show.
+    let short = match &transport {
+        DnsTransport::Https { authority, .. } => format!("https://{authority}"),
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => plain.to_owned(),
+    };
+    let name = match &through {
+        Some(tag) => format!("{short}#{tag}"),
+        None => short,
+    };
+    let name = name.chars().take(MAX_NAME).collect::<String>().into();
+    Ok(Upstream { name, transport, server, bootstrap, through })
+}
+
+/// Longest name of a server, in characters.
+const MAX_NAME: usize = 64;
+
+/// Servers of plain DNS with addresses.
+fn plain_servers(context: &mut Context<'_>, value: &Value, key: &str) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for (text, at) in tree::texts_of(value, key) {
+        let text = text.strip_prefix("udp://").unwrap_or(text);
+        let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
+        match text.parse().or(bare) {
+            Ok(server) => found.push(server),
+            Err(_) if matches!(text, "system" | "system://") => {}
+            Err(_) => {
+                let problem = format!("not read yet: {}", value::excerpt(text));
+                context.refuse(at, format!("dns.{key}"), problem);
+            }
+        }
+    }
+    found
+}
+
+/// `nameserver-policy`: patterns of names, each with its servers.
+fn policies(context: &mut Context<'_>, value: &Value, bootstrap: &[SocketAddr]) -> Vec<DnsPolicy> {
+    let mut found = Vec::new();
+    for member in tree::get(value, "nameserver-policy").map(tree::members).unwrap_or_default() {
+        let path = format!("dns.nameserver-policy.{}", member.key);
+        let one = tree::text(&member.value).map(|text| (text, member.value.at));
+        let all = tree::items(&member.value).iter().filter_map(|item| Some((tree::text(item)?, item.at)));
+        let texts: Vec<(&str, usize)> = one.into_iter().chain(all).collect();
+        let upstreams = servers(context, texts, &path, bootstrap);
+        if upstreams.is_empty() {
+            continue;
+        }
+        for pattern in member.key.split(',') {
+            match policy_domain(pattern) {
+                Some(domain) => {
+                    found.push(DnsPolicy { domain, upstreams: upstreams.clone(), direct: false });
+                }
+                None => {
+                    let problem = format!("patterns like this are not read yet: {}", value::excerpt(pattern));
+                    context.refuse(member.at, path.clone(), problem);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A name alone, or one with all below it.
+fn policy_domain(pattern: &str) -> Option<Box<str>> {
+    let pattern = ascii_name(pattern.trim());
+    let (lead, name) = match pattern.strip_prefix("+.") {
+        Some(name) => ("", name),
+        None => ("=", &*pattern),
+    };
+    let is_plain = !name.starts_with('.') && !name.contains(['*', '+', ':', '/']);
+    (is_plain && fake_pattern(name).is_some()).then(|| format!("{lead}{name}").into())
+}
+
+/// `proxy-server-nameserver`: who is asked for the servers of proxies.
+fn proxy_policies(
+    context: &mut Context<'_>,
+    value: &Value,
+    setup: &Setup,
+    bootstrap: &[SocketAddr],
+) -> Vec<DnsPolicy> {
+    const KEY: &str = "proxy-server-nameserver";
+    let upstreams = servers(context, tree::texts_of(value, KEY), "dns.proxy-server-nameserver", bootstrap);
+    if upstreams.is_empty() {
+        return Vec::new();
+    }
+    let names = setup.config.server_names();
+    let policy = |name: Box<str>| DnsPolicy {
+        domain: format!("={name}").into(),
+        upstreams: upstreams.clone(),
+        direct: false,
+    };
+    names.into_iter().map(policy).collect()
+}
+
+/// Fake addresses.
+fn fake(context: &mut Context<'_>, root: &Value, value: &Value) -> Option<Fake> {
+    let range = |context: &mut Context<'_>, key: &str, is_ipv6: bool| {
+        let text = tree::text_of(value, key)?;
+        let range = text.parse::<FakeRange>().ok().filter(|range| range.is_ipv6() == is_ipv6);
+        if range.is_none() {
+            let problem = format!("no network that can be used: {}", value::excerpt(text));
+            context.error(value.at, format!("dns.{key}"), problem);
+        }
+        range
+    };
+    let v4 = range(context, "fake-ip-range", false);
+    let v6 = range(context, "fake-ip-range6", true);
+    let mode = match tree::text_of(value, "fake-ip-filter-mode") {
+        None | Some("blacklist") => FakeMode::Blacklist,
+        Some("whitelist") => FakeMode::Whitelist,
+        Some(other) => {
+            let problem = format!("not read yet: {}", value::excerpt(other));
+            context.refuse(value.at, "dns.fake-ip-filter-mode", problem);
+            FakeMode::Blacklist
+        }
+    };
+    let profile = tree::get(root, "profile");
+    let is_kept = profile.is_some_and(|profile| tree::is_on(profile, "store-fake-ip"));
+    let store = if is_kept { FakeStore::At(store_path(context)) } else { FakeStore::Off };
+    let ttl = tree::number_of(value, "fake-ip-ttl").unwrap_or(1).min(3600);
+    Some(Fake {
+        v4: v4.unwrap_or_else(|| "198.18.0.1/16".parse().expect("a range of IPv4")),
+        v6,
+        filter: filter(context, value),
+        mode,
+        ttl: std::time::Duration::from_secs(ttl),
+        store,
+    })
+}
+
+fn store_path(context: &Context<'_>) -> PathBuf {
+    context.home.join(STORE)
+}
+
+fn filter(context: &mut Context<'_>, value: &Value) -> Vec<FakeFilter> {
+    let given = tree::texts_of(value, "fake-ip-filter");
+    if tree::get(value, "fake-ip-filter").is_none() {
+        return FILTER.iter().map(|name| FakeFilter::Pattern((*name).into())).collect();
+    }
+    let mut found = Vec::new();
+    for (text, at) in given {
+        let entry = if let Some(name) = text.strip_prefix("rule-set:") {
+            set(context, name)
+        } else if let Some(code) = text.strip_prefix("geosite:") {
+            let code = code.to_lowercase();
+            let tag = Tag::from(format!("geosite {code}"));
+            context.sites.insert(code);
+            Ok(FakeFilter::Set(tag))
+        } else {
+            let pattern = fake_pattern(&ascii_name(text));
+            let bad = || format!("no pattern of names: {}", value::excerpt(text));
+            pattern.map(FakeFilter::Pattern).ok_or_else(bad)
+        };
+        match entry {
+            Ok(entry) => found.push(entry),
+            Err(problem) => context.refuse(at, "dns.fake-ip-filter", problem),
+        }
+    }
+    found
+}
+
+/// The list of a rule provider, if it is one of names alone.
+fn set(context: &Context<'_>, name: &str) -> Result<FakeFilter, String> {
+    let matcher = context.provider(name, super::Params::default())?;
+    if let Matcher::Set(tags, _) = &matcher
+        && let [tag] = &**tags
+    {
+        return Ok(FakeFilter::Set(tag.clone()));
+    }
+    Err(format!("the rule set {} is no list of names alone", value::excerpt(name)))
+}

@@ -1,0 +1,505 @@
+//! `proxy-providers` and their documents: lists of proxies as YAML, as links, or as base64 of links.
+//!
+//! ```text
+//! document := mapping with `proxies`            entries as in the file itself
+//!           | line with `scheme://` ...         a link on each line
+//!           | base64 of such lines
+//! ```
+//!
+//! An entry that cannot be read costs that entry. One of a type that adit does not speak stays, dead. A plugin runs only if
+//! it is built in, or if the file's own `plugins-allowed` names it; never by a path.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+
+use super::group::{self, Provided};
+use super::proxy::{self, Entry};
+use super::{Context, hex, tree};
+use crate::dialect::json::Value;
+use crate::dialect::shadowsocks::sip002::decode_percent;
+use crate::dialect::{import, value, yaml};
+use crate::model::{
+    ClientCover, DelayTest, Download, MAX_DOCUMENT, Outbound, OutboundProtocol, Provider, ProviderKind,
+    ProviderSource, Secret, Tag, Transports, Verify,
+};
+use crate::source::{self, Source};
+
+/// Most entries of one document.
+const MAX_ENTRIES: usize = 20_000;
+/// The program that servers of subscriptions take us for, if the file does not say another: they choose the form of the
+/// document by it.
+const AGENT: &str = "clash.meta/v1.19.13";
+/// The test of a provider's members, without keys.
+const CHECK_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Reads a provider: adds its entries to `outbounds`.
+pub(super) fn read(
+    context: &mut Context<'_>,
+    name: &str,
+    value: &Value,
+    outbounds: &mut Vec<Outbound>,
+) -> Provided {
+    let path = format!("proxy-providers.{name}");
+    let test = tree::get(value, "health-check").filter(|check| tree::is_on(check, "enable"));
+    let test = test.map(|check| {
+        let default = DelayTest { interval: Some(CHECK_INTERVAL), ..DelayTest::default() };
+        group::test(context, check, &format!("{path}.health-check"), default)
+    });
+    let (origin, entries, problem) = match contents(context, value, &path) {
+        Ok(found) => found,
+        Err(problem) => {
+            context.error(value.at, path, problem);
+            return Provided { names: Vec::new(), test };
+        }
+    };
+    if let Some(problem) = &problem {
+        context.remark(value.at, path.clone(), problem.to_string(), "");
+    }
+    let entries = selected(context, value, &path, entries);
+    proxy::remark_dead(context, value.at, &path, &entries);
+    let names = add(context, name, entries, outbounds);
+    let kind = ProviderKind::Outbounds {
+        members: names.iter().map(|name| name.as_str().into()).collect(),
+        test: test.clone(),
+    };
+    let (source, file) = origin;
+    let problem = problem.map(Into::into);
+    context.listed.push(Provider { name: name.into(), kind, source, path: file, problem });
+    Provided { names, test }
+}
+
+/// The place of a provider, its entries, and the problem with its document.
+type Contents = ((ProviderSource, Option<PathBuf>), Vec<Entry>, Option<String>);
+
+fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Contents, String> {
+    let allowed = context.plugins.clone();
+    match tree::text_of(value, "type") {
+        Some("inline") => {
+            let items = tree::get(value, "payload").map(tree::items).unwrap_or_default();
+            let (entries, bad) = from_values(context.source, items, &allowed);
+            Ok(((ProviderSource::Inline, None), entries, bad))
+        }
+        Some(kind @ ("file" | "http")) => {
+            let file = path_of(context.home, "proxies", kind, value)?;
+            let source = match kind {
+                "http" => ProviderSource::Http(Box::new(download(context, value, path)?)),
+                _ => ProviderSource::File,
+            };
+            let place = (source, Some(file.clone()));
+            if kind == "http" && !file.exists() {
+                let problem = "there is no copy yet: it has no members until it has been fetched";
+                return Ok((place, Vec::new(), Some(problem.to_owned())));
+            }
+            let text = match source::read(&file) {
+                Ok(text) => text,
+                Err(found) => {
+                    return Ok((place, Vec::new(), Some(format!("{}: {}", file.display(), found.problem))));
+                }
+            };
+            match document(&file.to_string_lossy(), &text, &allowed) {
+                Ok((entries, bad)) => Ok((place, entries, bad)),
+                Err(problem) => Ok((place, Vec::new(), Some(format!("{}: {problem}", file.display())))),
+            }
+        }
+        other => Err(format!("unsupported vehicle type: {}", value::excerpt(other.unwrap_or("none")))),
+    }
+}
+
+/// The file of a provider.
+///
+/// # Errors
+/// When a file that is written would lie outside of `home`.
+pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, String> {
+    let text = match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
+        (_, Some(path), _) => PathBuf::from(path),
+        ("http", None, Some(url)) => Path::new(folder).join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))),
+        _ => return Err("path is missing".to_owned()),
+    };
+    let path = home.join(&text);
+    let leaves = path.strip_prefix(home).is_err()
+        || text.components().any(|component| matches!(component, Component::ParentDir));
+    if kind == "http" && leaves {
+        return Err(format!("path is not subpath of home directory: {}", text.display()));
+    }
+    Ok(path)
+}
+
+/// The document of a provider that is fetched.
+///
+/// # Errors
+/// The problem with its keys.
+pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Result<Download, String> {
+    let url = tree::text_of(value, "url").ok_or("url is missing")?;
+    let mut headers = proxy::fields(tree::get(value, "header").map(tree::members).unwrap_or_default())?;
+    // A user and a password in an address are those of HTTP (RFC 7617).
+    let (scheme, rest) = url.split_once("://").ok_or("url: not an address")?;
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let mut plain = url.to_owned();
+    if let Some((user, host)) = authority.rsplit_once('@') {
+        let pair = base64::engine::general_purpose::STANDARD.encode(decode_percent(user).as_bytes());
+        headers.push(("Authorization".into(), Secret::new(format!("Basic {pair}"))));
+        plain = format!("{scheme}://{host}{tail}");
+    }
+    crate::model::WebUrl::parse(&plain).map_err(|error| format!("url: {error}"))?;
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("User-Agent")) {
+        headers.push(("User-Agent".into(), Secret::new(&*context.agent)));
+    }
+    let limit = tree::number_of(value, "size-limit").and_then(|limit| usize::try_from(limit).ok());
+    let most = if path.starts_with("proxy") { source::MAX_LEN } else { MAX_DOCUMENT };
+    let interval = tree::number_of(value, "interval").filter(|seconds| *seconds > 0);
+    Ok(Download {
+        url: Secret::new(plain),
+        interval: interval.map(|seconds| Duration::from_secs(seconds.clamp(1, 365 * 86_400))),
+        through: tree::text_of(value, "proxy").filter(|name| !name.is_empty()).map(Tag::from),
+        headers,
+        max_len: limit.filter(|limit| *limit > 0).unwrap_or(most).min(most),
+    })
+}
+
+/// The agent of downloads: that of the file, or one that servers of subscriptions know.
+pub(super) fn agent(root: &Value) -> String {
+    let given = tree::text_of(root, "global-ua").filter(|agent| !agent.is_empty());
+    given.unwrap_or(AGENT).chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(256).collect()
+}
+
+/// The entries of a document, and the problem with those that are left out.
+///
+/// # Errors
+/// When there is no entry in it.
+pub(super) fn document(
+    file: &str,
+    text: &str,
+    allowed: &[String],
+) -> Result<(Vec<Entry>, Option<String>), String> {
+    let text = text.trim_start_matches('\u{feff}');
+    let source = Source::new(file, text);
+    let is_mapping =
+        text.lines().any(|line| line.starts_with("proxies:") || line.starts_with("\"proxies\":"))
+            || text.trim_start().starts_with('{');
+    let (entries, bad) = if is_mapping {
+        let root = yaml::parse(&source, 0..text.len()).map_err(|found| match found.line {
+            0 => found.problem,
+            line => format!("line {line}: {}", found.problem),
+        })?;
+        let items = tree::get(&root, "proxies").map(tree::items).unwrap_or_default();
+        from_values(&source, items, allowed)
+    } else {
+        from_links(text, allowed)
+    };
+    if entries.is_empty() {
+        return Err(bad.unwrap_or_else(|| "file doesn't have any proxy".to_owned()));
+    }
+    Ok((entries, bad))
+}
+
+/// Entries that were left out.
+#[derive(Default)]
+struct Bad {
+    count: usize,
+    first: Option<String>,
+}
+
+impl Bad {
+    fn note(&mut self, entry: String) {
+        self.count += 1;
+        self.first.get_or_insert(entry);
+    }
+
+    fn text(self) -> Option<String> {
+        let entries = if self.count == 1 { "entry is" } else { "entries are" };
+        self.first.map(|first| format!("{} {entries} left out; the first: {first}", self.count))
+    }
+}
+
+fn from_values(source: &Source<'_>, items: &[Value], allowed: &[String]) -> (Vec<Entry>, Option<String>) {
+    let (mut entries, mut bad, mut seen) = (Vec::new(), Bad::default(), BTreeSet::new());
+    for (n, item) in items.iter().enumerate() {
+        match proxy::entry(source, item) {
+            _ if entries.len() >= MAX_ENTRIES => bad.note(format!("proxy {n}: more than {MAX_ENTRIES}")),
+            Err(problem) => bad.note(format!("proxy {n}: {problem}")),
+            Ok(entry) if !seen.insert(entry.outbound.name.clone()) => {
+                let name = value::excerpt(&entry.outbound.name);
+                bad.note(format!("proxy {n}: the name is taken: {name}"));
+            }
+            Ok(entry) => entries.push(without_plugin(entry, allowed)),
+        }
+    }
+    (entries, bad.text())
+}
+
+/// The same entry, dead if it asks for a program that the user has not allowed.
+fn without_plugin(entry: Entry, allowed: &[String]) -> Entry {
+    let plugin = if let OutboundProtocol::Shadowsocks(client) = &entry.outbound.protocol {
+        match &client.cover {
+            ClientCover::Plugin(plugin) => Some(plugin),
+            ClientCover::Obfs(_) => None,
+        }
+    } else if let OutboundProtocol::Ssr(client) = &entry.outbound.protocol {
+        client.plugin.as_ref()
+    } else {
+        None
+    };
+    let Some(program) = plugin.map(|plugin| plugin.program.to_string()) else { return entry };
+    if !program.contains('/') && allowed.contains(&program) {
+        return entry;
+    }
+    let why = format!("plugin {} is neither built in nor in plugins-allowed", value::excerpt(&program));
+    Entry::dead(&entry.outbound.name, &entry.kind, &why, entry.udp)
+}
+
+fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
+    let decoded;
+    let lines = if text.contains("://") {
+        text
+    } else {
+        match decode(text) {
+            Some(inside) => {
+                decoded = inside;
+                &*decoded
+            }
+            None => return (Vec::new(), Some("neither YAML with `proxies` nor links nor base64".to_owned())),
+        }
+    };
+    let (mut entries, mut bad, mut seen) = (Vec::new(), Bad::default(), BTreeSet::new());
+    let mut names = Names::default();
+    for (n, line) in lines.lines().map(str::trim).enumerate() {
+        let Some((scheme, _)) = line.split_once("://") else { continue };
+        if line.starts_with('#') {
+            continue;
+        }
+        if entries.len() >= MAX_ENTRIES {
+            bad.note(format!("line {}: more than {MAX_ENTRIES}", n + 1));
+            continue;
+        }
+        let found = match scheme.to_ascii_lowercase().as_str() {
+            "ss" | "ssr" | "snell" => import::one_link(line).map(|outbound| {
+                let kind = scheme.to_ascii_lowercase();
+                without_plugin(Entry { outbound, kind, udp: true }, allowed)
+            }),
+            other => Ok(foreign(other, line)),
+        };
+        match found {
+            Err(problem) => bad.note(format!("line {}: {problem}", n + 1)),
+            Ok(mut entry) => {
+                entry.outbound.name = names.free(&entry.outbound.name, |name| seen.contains(name)).into();
+                seen.insert(entry.outbound.name.to_string());
+                entries.push(entry);
+            }
+        }
+    }
+    (entries, bad.text())
+}
+
+/// A link of a type that adit does not speak.
+fn foreign(scheme: &str, line: &str) -> Entry {
+    let kind = match scheme {
+        "hy2" | "hysteria2" => "hysteria2",
+        "socks" | "socks5" => "socks5",
+        other => other,
+    };
+    let fragment = line.rsplit_once('#').map(|(_, name)| decode_percent(name).to_string());
+    let inside = || {
+        // vmess: base64 of JSON, with the name under `ps`.
+        let text = decode(line.split_once("://")?.1)?;
+        let at = text.find("\"ps\"")?;
+        let rest = text[at + 4..].trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        Some(rest.split('"').next()?.to_owned())
+    };
+    let name = fragment.or_else(inside).filter(|name| !name.trim().is_empty());
+    let name: String =
+        name.unwrap_or_else(|| kind.to_owned()).chars().filter(|c| !c.is_control()).take(128).collect();
+    let why = format!("adit does not read links of {}", value::excerpt(kind));
+    Entry::dead(&name, kind, &why, true)
+}
+
+/// Numbers behind names that are taken.
+#[derive(Default)]
+struct Names(BTreeMap<String, usize>);
+
+impl Names {
+    /// The name, or one with a number behind it that is free. No number is tried twice, so that a document with one name
+    /// alone costs no more than another.
+    fn free(&mut self, name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+        if !is_taken(name) {
+            return name.to_owned();
+        }
+        let next = self.0.entry(name.to_owned()).or_insert(0);
+        loop {
+            *next += 1;
+            let numbered = format!("{name}-{next:02}");
+            if !is_taken(&numbered) {
+                return numbered;
+            }
+        }
+    }
+}
+
+/// Base64 of either alphabet, with or without padding, over any number of lines.
+fn decode(text: &str) -> Option<String> {
+    let bare: String = text.chars().filter(|c| !c.is_whitespace() && *c != '=').collect();
+    let bare = bare.replace('-', "+").replace('_', "/");
+    let bytes = base64::engine::general_purpose::STANDARD_NO_PAD.decode(bare).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+/// The entries that the provider's filters leave, with the keys of `override`.
+fn selected(context: &mut Context<'_>, value: &Value, path: &str, mut entries: Vec<Entry>) -> Vec<Entry> {
+    let had = !entries.is_empty();
+    if let Some(filter) = tree::text_of(value, "filter").filter(|filter| !filter.is_empty()) {
+        let all = group::regexes(context, value.at, &format!("{path}.filter"), filter);
+        entries
+            .retain(|entry| all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(false)));
+    }
+    if let Some(filter) = tree::text_of(value, "exclude-filter").filter(|filter| !filter.is_empty()) {
+        let all = group::regexes(context, value.at, &format!("{path}.exclude-filter"), filter);
+        entries
+            .retain(|entry| !all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(true)));
+    }
+    if let Some(kinds) = tree::text_of(value, "exclude-type").filter(|kinds| !kinds.is_empty()) {
+        let kinds: Vec<String> = kinds.split('|').map(|kind| kind.trim().to_lowercase()).collect();
+        entries.retain(|entry| !kinds.contains(&entry.kind.to_lowercase()));
+    }
+    if had && entries.is_empty() {
+        let problem = "doesn't match any proxy, please check your filter";
+        context.remark(value.at, path, problem, "");
+    }
+    let through = tree::text_of(value, "dialer-proxy").map(str::to_owned);
+    let overrides = overrides(context, value, path, through);
+    entries.into_iter().map(|entry| overrides.apply(entry)).collect()
+}
+
+/// The keys of `override`.
+#[derive(Default)]
+struct Overrides {
+    prefix: String,
+    suffix: String,
+    names: Vec<(fancy_regex::Regex, String)>,
+    udp: Option<bool>,
+    fast_open: Option<bool>,
+    insecure: bool,
+    interface: Option<Box<str>>,
+    mark: Option<u32>,
+    family: Option<crate::model::Family>,
+    through: Option<String>,
+    /// A key that adit cannot obey: all entries are dead.
+    dead: Option<String>,
+}
+
+fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Option<String>) -> Overrides {
+    use crate::model::Family;
+    let mut all = Overrides { through, ..Overrides::default() };
+    for member in tree::get(value, "override").map(tree::members).unwrap_or_default() {
+        let at = format!("{path}.override.{}", member.key);
+        let text = tree::text(&member.value).unwrap_or_default();
+        let is_on = matches!(text, "true" | "True" | "TRUE" | "yes" | "on" | "1");
+        match member.key.replace('_', "-").as_str() {
+            "additional-prefix" => all.prefix = text.to_owned(),
+            "additional-suffix" => all.suffix = text.to_owned(),
+            "proxy-name" => {
+                for item in tree::items(&member.value) {
+                    let pattern = tree::text_of(item, "pattern").unwrap_or_default();
+                    let target = tree::text_of(item, "target").unwrap_or_default();
+                    let built = group::regexes(context, item.at, &at, pattern);
+                    all.names.extend(built.into_iter().map(|regex| (regex, target.to_owned())));
+                }
+            }
+            "udp" => all.udp = Some(is_on),
+            "tfo" => all.fast_open = Some(is_on),
+            "skip-cert-verify" => all.insecure = is_on,
+            "interface-name" => all.interface = Some(text.into()),
+            "routing-mark" => match text.parse() {
+                Ok(mark) => all.mark = Some(mark),
+                Err(_) => context.error(member.at, at, "no number"),
+            },
+            "ip-version" => match text {
+                "dual" => all.family = Some(Family::Any),
+                "ipv4" => all.family = Some(Family::V4Only),
+                "ipv6" => all.family = Some(Family::V6Only),
+                "ipv4-prefer" => all.family = Some(Family::PreferV4),
+                _ => all.family = None,
+            },
+            "dialer-proxy" => all.through = Some(text.to_owned()),
+            "udp-over-tcp" | "smux" if is_on => {
+                all.dead = Some(format!("override.{} is not spoken", member.key));
+            }
+            "udp-over-tcp" | "smux" | "mptcp" | "up" | "down" => {}
+            _ => context.remark(member.at, at, "unknown key, left out", ""),
+        }
+    }
+    all
+}
+
+impl Overrides {
+    fn apply(&self, entry: Entry) -> Entry {
+        let Entry { mut outbound, kind, mut udp } = entry;
+        let mut name = outbound.name.to_string();
+        for (regex, target) in &self.names {
+            // An expression that takes too many steps changes nothing.
+            if let Ok(other) = regex.try_replacen(&name, 0, target.as_str()) {
+                name = other.into_owned();
+            }
+        }
+        outbound.name = format!("{}{name}{}", self.prefix, self.suffix).into();
+        udp = self.udp.unwrap_or(udp);
+        if let Some(why) = &self.dead {
+            return Entry::dead(&outbound.name, &kind, why, udp);
+        }
+        if let Some(udp) = self.udp {
+            set_udp(&mut outbound.protocol, udp);
+        }
+        if self.insecure
+            && let OutboundProtocol::Proxy(client) = &mut outbound.protocol
+            && let Some(tls) = &mut client.tls
+        {
+            tls.verify = Verify::Nothing;
+        }
+        let dial = &mut outbound.dial;
+        dial.fast_open = self.fast_open.unwrap_or(dial.fast_open);
+        dial.family = self.family.unwrap_or(dial.family);
+        dial.egress.interface = self.interface.clone().or_else(|| dial.egress.interface.take());
+        dial.egress.mark = self.mark.or(dial.egress.mark);
+        if let Some(through) = self.through.as_ref().filter(|through| !through.is_empty()) {
+            dial.through = Some(through.as_str().into());
+        }
+        Entry { outbound, kind, udp }
+    }
+}
+
+fn set_udp(protocol: &mut OutboundProtocol, udp: bool) {
+    let both = if udp { Transports::Both } else { Transports::Tcp };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "others carry datagrams always or never")]
+    match protocol {
+        OutboundProtocol::Shadowsocks(client) => client.transports = both,
+        OutboundProtocol::Ssr(client) => client.transports = both,
+        OutboundProtocol::Snell(client) => client.udp = udp,
+        OutboundProtocol::Proxy(client) => {
+            if let crate::model::ProxyKind::Socks5 { udp: own } = &mut client.kind {
+                *own = udp;
+            }
+        }
+        OutboundProtocol::Refuse(crate::model::Refusal::Dead { udp: own, .. }) => *own = udp,
+        _ => {}
+    }
+}
+
+/// Adds the entries; a name that is taken gets that of the provider behind it.
+fn add(
+    context: &mut Context<'_>,
+    provider: &str,
+    entries: Vec<Entry>,
+    outbounds: &mut Vec<Outbound>,
+) -> Vec<String> {
+    let (mut names, mut free) = (Vec::new(), Names::default());
+    for mut entry in entries {
+        let name = entry.outbound.name.to_string();
+        let is_taken = |name: &str| context.targets.contains_key(name);
+        let name = if is_taken(&name) { free.free(&format!("{name} ({provider})"), is_taken) } else { name };
+        entry.outbound.name = name.as_str().into();
+        super::add_entry(context, entry, outbounds);
+        names.push(name);
+    }
+    names
+}

@@ -1,0 +1,87 @@
+//! `[admin]`.
+
+use std::path::PathBuf;
+
+use super::fields::{Fields, Report};
+use super::rows::root as rows;
+use super::write::Entries;
+use crate::dialect::value::Problem;
+use crate::model::{AdminHttp, Config, ControlSocket};
+
+/// Reads the table into `config`.
+pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+    if let Some(path) = table.read(report, &rows::SOCKET) {
+        config.admin = match &*path {
+            "off" => ControlSocket::Off,
+            path => ControlSocket::At(PathBuf::from(path)),
+        };
+    }
+    config.watch = table.read(report, &rows::WATCH).unwrap_or(false);
+    let listen = table.read(report, &rows::HTTP);
+    let token = table.read(report, &rows::TOKEN);
+    let per_user = table.read(report, &rows::PER_USER);
+    if let Some(listen) = listen {
+        if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.has(&rows::TOKEN) {
+            let problem = Problem::new("others could read the metrics of this address");
+            let hint = "add token = \"...\", or listen on 127.0.0.1";
+            table.wrong(report, &rows::HTTP, problem.hint(hint));
+        }
+        config.admin_http = Some(AdminHttp { listen, token, per_user: per_user.unwrap_or(false) });
+    } else if !table.has(&rows::HTTP) {
+        for row in [rows::TOKEN.head(), rows::PER_USER.head()].into_iter().filter(|row| table.has(row)) {
+            let problem = Problem::new("there is no HTTP interface that it would be for");
+            table.wrong(report, row, problem.hint("add http = \"127.0.0.1:9090\""));
+        }
+    }
+    table.finish(report, None);
+}
+
+/// The keys of the table, as they stand in a file.
+pub(super) fn entries(config: &Config) -> Entries {
+    let mut entries = Entries::default();
+    match &config.admin {
+        ControlSocket::Usual => {}
+        ControlSocket::Off => entries.put(&rows::SOCKET, "off"),
+        ControlSocket::At(path) => entries.put(&rows::SOCKET, &path.to_string_lossy()),
+    }
+    entries.put_unless(&rows::WATCH, &config.watch, &false);
+    if let Some(AdminHttp { listen, token, per_user }) = &config.admin_http {
+        entries.put(&rows::HTTP, listen);
+        entries.put_some(&rows::TOKEN, token.as_ref());
+        entries.put_unless(&rows::PER_USER, per_user, &false);
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::dialect::native::parse;
+
+    const INBOUND: &str = "\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+
+    #[test]
+    fn metrics_beyond_loopback_want_a_token() {
+        for (admin, problem) in [
+            ("http = \"127.0.0.1:9090\"", ""),
+            ("http = \"[::1]:9090\"\nper-user = true", ""),
+            ("http = \":9090\"\ntoken = \"0123456789abcdef\"", ""),
+            ("http = \":9090\"", "admin.http: others could read the metrics of this address"),
+            ("http = \"192.0.2.1:9090\"", "admin.http: others"),
+            ("http = \"127.0.0.1:9090\"\ntoken = \"short\"", "admin.token: shorter than 16 characters"),
+            ("http = \":9090\"\ntoken = \"short\"", "admin.token: shorter than 16 characters"),
+            ("http = \"127.0.0.1:9\"\ntoken = \"0123456789 abcdef\"", "admin.token: a header takes"),
+            ("token = \"0123456789abcdef\"", "admin.token: there is no HTTP interface"),
+            ("per-user = true", "admin.per-user: there is no HTTP interface"),
+        ] {
+            let found = parse("x", &format!("[admin]\n{admin}{INBOUND}"));
+            match found {
+                Ok(_) => assert!(problem.is_empty(), "{admin}"),
+                Err(found) => {
+                    let found = found.to_string();
+                    assert!(!problem.is_empty() && found.contains(problem), "{admin}: {found}");
+                    assert!(!found.contains("0123456789abcdef"), "{found}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The HTTP interface: `/metrics` for Prometheus, `/live` and `/ready` for those who start and stop the process.
+//!
+//! A page in a browser may lead a name of its own to this address. Without a token, requests must therefore name this
+//! machine by an address or as `localhost`.
+
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_config::model::{AdminHttp, Secret};
+use adit_net::rt::{self, Cores};
+use adit_net::web::{Web, WebAnswer, WebRequest};
+use subtle::ConstantTimeEq as _;
+
+use crate::api::metrics::Exposition;
+use crate::api::status::Directory;
+use crate::api::unix::ended;
+
+/// The type of the text that Prometheus reads.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Serves the interface on an event loop of its own, until the other loops have ended.
+///
+/// # Errors
+/// When its address cannot be listened on.
+pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<()> {
+    let (ready, made) = std::sync::mpsc::channel();
+    let AdminHttp { listen, token, per_user } = http.clone();
+    cores.start("adit-http".into(), move || async move {
+        let web = match Web::listen(listen).await {
+            Ok(web) => web,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        drop(ready.send(Ok(())));
+        let desk = Rc::new(Desk { directory: directory.clone(), token, per_user });
+        let serve = web.serve(move |request| {
+            let desk = desk.clone();
+            async move { desk.answer(&request) }
+        });
+        rt::race(ended(&directory), serve).await;
+    })?;
+    made.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+struct Desk {
+    directory: Arc<Directory>,
+    token: Option<Secret>,
+    per_user: bool,
+}
+
+impl Desk {
+    fn answer(&self, request: &WebRequest) -> WebAnswer {
+        if self.token.is_none() && !request.host.as_deref().is_none_or(is_address) {
+            return WebAnswer::line(403, "name this machine by its address");
+        }
+        if !request.is_get {
+            return WebAnswer::line(405, "GET alone");
+        }
+        let health = || self.directory.health(rt::now());
+        match request.path.as_str() {
+            "/live" => verdict(health().is_live, health().reason),
+            "/ready" => verdict(health().is_ready, health().reason),
+            "/metrics" if !is_known(self.token.as_ref(), request.bearer.as_deref()) => {
+                WebAnswer::line(401, "Authorization: Bearer TOKEN is missing or wrong")
+            }
+            "/metrics" => {
+                let status = self.directory.status(rt::now());
+                let body = Exposition::render(&status, self.per_user).into_bytes();
+                WebAnswer { status: 200, content_type: PROMETHEUS, body }
+            }
+            "/" => WebAnswer::line(200, "/metrics\n/live\n/ready"),
+            _ => WebAnswer::line(404, "there are /metrics, /live and /ready"),
+        }
+    }
+}
+
+fn verdict(holds: bool, reason: Option<String>) -> WebAnswer {
+    if holds { WebAnswer::line(200, "ok") } else { WebAnswer::line(503, reason.unwrap_or_default()) }
+}
+
+/// Whether a host is an address or `localhost`.
+fn is_address(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+}
+
+/// Whether the client has shown the token, if there is one. The time of the comparison tells no more than the length.
+fn is_known(token: Option<&Secret>, shown: Option<&[u8]>) -> bool {
+    let Some(token) = token else { return true };
+    shown.is_some_and(|shown| bool::from(shown.ct_eq(token.expose().as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_and_hosts() {
+        let token = Secret::new("0123456789abcdef");
+        for (token, shown, holds) in [
+            (None, None, true),
+            (None, Some("x"), true),
+            (Some(&token), None, false),
+            (Some(&token), Some(""), false),
+            (Some(&token), Some("0123456789abcdee"), false),
+            (Some(&token), Some("0123456789abcde"), false),
+            (Some(&token), Some("0123456789abcdef0"), false),
+            (Some(&token), Some("0123456789abcdef"), true),
+        ] {
+            assert_eq!(is_known(token, shown.map(str::as_bytes)), holds, "{shown:?}");
+        }
+        for (host, is_one) in
+            [("127.0.0.1", true), ("::1", true), ("Localhost", true), ("evil.example", false), ("", false)]
+        {
+            assert_eq!(is_address(host), is_one, "{host}");
+        }
+    }
+}

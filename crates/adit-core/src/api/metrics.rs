@@ -1,0 +1,487 @@
+//! The snapshot as Prometheus reads it (text format 0.0.4).
+//!
+//! The number of series is bounded: names come from the configuration or from fixed lists, never from clients, targets or
+//! errors. Inbounds and outbounds beyond the first [`MOST_NAMES`] are summed up as `other`.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+
+use crate::api::status::{InboundStatus, LagStatus, OutboundStatus, Status};
+
+/// Most series, those of users aside.
+pub const MOST_SERIES: usize = 2_000;
+/// Most series of users.
+const MOST_USER_SERIES: usize = 20_000;
+/// Inbounds, and outbounds, with a name of their own.
+const MOST_NAMES: usize = 64;
+/// The name of the others.
+const OTHER: &str = "other";
+
+/// The text of `/metrics`.
+#[derive(Debug, Default)]
+pub struct Exposition {
+    text: String,
+    series: usize,
+    user_series: usize,
+    dropped: u64,
+}
+
+/// Labels of a series: names and values.
+type Labels<'a> = &'a [(&'static str, &'a dyn Display)];
+
+impl Exposition {
+    /// The text for `status`, with series for each user if `per_user`.
+    pub fn render(status: &Status, per_user: bool) -> String {
+        let mut out = Self::default();
+        out.process(status);
+        out.inbounds(&merged(&status.inbounds, |other| other.name = OTHER.into(), add_inbound));
+        out.outbounds(&merged(&status.outbounds, |other| other.name = OTHER.into(), add_outbound));
+        out.groups(status);
+        out.budget(status);
+        out.lags(status);
+        if per_user {
+            out.users(status);
+        }
+        let dropped = out.dropped;
+        out.head(
+            "adit_metrics_dropped_series",
+            "gauge",
+            "Series that were left out since there were too many.",
+        );
+        out.line("adit_metrics_dropped_series", &[], dropped);
+        out.text
+    }
+
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // A `String` takes everything.
+        writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+    }
+
+    /// One series, if there is room for it.
+    fn put(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        if self.series >= MOST_SERIES {
+            self.dropped += 1;
+            return;
+        }
+        self.series += 1;
+        self.line(name, labels, value);
+    }
+
+    fn line(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        self.text.push_str(name);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let lead = if at == 0 { '{' } else { ',' };
+            write!(self.text, "{lead}{label}=\"{}\"", escaped(&text.to_string())).ok();
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        writeln!(self.text, "{end} {value}").ok();
+    }
+
+    /// A family with one series.
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.put(name, &[], value);
+    }
+
+    fn process(&mut self, status: &Status) {
+        self.head("adit_build_info", "gauge", "The version that runs.");
+        self.put("adit_build_info", &[("version", &status.version)], 1);
+        let started = status.started_unix_s;
+        self.one("adit_start_time_seconds", "gauge", "Seconds from 1970 to the start.", started);
+        let ready = u8::from(status.health.is_ready);
+        self.one("adit_ready", "gauge", "1 while connections are accepted.", ready);
+        self.one("adit_event_loops", "gauge", "Event loops.", status.cores);
+    }
+
+    fn inbounds(&mut self, inbounds: &[InboundStatus]) {
+        self.head("adit_bytes_total", "counter", "Payload bytes from clients (up) and to them (down).");
+        for inbound in inbounds {
+            let tcp_up = inbound.up_bytes.saturating_sub(inbound.up_datagram_bytes);
+            let tcp_down = inbound.down_bytes.saturating_sub(inbound.down_datagram_bytes);
+            for (proto, dir, value) in [
+                ("tcp", "up", tcp_up),
+                ("tcp", "down", tcp_down),
+                ("udp", "up", inbound.up_datagram_bytes),
+                ("udp", "down", inbound.down_datagram_bytes),
+            ] {
+                let labels: Labels<'_> = &[("inbound", &inbound.name), ("proto", &proto), ("dir", &dir)];
+                self.put("adit_bytes_total", labels, value);
+            }
+        }
+        let accepted = "Connections accepted.";
+        self.each(inbounds, "adit_connections_accepted_total", "counter", accepted, |of| of.accepted);
+        self.each(inbounds, "adit_connections_open", "gauge", "Connections that are open.", |of| of.open);
+        self.each(inbounds, "adit_requests_total", "counter", "Requests served.", |of| of.requests);
+        self.head("adit_refused_total", "counter", "Connections refused, by cause.");
+        for inbound in inbounds {
+            for (reason, count) in &inbound.refused {
+                self.put("adit_refused_total", &[("inbound", &inbound.name), ("reason", reason)], count);
+            }
+        }
+        self.datagrams(inbounds);
+        let users = |of: &InboundStatus| of.users.len();
+        self.each(inbounds, "adit_users", "gauge", "Users of the configuration.", users);
+        let over = |of: &InboundStatus| of.users.iter().filter(|user| user.limited.is_some()).count();
+        self.each(inbounds, "adit_users_over_limit", "gauge", "Users that may use no more.", over);
+        let online = |of: &InboundStatus| of.users.iter().filter(|user| user.open > 0).count();
+        self.each(inbounds, "adit_users_online", "gauge", "Users with an open connection.", online);
+    }
+
+    fn datagrams(&mut self, inbounds: &[InboundStatus]) {
+        let with: Vec<_> = inbounds.iter().filter_map(|of| Some((of, of.datagrams.as_ref()?))).collect();
+        self.head("adit_flows_open", "gauge", "Flows of datagrams that live.");
+        for (inbound, datagrams) in &with {
+            self.put("adit_flows_open", &[("inbound", &inbound.name)], datagrams.flows);
+        }
+        self.head("adit_datagrams_total", "counter", "Datagrams passed on.");
+        for (inbound, datagrams) in &with {
+            for (dir, value) in [("up", datagrams.up), ("down", datagrams.down)] {
+                self.put("adit_datagrams_total", &[("inbound", &inbound.name), ("dir", &dir)], value);
+            }
+        }
+        self.head("adit_datagrams_dropped_total", "counter", "Datagrams that went no further, by cause.");
+        for (inbound, datagrams) in &with {
+            for (reason, count) in &datagrams.dropped {
+                let labels: Labels<'_> = &[("inbound", &inbound.name), ("reason", reason)];
+                self.put("adit_datagrams_dropped_total", labels, count);
+            }
+        }
+    }
+
+    /// A family with one series for each inbound.
+    fn each<V: Display>(
+        &mut self,
+        inbounds: &[InboundStatus],
+        name: &str,
+        kind: &str,
+        help: &str,
+        value: impl Fn(&InboundStatus) -> V,
+    ) {
+        self.head(name, kind, help);
+        for inbound in inbounds {
+            self.put(name, &[("inbound", &inbound.name)], value(inbound));
+        }
+    }
+
+    fn outbounds(&mut self, outbounds: &[OutboundStatus]) {
+        self.head("adit_dials_total", "counter", "Connections made by an outbound, and those that failed.");
+        for outbound in outbounds {
+            for (result, value) in [("ok", outbound.dialled), ("failed", outbound.failed)] {
+                self.put("adit_dials_total", &[("outbound", &outbound.name), ("result", &result)], value);
+            }
+        }
+        let reused = "Requests over a kept connection.";
+        self.each_out(outbounds, "adit_reused_total", "counter", reused, |of| of.reused);
+        let idle = "Kept connections that wait for a request.";
+        self.each_out(outbounds, "adit_idle_connections", "gauge", idle, |of| of.idle);
+        let early = "Connections that the server closed before any reply.";
+        self.each_out(outbounds, "adit_early_closes_total", "counter", early, |of| of.early_closes);
+    }
+
+    fn each_out<V: Display>(
+        &mut self,
+        outbounds: &[OutboundStatus],
+        name: &str,
+        kind: &str,
+        help: &str,
+        value: impl Fn(&OutboundStatus) -> V,
+    ) {
+        self.head(name, kind, help);
+        for outbound in outbounds {
+            self.put(name, &[("outbound", &outbound.name)], value(outbound));
+        }
+    }
+
+    fn groups(&mut self, status: &Status) {
+        let members = || {
+            status.groups.iter().flat_map(|group| {
+                group.members.iter().flat_map(move |member| {
+                    let health = [("tcp", &member.tcp), ("udp", &member.udp)];
+                    let known =
+                        health.into_iter().filter_map(|(proto, health)| Some((proto, health.as_ref()?)));
+                    known.map(move |(proto, health)| (group, member, proto, health))
+                })
+            })
+        };
+        self.head("adit_group_member_up", "gauge", "1 unless the member of a group is dead.");
+        for (group, member, proto, health) in members() {
+            let labels: Labels<'_> = &[("group", &group.name), ("member", &member.name), ("proto", &proto)];
+            self.put("adit_group_member_up", labels, u8::from(health.state != "dead"));
+        }
+        self.head("adit_group_delay_seconds", "gauge", "Latency of the member of a group.");
+        for (group, member, proto, health) in members() {
+            if let Some(micros) = health.latency_us {
+                let labels: Labels<'_> =
+                    &[("group", &group.name), ("member", &member.name), ("proto", &proto)];
+                self.put("adit_group_delay_seconds", labels, seconds(micros));
+            }
+        }
+    }
+
+    fn budget(&mut self, status: &Status) {
+        let Some(budget) = &status.budget else { return };
+        let used = budget.streams + budget.flows;
+        self.one("adit_descriptors", "gauge", "Descriptors of streams and flows in use.", used);
+        let most = budget.shares.descriptors;
+        self.one("adit_descriptors_limit", "gauge", "Descriptors that the process may have.", most);
+        self.head("adit_memory_bytes", "gauge", "Memory in use by kind, and the limit of the process.");
+        self.put("adit_memory_bytes", &[("kind", &"buffers")], budget.rests);
+        self.put("adit_memory_bytes", &[("kind", &"limit")], budget.shares.memory);
+        if let Some(memory) = &status.carrier_memory {
+            self.put("adit_memory_bytes", &[("kind", &"carriers")], memory.used);
+        }
+        let evicted = "Connections that ended for want of descriptors or memory.";
+        self.one("adit_evicted_total", "counter", evicted, budget.evicted);
+    }
+
+    fn lags(&mut self, status: &Status) {
+        const NAME: &str = "adit_event_loop_lag_seconds";
+        self.head(NAME, "histogram", "Lateness of the beat of each event loop, once a second.");
+        for (core, lag) in status.lags.iter().take(MOST_NAMES).enumerate() {
+            let mut count = 0;
+            let ends = LagStatus::ENDS_US.iter().map(|end| seconds(*end).to_string());
+            for (end, of) in ends.chain(["+Inf".to_owned()]).zip(&lag.counts) {
+                count += of;
+                self.put("adit_event_loop_lag_seconds_bucket", &[("core", &core), ("le", &end)], count);
+            }
+            self.put("adit_event_loop_lag_seconds_sum", &[("core", &core)], seconds(lag.sum_us));
+            self.put("adit_event_loop_lag_seconds_count", &[("core", &core)], count);
+        }
+    }
+
+    fn users(&mut self, status: &Status) {
+        let users = || {
+            let all = status
+                .inbounds
+                .iter()
+                .flat_map(|inbound| inbound.users.iter().map(move |user| (inbound, user)));
+            all.filter(|(_, user)| user.requests > 0 || user.up_bytes + user.down_bytes > 0)
+        };
+        self.head("adit_user_bytes_total", "counter", "Payload bytes of a user, over restarts.");
+        for (inbound, user) in users() {
+            for (dir, value) in [("up", user.up_bytes), ("down", user.down_bytes)] {
+                if self.user_series >= MOST_USER_SERIES {
+                    self.dropped += 1;
+                    continue;
+                }
+                self.user_series += 1;
+                let labels: Labels<'_> = &[("inbound", &inbound.name), ("user", &user.name), ("dir", &dir)];
+                self.line("adit_user_bytes_total", labels, value);
+            }
+        }
+        self.head("adit_user_connections_open", "gauge", "Open connections of a user.");
+        for (inbound, user) in users() {
+            if self.user_series >= MOST_USER_SERIES {
+                self.dropped += 1;
+                continue;
+            }
+            self.user_series += 1;
+            let labels: Labels<'_> = &[("inbound", &inbound.name), ("user", &user.name)];
+            self.line("adit_user_connections_open", labels, user.open);
+        }
+    }
+}
+
+/// Microseconds as seconds.
+fn seconds(micros: u64) -> impl Display {
+    // The nearest number will do.
+    #[expect(clippy::cast_precision_loss, reason = "a measure, not a count")]
+    let seconds = micros as f64 / 1e6;
+    seconds
+}
+
+/// A label's value, in which these three have to be escaped.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The first of `parts`, and the rest of them as one, which `rename` names, added up by `add`.
+fn merged<T: Clone>(parts: &[T], rename: impl Fn(&mut T), add: impl Fn(&mut T, &T)) -> Vec<T> {
+    let most = if parts.len() > MOST_NAMES { MOST_NAMES - 1 } else { MOST_NAMES };
+    let mut all: Vec<T> = parts.iter().take(most).cloned().collect();
+    let mut rest = parts.iter().skip(most);
+    if let Some(first) = rest.next() {
+        let mut other = first.clone();
+        rename(&mut other);
+        rest.for_each(|part| add(&mut other, part));
+        all.push(other);
+    }
+    all
+}
+
+fn add_inbound(sum: &mut InboundStatus, one: &InboundStatus) {
+    sum.accepted += one.accepted;
+    sum.open += one.open;
+    sum.requests += one.requests;
+    sum.up_bytes += one.up_bytes;
+    sum.down_bytes += one.down_bytes;
+    sum.up_datagram_bytes += one.up_datagram_bytes;
+    sum.down_datagram_bytes += one.down_datagram_bytes;
+    add_counts(&mut sum.refused, &one.refused);
+    sum.users.extend(one.users.iter().cloned());
+    if let Some(one) = &one.datagrams {
+        let sum = sum.datagrams.get_or_insert_default();
+        sum.flows += one.flows;
+        sum.up += one.up;
+        sum.down += one.down;
+        add_counts(&mut sum.dropped, &one.dropped);
+    }
+}
+
+fn add_counts(sum: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
+    for (cause, count) in one {
+        *sum.entry(cause.clone()).or_default() += count;
+    }
+}
+
+fn add_outbound(sum: &mut OutboundStatus, one: &OutboundStatus) {
+    sum.dialled += one.dialled;
+    sum.failed += one.failed;
+    sum.reused += one.reused;
+    sum.idle += one.idle;
+    sum.early_closes += one.early_closes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(inbounds: usize, users: usize) -> Status {
+        let users: Vec<String> = (0..users)
+            .map(|user| {
+                format!(r#"{{"name":"user-{user}","requests":1,"up_bytes":{user},"down_bytes":2,"open":1}}"#)
+            })
+            .collect();
+        let causes: Vec<String> = (0..9).map(|cause| format!("\"cause-{cause}\":1")).collect();
+        let causes = causes.join(",");
+        let inbound = |number: usize| {
+            format!(
+                r#"{{"name":"in-{number}","protocol":"snell","listen":[],"outbound":"x","accepted":1,"open":1,
+                "requests":2,"up_bytes":10,"down_bytes":20,"up_datagram_bytes":4,"down_datagram_bytes":5,
+                "refused":{{{causes}}},"datagrams":{{"flows":1,"begun":1,"evicted":0,"unreachable":0,"up":3,"down":3,
+                "dropped":{{{causes}}}}},"users":[{}]}}"#,
+                if number == 0 { users.join(",") } else { String::new() }
+            )
+        };
+        let inbounds: Vec<String> = (0..inbounds).map(inbound).collect();
+        let text = format!(
+            r#"{{"version":"1.2.3","uptime_s":61,"pid":7,"cores":2,"started_unix_s":1700000000,
+            "health":{{"is_live":true,"is_ready":true}},"inbounds":[{}],
+            "outbounds":[{{"name":"a \"quoted\" \\ name","protocol":"direct","dialled":4,"failed":1,"reused":0,
+            "idle":0,"early_closes":0}}],
+            "groups":[{{"name":"all","tcp":null,"udp":null,"members":[{{"name":"a","tcp":{{"state":"dead","failure":
+            "no-answer","latency_us":1250,"loss_percent":25,"failures":2,"weight":80,"score_us":9990}},"udp":null}}]}}],
+            "budget":{{"shares":{{"descriptors":1024,"own":64,"streams":840,"flows":480,"unauthenticated":210,
+            "unauthenticated_per_source":300,"memory":134217728,"memory_from":"cgroup-v1","blocks":13000000,
+            "rests":14000000,"carriers":33554432}},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
+            "rests_peak":7000,"evicted":6}},
+            "lags":[{{"counts":[5,0,0,1,0,0,0,0,0,2],"sum_us":1500000}}]}}"#,
+            inbounds.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Series with their values, as a scraper reads them.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        let (mut all, mut kind) = (BTreeMap::new(), BTreeMap::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# ") {
+                let mut words = rest.split(' ');
+                if words.next() == Some("TYPE") {
+                    let name = words.next().unwrap().to_owned();
+                    assert!(
+                        kind.insert(name.clone(), words.next().unwrap().to_owned()).is_none(),
+                        "{name} twice"
+                    );
+                }
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+            let name = series.split('{').next().unwrap();
+            let family =
+                ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let kind = kind.get(family).unwrap_or_else(|| panic!("{line} has no type"));
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(all.insert(series.to_owned(), value.parse().unwrap()).is_none(), "{series} twice");
+        }
+        all
+    }
+
+    #[test]
+    fn the_text_is_read_back() {
+        let all = parse(&Exposition::render(&status(2, 2), false));
+        for (series, value) in [
+            ("adit_build_info{version=\"1.2.3\"}", 1.0),
+            ("adit_start_time_seconds", 1.7e9),
+            ("adit_ready", 1.0),
+            ("adit_bytes_total{inbound=\"in-1\",proto=\"tcp\",dir=\"up\"}", 6.0),
+            ("adit_bytes_total{inbound=\"in-1\",proto=\"udp\",dir=\"down\"}", 5.0),
+            ("adit_refused_total{inbound=\"in-0\",reason=\"cause-3\"}", 1.0),
+            ("adit_datagrams_dropped_total{inbound=\"in-0\",reason=\"cause-3\"}", 1.0),
+            ("adit_dials_total{outbound=\"a \\\"quoted\\\" \\\\ name\",result=\"failed\"}", 1.0),
+            ("adit_users{inbound=\"in-0\"}", 2.0),
+            ("adit_group_member_up{group=\"all\",member=\"a\",proto=\"tcp\"}", 0.0),
+            ("adit_group_delay_seconds{group=\"all\",member=\"a\",proto=\"tcp\"}", 0.00125),
+            ("adit_descriptors", 20.0),
+            ("adit_memory_bytes{kind=\"buffers\"}", 2500.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"0.0005\"}", 5.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"5\"}", 6.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"+Inf\"}", 8.0),
+            ("adit_event_loop_lag_seconds_count{core=\"0\"}", 8.0),
+            ("adit_event_loop_lag_seconds_sum{core=\"0\"}", 1.5),
+            ("adit_metrics_dropped_series", 0.0),
+        ] {
+            let found = all.get(series).unwrap_or_else(|| panic!("{series}: {all:#?}"));
+            assert!((found - value).abs() < 1e-9, "{series}: {found}");
+        }
+        assert!(!all.keys().any(|series| series.contains("user-1")), "no users unless asked for");
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_no_byte_is_lost() {
+        let all = parse(&Exposition::render(&status(256, 30_000), true));
+        let own = all.keys().filter(|series| !series.starts_with("adit_user_")).count();
+        let users = all.len() - own;
+        assert!(own <= MOST_SERIES + 1, "{own}");
+        assert_eq!(users, MOST_USER_SERIES);
+        assert!(all["adit_metrics_dropped_series"] > 40_000.0);
+        let bytes =
+            |(series, value): (&String, &f64)| series.starts_with("adit_bytes_total").then_some(*value);
+        let sum: f64 = all.iter().filter_map(bytes).sum();
+        assert!((sum - 256.0 * 30.0).abs() < 1e-9, "{sum}");
+        let other = "adit_connections_open{inbound=\"other\"}";
+        assert!((all[other] - f64::from(256 - 63)).abs() < 1e-9, "{}", all[other]);
+        assert_eq!(
+            parse(&Exposition::render(&status(64, 0), false))
+                .keys()
+                .filter(|of| of.contains("other"))
+                .count(),
+            0
+        );
+    }
+
+    /// The dashboard and the alerts ask for nothing that is not there.
+    #[test]
+    fn all_names_of_the_dashboard_and_the_alerts_exist() {
+        let text = Exposition::render(&status(1, 1), true);
+        let families: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/");
+        let mut count = 0;
+        for file in ["grafana/adit.json", "prometheus/adit.rules.yml"] {
+            let text = std::fs::read_to_string(format!("{folder}{file}")).unwrap();
+            for name in text
+                .split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
+                .filter(|word| word.starts_with("adit_"))
+            {
+                let family = name.strip_suffix("_bucket").unwrap_or(name);
+                assert!(families.contains(&family), "{file}: {name}");
+                count += 1;
+            }
+            if file.ends_with(".json") {
+                serde_json::from_str::<serde_json::Value>(&text).unwrap();
+            }
+        }
+        assert!(count > 40, "{count}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Answers the questions of clients, as one port is configured: at once where nobody has to be asked.
+//!
+//! ```text
+//!   question ─→ usual form? ─→ browser's test, PTR of the pool, hosts, direct policy, fake ─→ short answer
+//!                  │ no                                 │ none of them
+//!                  └───────────────→ library ──────────┴─→ list of servers: port's, policy's, or by the rules
+//! ```
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use adit_config::model::{Dial, DnsInbound};
+
+use super::asked::{
+    self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
+};
+use super::fake::Fake;
+use super::{Dns, Scope};
+
+/// The name by which browsers ask whether they are to use their own name servers.
+const BROWSERS: &str = "use-application-dns.net";
+
+/// Tells which names are reached without a proxy.
+pub(crate) trait Ways {
+    /// Whether `name` takes the direct route; `None` if that depends on its addresses, which are not given.
+    fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool>;
+}
+
+/// One port that answers questions, on one core.
+pub(crate) struct Answerer {
+    pub(super) scope: Scope,
+    /// Fake addresses, where this port answers with them.
+    fake: Option<Arc<Fake>>,
+    pub(super) ipv6: bool,
+    /// Number of the servers that names of the direct route are asked for, with the rules.
+    pub(super) direct: Option<(u32, Rc<dyn Ways>)>,
+}
+
+/// The part of an answer that is known at once.
+pub(crate) enum Quick {
+    /// It is no question: nothing is answered.
+    Nothing,
+    /// The answer has been written.
+    Written,
+    /// Somebody has to be asked; the longest answer over UDP in bytes.
+    Ask(usize),
+}
+
+impl Answerer {
+    /// A port of this configuration; `ways` tells which names are direct.
+    pub(crate) fn new(dns: &Rc<Dns>, config: &DnsInbound, ways: Rc<dyn Ways>) -> Self {
+        let mut scope = dns.scope(&Dial::default());
+        if !config.upstreams.is_empty() {
+            scope.list = Some(dns.shared.list_of_upstreams(config.upstreams.as_slice().into()));
+        }
+        let direct = (!config.direct.is_empty())
+            .then(|| (dns.shared.list_of_upstreams(config.direct.as_slice().into()), ways));
+        let fake = dns.shared.fake.clone().filter(|_| config.fake);
+        Self { scope, fake, ipv6: config.ipv6, direct }
+    }
+
+    /// A port that asks the servers of `scope` for everything.
+    pub(crate) fn plain(scope: Scope) -> Self {
+        Self { scope, fake: None, ipv6: true, direct: None }
+    }
+
+    /// Writes the answer to a message behind what is in `out`, if nobody has to be asked for it.
+    pub(crate) fn answer(&self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Quick {
+        match asked::read(message) {
+            Read::Nothing => Quick::Nothing,
+            Read::Refused(code, end) => {
+                asked::write_refusal(out, message, code, end);
+                Quick::Written
+            }
+            Read::Other => Quick::Ask(512),
+            Read::Asked(asked) => match self.answer_question(message, &asked, now, out) {
+                true => Quick::Written,
+                false => Quick::Ask(asked.max_udp()),
+            },
+        }
+    }
+
+    /// Writes that a question cannot be answered at this time.
+    pub(crate) fn write_failure(message: &[u8], out: &mut Vec<u8>) -> bool {
+        let Read::Asked(asked) = asked::read(message) else { return false };
+        asked::write(out, message, &asked, &Short::None(SERV_FAIL), 0);
+        true
+    }
+
+    fn answer_question(&self, message: &[u8], asked: &Asked, now: Instant, out: &mut Vec<u8>) -> bool {
+        let Some(name) = asked.name.text() else { return false };
+        let dns = &self.scope.dns;
+        let mut reply = |short: &Short<'_>, ttl: u32| asked::write(out, message, asked, short, ttl);
+        if dns.shared.config.disable_browser_doh && name == BROWSERS {
+            reply(&Short::None(NX_DOMAIN), 0);
+            return true;
+        }
+        if asked.kind == AAAA && !self.ipv6 {
+            reply(&Short::None(NO_ERROR), 0);
+            return true;
+        }
+        // An address of the pool says nothing to other name servers, on any port.
+        if asked.kind == PTR
+            && let Some(fake) = &dns.shared.fake
+            && let Some(ip) = reverse_address(name).filter(|ip| fake.holds(*ip))
+        {
+            match fake.name_of(ip) {
+                Some(name) => reply(&Short::Name(&name), fake.ttl),
+                None => reply(&Short::None(NX_DOMAIN), 0),
+            }
+            return true;
+        }
+        let Some(fake) = &self.fake else { return false };
+        if !matches!(asked.kind, asked::A | AAAA | HTTPS | SVCB)
+            || !fake.is_faked(name)
+            || dns.is_fixed(name, now)
+            || dns.shared.config.is_direct(name)
+        {
+            return false;
+        }
+        let short = match asked.kind {
+            // Addresses in them would lead past the pool.
+            HTTPS | SVCB => Short::None(NO_ERROR),
+            kind => match fake.number(name) {
+                None => Short::None(SERV_FAIL),
+                Some(number) if kind == AAAA => fake.v6(number).map_or(Short::None(NO_ERROR), Short::V6),
+                Some(number) => Short::V4(fake.v4(number)),
+            },
+        };
+        reply(&short, fake.ttl);
+        true
+    }
+}

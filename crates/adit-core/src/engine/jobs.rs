@@ -1,0 +1,92 @@
+//! Work that the engine has the first core do: tests of delays and downloads through outbounds.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_config::model::Tag;
+use adit_config::model::rule::{Network, Verdict};
+use adit_net::fetch::{Document, FetchError, Wanted, download_through};
+use adit_net::rt::Stream;
+use adit_net::tls::Roots;
+use adit_proto::wire::{Host, Target};
+
+use crate::dispatch::Outbounds;
+use crate::dns::Dns;
+use crate::outbound::Tester;
+use crate::route::{Known, Outcome, Query, Router};
+
+/// The parts of a core that jobs use.
+#[derive(Clone)]
+pub(super) struct Tools {
+    pub(super) outbounds: Rc<Outbounds>,
+    pub(super) dns: Rc<Dns>,
+    pub(super) tester: Rc<Tester>,
+    pub(super) router: Arc<Router>,
+}
+
+/// Work for a core. It begins at once and spawns the rest.
+pub(super) type Job = Box<dyn FnOnce(Tools) + Send>;
+
+/// The way of a download.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Via {
+    /// Through this outbound.
+    Outbound(Tag),
+    /// As the rules say of a request without a client; without a matching rule through this outbound.
+    Rules(Tag),
+}
+
+impl Tools {
+    /// Fetches a document; `None` if it is still the version that the request names.
+    pub(super) async fn download(&self, via: &Via, wanted: &Wanted) -> Result<Option<Document>, FetchError> {
+        let connect = async |target: &Target| self.connect(via, target).await;
+        Box::pin(download_through(connect, &Roots::System, wanted)).await
+    }
+
+    async fn connect(&self, via: &Via, target: &Target) -> Result<Stream, FetchError> {
+        let outbound = match via {
+            Via::Outbound(name) => name.clone(),
+            Via::Rules(default) => self.decide(default, target).await.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::PermissionDenied, "a rule refuses the server of the list")
+            })?,
+        };
+        if self.outbounds.get(&outbound).is_none() {
+            let problem = format!("there is no outbound {outbound}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, problem).into());
+        }
+        Ok(self.dns.stream_through(&outbound, target).await?)
+    }
+
+    /// The outbound that the rules say; `None` if one refuses.
+    async fn decide(&self, default: &Tag, target: &Target) -> Option<Tag> {
+        let query = Query {
+            inbound: "",
+            source: None,
+            user: None,
+            network: Network::Tcp,
+            target,
+            protocol: None,
+            known: Known::default(),
+        };
+        let asked = |group: &Tag| self.outbounds.passes(group, Network::Tcp);
+        let mut outcome = self.router.decide_with(&query, None, &asked);
+        let addresses;
+        if outcome == Outcome::NeedsAddresses {
+            let found = match (&target.host, self.outbounds.get(default)) {
+                (Host::Name(name), Some(leaf)) => leaf.outbound.lookup(name).await,
+                (Host::Name(_) | Host::Ip(_), _) => None,
+            };
+            addresses = found.unwrap_or_default();
+            outcome = self.router.decide_with(&query, Some(&addresses), &asked);
+        }
+        let Outcome::Decided(decision) = outcome else { return None };
+        match decision.verdict {
+            Verdict::Outbound(name)
+            | Verdict::Streams { outbound: name, .. }
+            | Verdict::Ask { outbound: name, .. } => Some(name.clone()),
+            Verdict::Default => Some(default.clone()),
+            Verdict::Reject(_) | Verdict::Pass(_) => None,
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! A name server for applications, over UDP and TCP.
+//!
+//! ```text
+//!   datagrams:  batch ─ at once ─→ answers of the batch, one call
+//!                  └── others ─→ a task each, at most MAX_WAITING ─→ one call each
+//!   TCP:        [ length 2 | question ] .. ─→ [ length 2 | answer ] ..       RFC 1035, section 4.2.2
+//! ```
+//!
+//! It answers this machine and the networks that are allowed, and is silent to all others: answers to forged sources
+//! would flood third parties.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use adit_config::model::DnsInbound;
+use adit_config::model::rule::{AddressRange, Cidr};
+use adit_net::reach::{Private, private_kind};
+use adit_net::rt::{self, Stop, Stream};
+use adit_net::udp::{Datagram, Outgoing, Socket};
+
+use super::{Factory, Inbound, Serve};
+use crate::dispatch::Future;
+use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
+use crate::packet::{BATCHES, Exchange, PacketInbound, Scratch};
+
+/// Questions of one port and core that wait for other name servers; further ones fail at once. Each takes some 2 KB.
+const MAX_WAITING: usize = 1024;
+/// Connections of one port and core; further ones are closed.
+const MAX_CONNECTIONS: usize = 256;
+/// A connection without a whole question for this long is closed (RFC 7766 section 6.2.3 asks for a few seconds).
+const IDLE: Duration = Duration::from_secs(10);
+/// Longest message over TCP.
+const MAX_MESSAGE: usize = u16::MAX as usize;
+
+/// The configuration of a port, for every core.
+#[derive(Debug)]
+pub(super) struct DnsFactory {
+    config: DnsInbound,
+    is_local: bool,
+}
+
+impl DnsFactory {
+    /// A port of this configuration that listens on `listen`.
+    pub(super) fn new(config: &DnsInbound, listen: &[SocketAddr]) -> Self {
+        Self { config: config.clone(), is_local: config.allow.is_empty() && listen.iter().all(is_local) }
+    }
+}
+
+/// Whether an address is one of a private network, whose machines can be told from others.
+fn is_local(addr: &SocketAddr) -> bool {
+    matches!(private_kind(addr.ip()), Some(Private::Network | Private::LinkLocal))
+}
+
+/// A warning about a port that nobody but this machine can use.
+pub(super) fn warning(config: &DnsInbound, listen: &[SocketAddr]) -> Option<String> {
+    let is_open = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback() && !is_local(addr);
+    let open = listen.iter().find(|addr| is_open(addr)).filter(|_| config.allow.is_empty())?;
+    Some(format!("{open} answers this machine alone: name the networks of its clients with `allow`"))
+}
+
+/// A port on one core.
+struct DnsPort {
+    config: DnsInbound,
+    /// Private networks may ask: it listens on addresses of these, and nothing else is said.
+    is_local: bool,
+    waiting: Rc<Cell<usize>>,
+    connections: Rc<Cell<usize>>,
+}
+
+impl Factory for DnsFactory {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        let (config, is_local) = (self.config.clone(), self.is_local);
+        Rc::new(DnsPort { config, is_local, waiting: Rc::default(), connections: Rc::default() })
+    }
+}
+
+impl Serve for DnsPort {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move {
+            let local = stream.local_addr().ok().map(|addr| addr.ip());
+            if !self.accepts(local, peer.ip()) {
+                inbound.metrics.refused.rule.add(1);
+                stream.abort_on_close();
+                return;
+            }
+            let Some(_held) = Held::take(&self.connections, MAX_CONNECTIONS) else {
+                inbound.metrics.refused.limit.add(1);
+                return;
+            };
+            let answerer = self.answerer(&inbound);
+            if let Err(error) = serve_stream(&inbound, &answerer, &stream).await {
+                tracing::trace!(inbound = &*inbound.name, %peer, %error, "connection with questions ended");
+            }
+        })
+    }
+
+    fn packets(&self, _: &Inbound, _: (std::sync::Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        None
+    }
+
+    fn answer(
+        self: Rc<Self>,
+        inbound: Rc<Inbound>,
+        socket: std::net::UdpSocket,
+        mut stop: Stop,
+    ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
+        Ok(Box::pin(async move {
+            let serve = async {
+                if let Err(error) = self.serve_datagrams(&inbound, socket).await {
+                    tracing::error!(inbound = &*inbound.name, %error, "listener for questions failed");
+                }
+            };
+            rt::race(stop.draining(), serve).await;
+        }))
+    }
+}
+
+impl DnsPort {
+    fn answerer(&self, inbound: &Inbound) -> Rc<Answerer> {
+        let ways: Rc<dyn Ways> = inbound.origin.live.clone();
+        Rc::new(Answerer::new(inbound.origin.live.dns(), &self.config, ways))
+    }
+
+    /// Whether a question from `peer` to this address of ours is answered.
+    fn accepts(&self, local: Option<IpAddr>, peer: IpAddr) -> bool {
+        accepts((&self.config.allow, self.is_local), local, peer)
+    }
+
+    async fn serve_datagrams(
+        self: &Rc<Self>,
+        inbound: &Rc<Inbound>,
+        socket: std::net::UdpSocket,
+    ) -> io::Result<()> {
+        let socket = Socket::from_std(socket)?;
+        let bound = socket.local_addr()?.ip();
+        let bound = (!bound.is_unspecified()).then_some(bound);
+        if bound.is_none() {
+            socket.report_destination()?;
+        }
+        let listener = Rc::new(Listener {
+            answerer: self.answerer(inbound),
+            port: self.clone(),
+            inbound: inbound.clone(),
+            socket,
+            bound,
+        });
+        // The answers of a batch, reused for the next one.
+        let mut out = Vec::new();
+        loop {
+            poll_fn(|cx| listener.poll_turn(cx, &mut out)).await?;
+            rt::yield_now().await;
+        }
+    }
+}
+
+/// Whether a question from `peer` to the address `local` of ours is answered.
+fn accepts((allow, is_local): (&[Cidr], bool), local: Option<IpAddr>, peer: IpAddr) -> bool {
+    let peer = peer.to_canonical();
+    let local = local.map(|ip| ip.to_canonical());
+    // To a loopback address, or from the address that it goes to: it was sent on this machine.
+    if peer.is_loopback() || local.is_some_and(|local| local.is_loopback() || local == peer) {
+        return true;
+    }
+    is_local && self::is_local(&SocketAddr::new(peer, 0)) || allow.iter().any(|network| holds(*network, peer))
+}
+
+fn holds(network: Cidr, ip: IpAddr) -> bool {
+    match (network.range(), ip) {
+        (AddressRange::V4(first, last), IpAddr::V4(ip)) => (first..=last).contains(&ip.to_bits()),
+        (AddressRange::V6(first, last), IpAddr::V6(ip)) => (first..=last).contains(&ip.to_bits()),
+        (AddressRange::V4(..), IpAddr::V6(_)) | (AddressRange::V6(..), IpAddr::V4(_)) => false,
+    }
+}
+
+/// A socket for questions, on one core.
+struct Listener {
+    port: Rc<DnsPort>,
+    inbound: Rc<Inbound>,
+    answerer: Rc<Answerer>,
+    socket: Socket,
+    /// Its address, if that is one.
+    bound: Option<IpAddr>,
+}
+
+impl Listener {
+    /// Answers what has come; ready when others should have a turn.
+    fn poll_turn(self: &Rc<Self>, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        let scratch = self.inbound.scratch.clone();
+        let scratch = &mut *scratch.borrow_mut();
+        for _ in 0..BATCHES {
+            let mut lost = 0;
+            match self.socket.poll_receive(cx, &mut scratch.batch, &mut lost) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(result) => result?,
+            }
+            let metrics = &self.inbound.metrics.datagrams;
+            metrics.dropped.kernel.add(lost);
+            out.clear();
+            for at in 0..scratch.batch.len() {
+                let Some(datagram) = scratch.batch.get(at) else { break };
+                self.take(&datagram, scratch, out);
+            }
+            self.flush(scratch, out);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Answers one question, or begins to ask for it.
+    fn take(self: &Rc<Self>, datagram: &Datagram, scratch: &mut Scratch, out: &mut Vec<u8>) {
+        let metrics = &self.inbound.metrics;
+        if !self.port.accepts(datagram.to.or(self.bound), datagram.from.ip()) {
+            metrics.datagrams.dropped.rule.add(1);
+            return;
+        }
+        metrics.datagrams.up.add(1);
+        let message = &scratch.batch.block[datagram.range()];
+        let start = out.len();
+        match self.answerer.answer(message, rt::now(), out) {
+            Quick::Nothing => {
+                metrics.datagrams.dropped.malformed.add(1);
+                return;
+            }
+            Quick::Written => {}
+            Quick::Ask(max) => match Held::take(&self.port.waiting, MAX_WAITING) {
+                Some(held) => {
+                    let (listener, datagram, message) = (self.clone(), *datagram, message.to_vec());
+                    rt::spawn_local(async move {
+                        let answer = Box::pin(listener.answerer.query(&message, max)).await;
+                        drop(held);
+                        if let Some(answer) = answer {
+                            listener.send_late(&datagram, &answer);
+                        }
+                    });
+                    return;
+                }
+                None => {
+                    metrics.datagrams.dropped.full.add(1);
+                    if !Answerer::write_failure(message, out) {
+                        return;
+                    }
+                }
+            },
+        }
+        scratch.outgoing.push(outgoing(datagram, start, out.len() - start));
+    }
+
+    fn flush(&self, scratch: &mut Scratch, out: &[u8]) {
+        let Scratch { batch, outgoing } = scratch;
+        if outgoing.is_empty() {
+            return;
+        }
+        let sent = self.socket.send_from(batch, out, outgoing);
+        let metrics = &self.inbound.metrics.datagrams;
+        metrics.down.add(sent.sent as u64);
+        metrics.dropped.note(&sent);
+        outgoing.clear();
+    }
+
+    fn send_late(&self, datagram: &Datagram, answer: &[u8]) {
+        let scratch = &mut *self.inbound.scratch.borrow_mut();
+        scratch.outgoing.push(outgoing(datagram, 0, answer.len()));
+        self.flush(scratch, answer);
+    }
+}
+
+/// The answer to a question, from the address that was asked.
+fn outgoing(question: &Datagram, start: usize, len: usize) -> Outgoing {
+    Outgoing { key: 0, to: question.from, from: question.to, class: 0, start, len }
+}
+
+async fn serve_stream(inbound: &Inbound, answerer: &Answerer, stream: &Stream) -> io::Result<()> {
+    let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
+    loop {
+        let message = rt::timeout(IDLE, next_message(stream, &mut incoming)).await;
+        let Some(message) = message.unwrap_or(Ok(None))? else { return Ok(()) };
+        inbound.metrics.requests.add(1);
+        out.clear();
+        out.extend_from_slice(&[0; 2]);
+        match answerer.answer(&message, rt::now(), &mut out) {
+            Quick::Nothing => return Ok(()),
+            Quick::Written => {}
+            Quick::Ask(_) => {
+                let answer = Box::pin(answerer.query(&message, MAX_MESSAGE)).await;
+                let Some(answer) = answer else { return Ok(()) };
+                out.extend_from_slice(&answer);
+            }
+        }
+        let len = u16::try_from(out.len() - 2).map_err(|_| io::ErrorKind::InvalidData)?;
+        out[..2].copy_from_slice(&len.to_be_bytes());
+        let sent = rt::timeout(IDLE, stream.send_all(&out)).await;
+        sent.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
+    }
+}
+
+/// The next message of a stream; `None` at its end. `incoming` keeps what has come behind it.
+async fn next_message(stream: &Stream, incoming: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    const READ_LEN: usize = 1024;
+    loop {
+        if let Some(len) = incoming.first_chunk::<2>() {
+            let end = 2 + usize::from(u16::from_be_bytes(*len));
+            if incoming.len() >= end {
+                let rest = incoming.split_off(end);
+                let mut message = std::mem::replace(incoming, rest);
+                message.drain(..2);
+                return Ok(Some(message));
+            }
+        }
+        let at = incoming.len();
+        incoming.resize(at + READ_LEN, 0);
+        let received = stream.recv(&mut incoming[at..]).await;
+        incoming.truncate(at + *received.as_ref().unwrap_or(&0));
+        if received? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// One of a bounded number.
+struct Held(Rc<Cell<usize>>);
+
+impl Held {
+    fn take(count: &Rc<Cell<usize>>, max: usize) -> Option<Self> {
+        (count.get() < max).then(|| {
+            count.set(count.get() + 1);
+            Self(count.clone())
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_get_no_answer() {
+        let of = |allow: &[&str], listen: &str, local: &str, peer: &str| {
+            let allow = allow.iter().map(|text| Cidr::parse(text).unwrap()).collect();
+            let config = DnsInbound { allow, ..DnsInbound::default() };
+            let factory = DnsFactory::new(&config, &[listen.parse().unwrap()]);
+            accepts((&config.allow, factory.is_local), Some(local.parse().unwrap()), peer.parse().unwrap())
+        };
+        let (all, lan, public) = ("0.0.0.0:53", "192.168.1.1:53", "203.0.113.1:53");
+        for (allow, listen, local, peer, want) in [
+            // This machine: by loopback, redirected to loopback, and by an address of its own.
+            (&[][..], all, "127.0.0.1", "127.0.0.1", true),
+            (&[], all, "127.0.0.1", "203.0.113.1", true),
+            (&[], all, "203.0.113.1", "203.0.113.1", true),
+            (&[], "[::]:53", "::1", "::1", true),
+            (&[], "[::]:53", "::ffff:127.0.0.1", "::ffff:203.0.113.1", true),
+            // Others.
+            (&[], all, "192.168.1.1", "192.168.1.2", false),
+            (&[], all, "203.0.113.1", "198.51.100.1", false),
+            (&[], lan, "192.168.1.1", "192.168.1.2", true),
+            (&[], lan, "192.168.1.1", "198.51.100.1", false),
+            (&[], public, "203.0.113.1", "198.51.100.1", false),
+            (&[], public, "203.0.113.1", "192.168.1.2", false),
+            (&["192.168.1.0/24"], all, "192.168.1.1", "192.168.1.2", true),
+            (&["192.168.1.0/24"], all, "192.168.1.1", "::ffff:192.168.1.2", true),
+            (&["192.168.1.0/24"], lan, "192.168.1.1", "192.168.2.2", false),
+            (&["2001:db8::/32"], all, "2001:db8::1", "2001:db8::2", true),
+        ] {
+            assert_eq!(of(allow, listen, local, peer), want, "{allow:?} {listen} {local} {peer}");
+        }
+        let warned = |listen: &str| warning(&DnsInbound::default(), &[listen.parse().unwrap()]).is_some();
+        assert!(warned(all) && warned(public) && !warned(lan) && !warned("127.0.0.1:53"));
+    }
+}

@@ -1,0 +1,79 @@
+//! Datagrams over a group: each flow over the member that is chosen when it begins.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::Waker;
+
+use adit_config::model::Dial;
+use adit_net::reach::Reach;
+use adit_net::rt;
+use adit_proto::wire::Target;
+
+use super::Choice;
+use crate::dns::{Dns, Scope};
+use crate::packet::{Carried, DropReason, Known, Lane, PacketFlow, PacketOutbound, Tick};
+
+/// The way out for datagrams over a group, on one core.
+pub(crate) struct ChoicePackets {
+    group: Rc<Choice>,
+    names: Scope,
+    /// The reach of members that dial targets themselves.
+    reach: Reach,
+}
+
+impl ChoicePackets {
+    /// The way out over `group`.
+    pub(crate) fn new(group: Rc<Choice>, dns: &Rc<Dns>) -> Self {
+        Self { group, names: dns.scope(&Dial::default()), reach: Reach::Anywhere }
+    }
+
+    /// The member's way out for datagrams that go to `target`.
+    fn pick(&self, target: &Target) -> Option<Rc<dyn PacketOutbound>> {
+        let group = &self.group;
+        let now = rt::now();
+        group.shared.note_use(now);
+        let roster = group.roster();
+        if !roster.model.udp {
+            return None;
+        }
+        // The client of a flow is not known here: a sticky group goes by the target alone.
+        let place = group.shared.pick(&roster, target, None, now)?;
+        group.leaf(&roster.members[place])?.packets
+    }
+
+    fn current(&self) -> Option<Rc<dyn PacketOutbound>> {
+        self.group.current()?.packets
+    }
+}
+
+impl PacketOutbound for ChoicePackets {
+    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
+        let outbound = self.pick(first).ok_or(DropReason::Unresolved)?;
+        outbound.within(self.reach).unwrap_or(outbound).begin(first, lane, now)
+    }
+
+    /// Flows ask their member instead.
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+        match at {
+            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
+            None => Known::find(&self.names, target, waker),
+        }
+    }
+
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+        self.current()?.address_of(target, waker, now)
+    }
+
+    fn within(&self, reach: Reach) -> Option<Rc<dyn PacketOutbound>> {
+        let (group, names) = (self.group.clone(), self.names.clone());
+        (reach != self.reach).then(|| Rc::new(Self { group, names, reach }) as Rc<dyn PacketOutbound>)
+    }
+
+    fn has_lanes(&self) -> bool {
+        self.current().is_some_and(|current| current.has_lanes())
+    }
+
+    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+        self.current().map_or(Carried::Common, |current| current.lane(target, payload, now))
+    }
+}

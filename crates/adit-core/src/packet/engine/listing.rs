@@ -1,0 +1,58 @@
+//! The flows of a listener in the list of connections.
+
+use super::{Engine, Flow};
+use crate::listing::{Ask, ConnectionStatus, Kicked, Part, source_text};
+use crate::packet::table::{FlowId, Tick};
+
+impl Engine {
+    /// Answers a question about the flows. No datagrams may be queued.
+    pub(super) fn follow_ask(&mut self, ask: Ask) {
+        // Nobody may wait for the answer any more, which is no matter.
+        match ask {
+            Ask::List { most, parts } => drop(parts.send(self.list(most))),
+            Ask::Kick { of, counts } => drop(counts.send(self.kick(&of))),
+        }
+    }
+
+    fn list(&self, most: usize) -> Part {
+        let mut part = Part::default();
+        for (_, key, flow, last_at) in self.flows.entries() {
+            part.push(most, || {
+                let outbound = self.routes.name(key.via).map(|tag| tag.to_string());
+                self.show(flow, outbound.unwrap_or_default(), last_at)
+            });
+        }
+        part
+    }
+
+    fn show(&self, flow: &Flow, outbound: String, last_at: Tick) -> ConnectionStatus {
+        let [up_bytes, down_bytes] = flow.moved;
+        ConnectionStatus {
+            id: flow.number,
+            network: "udp".into(),
+            inbound: self.name.to_string(),
+            user: flow.user_name().map(str::to_owned),
+            source: source_text(flow.peer.at),
+            target: flow.last.as_ref().map_or_else(|| "*".into(), |(target, _)| target.to_string()),
+            outbound,
+            up_bytes,
+            down_bytes,
+            age_s: self.now.wrapping_sub(flow.since).into(),
+            quiet_s: self.now.wrapping_sub(last_at).into(),
+        }
+    }
+
+    fn kick(&mut self, kicked: &Kicked) -> u64 {
+        let all = self.flows.entries().filter(|(_, _, flow, _)| kicked.is(flow.number, flow.user_name()));
+        let all: Vec<FlowId> = all.map(|(id, ..)| id).collect();
+        all.iter().for_each(|id| self.end(*id));
+        all.len() as u64
+    }
+}
+
+impl Flow {
+    /// The name of its user, if there are users.
+    fn user_name(&self) -> Option<&str> {
+        self.user.as_ref().map(|lease| &*lease.account().name)
+    }
+}

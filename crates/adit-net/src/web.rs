@@ -1,0 +1,273 @@
+//! A small HTTP/1.1 server for people and programs that watch a process: few connections, short requests without a body,
+//! answers that are whole.
+//!
+//! Everything is bounded: the connections, the head of a request and the time for it, and the time for an answer. It runs
+//! on the event loop that calls it.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+
+use crate::rt;
+
+/// Connections at a time; more are closed at once.
+const MOST_CONNECTIONS: usize = 64;
+/// Longest head of a request, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// Most fields of a request.
+const MAX_FIELDS: usize = 64;
+/// Time for the head of a request, the wait for it on a kept connection included.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+/// Time for a whole connection.
+const LIFE: Duration = Duration::from_secs(600);
+/// The pause after an error of accept(2), for instance when no descriptor is left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebRequest {
+    /// Whether it is GET or HEAD.
+    pub is_get: bool,
+    /// The path, without the query.
+    pub path: String,
+    /// The host that the client named, without the port.
+    pub host: Option<String>,
+    /// The token of `Authorization: Bearer`.
+    pub bearer: Option<Vec<u8>>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebAnswer {
+    /// The status, 200 to 599.
+    pub status: u16,
+    /// The type of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl WebAnswer {
+    /// A line of text.
+    pub fn line(status: u16, text: impl Into<String>) -> Self {
+        let body = text.into() + "\n";
+        Self { status, content_type: "text/plain; charset=utf-8", body: body.into_bytes() }
+    }
+}
+
+/// A listening server.
+#[derive(Debug)]
+pub struct Web(tokio::net::TcpListener);
+
+impl Web {
+    /// Listens at `address`. Call it on an event loop.
+    ///
+    /// # Errors
+    /// As bind(2).
+    pub async fn listen(address: SocketAddr) -> io::Result<Self> {
+        tokio::net::TcpListener::bind(address).await.map(Self)
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Serves for ever: `answer` makes the answers.
+    pub async fn serve<F: Future<Output = WebAnswer> + 'static>(
+        self,
+        answer: impl Fn(WebRequest) -> F + 'static,
+    ) {
+        let (answer, open) = (Rc::new(answer), Rc::new(Cell::new(0)));
+        loop {
+            let stream = match self.0.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "HTTP connection not accepted");
+                    rt::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(place) = Place::take(&open) else { continue };
+            let answer = answer.clone();
+            rt::spawn_local(async move {
+                let service = service_fn(move |request| respond(answer.clone(), request));
+                let connection = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD_TIME)
+                    .max_headers(MAX_FIELDS)
+                    .max_buf_size(MAX_HEAD)
+                    .serve_connection(TokioIo::new(stream), service);
+                if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
+                    tracing::debug!(%error, "HTTP connection ended");
+                }
+                drop(place);
+            });
+        }
+    }
+}
+
+/// A place among the connections; leaving it is dropping it.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(open: &Rc<Cell<usize>>) -> Option<Self> {
+        if open.get() >= MOST_CONNECTIONS {
+            return None;
+        }
+        open.set(open.get() + 1);
+        Some(Self(open.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+async fn respond<F: Future<Output = WebAnswer>>(
+    answer: Rc<impl Fn(WebRequest) -> F>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let WebAnswer { status, content_type, body } = answer(read(&request)).await;
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut set = |name: HeaderName, value| {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    };
+    set(CONTENT_TYPE, content_type);
+    set(CACHE_CONTROL, "no-store");
+    set(HeaderName::from_static("x-content-type-options"), "nosniff");
+    if status == 401 {
+        set(WWW_AUTHENTICATE, "Bearer");
+    }
+    Ok(response)
+}
+
+fn read(request: &Request<Incoming>) -> WebRequest {
+    let field = |name: HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
+    let host = field(HOST).and_then(|host| std::str::from_utf8(host).ok());
+    WebRequest {
+        is_get: matches!(*request.method(), Method::GET | Method::HEAD),
+        path: request.uri().path().to_owned(),
+        host: request.uri().host().or_else(|| host.map(without_port)).map(str::to_owned),
+        bearer: field(AUTHORIZATION).and_then(bearer).map(<[u8]>::to_vec),
+    }
+}
+
+/// The host of `host:port`, without brackets.
+fn without_port(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').map_or(rest, |(host, _)| host);
+    }
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
+}
+
+/// The token of `Bearer TOKEN` (RFC 6750, 2.1; the word in any case, RFC 9110, 11.1).
+fn bearer(field: &[u8]) -> Option<&[u8]> {
+    let (word, token) = field.split_at_checked(7)?;
+    word.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::rt::Cores;
+
+    async fn ask(at: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // A server that has had enough may reset the connection behind its answer.
+        stream.read_to_string(&mut answer).await.ok();
+        answer
+    }
+
+    async fn start() -> SocketAddr {
+        let web = Web::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let at = web.local_addr().unwrap();
+        rt::spawn_local(web.serve(|request| async move { WebAnswer::line(200, format!("{request:?}")) }));
+        at
+    }
+
+    #[test]
+    fn requests_are_read_and_answered() {
+        Cores::block_on(async {
+            let at = start().await;
+            let text = ask(at, "GET /a?b=c HTTP/1.1\r\nHost: [::1]:9090\r\nauthorization: bearer abc \r\nConnection: close\r\n\r\n").await;
+            assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+            assert!(text.contains("cache-control: no-store"), "{text}");
+            let want = WebRequest {
+                is_get: true,
+                path: "/a".into(),
+                host: Some("::1".into()),
+                bearer: Some(b"abc".into()),
+            };
+            assert!(text.ends_with(&format!("{want:?}\n")), "{text}");
+            let text = ask(at, "POST / HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n\r\n").await;
+            assert!(text.contains("is_get: false") && text.contains("\"localhost\""), "{text}");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_too_long_or_too_many_is_refused() {
+        Cores::block_on(async {
+            let at = start().await;
+            let long = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(MAX_HEAD));
+            assert!(ask(at, &long).await.starts_with("HTTP/1.1 431"));
+            let fields: String = (0..=MAX_FIELDS).map(|n| format!("x{n}: y\r\n")).collect();
+            let many = format!("GET / HTTP/1.1\r\n{fields}\r\n");
+            assert!(ask(at, &many).await.starts_with("HTTP/1.1 431"));
+            assert!(ask(at, "\u{0}\u{1}nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+            let mut held = Vec::new();
+            for _ in 0..MOST_CONNECTIONS {
+                held.push(TcpStream::connect(at).await.unwrap());
+            }
+            // The places are taken in the order of the connections.
+            assert_eq!(ask(at, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await, "");
+            drop(held);
+            for _ in 0..100 {
+                rt::sleep(Duration::from_millis(20)).await;
+                if !ask(at, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.is_empty() {
+                    return;
+                }
+            }
+            panic!("places are not given back");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn hosts_and_tokens() {
+        for (field, host) in [("a:1", "a"), ("a", "a"), ("[::1]:5", "::1"), ("[::1]", "::1"), ("[x", "x")] {
+            assert_eq!(without_port(field), host);
+        }
+        for (field, token) in
+            [("Bearer a b", Some("a b")), ("BEARER  x", Some("x")), ("Basic abc", None), ("Bear", None)]
+        {
+            assert_eq!(bearer(field.as_bytes()), token.map(str::as_bytes));
+        }
+    }
+}

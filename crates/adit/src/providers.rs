@@ -1,0 +1,507 @@
+//! Lists of proxies and rules that are kept up to date while a program runs.
+//!
+//! ```text
+//! interval over, or asked ─→ fetch through an outbound ─→ check ─→ copy on disk ─→ the configuration is built anew of the
+//!                              └ error: the copy stays                              same text and the new copies
+//! ```
+//!
+//! A copy is written beside its place and moved there. After an error or a bad document the list
+//! that was there before stays. Connections go on: the engine replaces what is other than before, and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use adit_config::dialect::clash;
+use adit_config::model::{Config, OutboundProtocol, Provider, ProviderSource, Secret, Tag, WebUrl};
+use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
+use adit_net::fetch::{Document, FetchError, Wanted};
+use adit_net::rt;
+use serde::{Deserialize, Serialize};
+
+/// Time for one fetch; mihomo's.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Pause after a list that could not be had. It doubles up to the list's own interval, an hour at most.
+const PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
+/// Interval at which files of others are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Lists that are replaced at about the same time are put to use together.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// Reads `upload=1; download=2; total=3; expire=4`: names in any case, fractions cut. `None` if nothing is in it.
+fn usage(text: &str) -> Option<ListUsage> {
+    let (mut usage, mut is_any) = (ListUsage::default(), false);
+    for part in text.split(';') {
+        let Some((name, value)) = part.split_once('=') else { continue };
+        let place = match name.trim().to_ascii_lowercase().as_str() {
+            "upload" => &mut usage.upload,
+            "download" => &mut usage.download,
+            "total" => &mut usage.total,
+            "expire" => &mut usage.expire,
+            _ => continue,
+        };
+        let whole = value.trim().split('.').next().unwrap_or_default();
+        if let Ok(number) = whole.parse() {
+            (*place, is_any) = (number, true);
+        }
+    }
+    is_any.then_some(usage)
+}
+
+/// Facts about a list beside its document. They lie in a file beside the copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Beside {
+    /// The server's name for the version.
+    version: Option<String>,
+    /// Length and a number of the copy that it belongs to.
+    of: Option<(u64, u32)>,
+    usage: Option<ListUsage>,
+}
+
+/// Name of a list, and whether it lists outbounds.
+type Key = (Tag, bool);
+
+enum Note {
+    Config(Box<(Vec<Provider>, Tag)>),
+    Fetched(Key, Result<Option<Document>, FetchError>),
+    /// The process ends before the fetch does.
+    Lost(Key),
+    Update(Key, ListReply),
+}
+
+/// Asks the thread that keeps the lists.
+#[derive(Clone)]
+pub(crate) struct Keeper {
+    notes: Sender<Note>,
+    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
+}
+
+impl Keeper {
+    /// The configuration has changed.
+    pub(crate) fn follow(&self, config: &Config) {
+        let is_direct = |protocol: &OutboundProtocol| *protocol == OutboundProtocol::Direct;
+        let direct = config.outbounds.iter().find(|outbound| is_direct(&outbound.protocol));
+        let default = direct.or_else(|| config.outbounds.first()).map(|outbound| outbound.name.clone());
+        let default = default.unwrap_or_else(|| "direct".into());
+        self.notes.send(Note::Config(Box::new((config.providers.clone(), default)))).ok();
+    }
+}
+
+impl Lists for Keeper {
+    fn update(&self, name: &str, has_outbounds: bool, reply: ListReply) {
+        self.notes.send(Note::Update((name.into(), has_outbounds), reply)).ok();
+    }
+
+    fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.get(&(Tag::from(name), has_outbounds)).cloned()
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+/// Starts to keep the lists of configurations; `refresh` has the configuration built anew of the copies.
+///
+/// # Errors
+/// When there cannot be another thread.
+pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io::Result<Keeper> {
+    let (notes, waiting) = channel();
+    let keeper = Keeper { notes: notes.clone(), shown: Arc::default() };
+    proxies.set_lists(Box::new(keeper.clone()));
+    let worker = Worker {
+        proxies,
+        refresh: Box::new(refresh),
+        notes,
+        shown: keeper.shown.clone(),
+        lists: BTreeMap::new(),
+        default: "direct".into(),
+        dirty_at: None,
+    };
+    // It ends with the process.
+    std::thread::Builder::new().name("adit-lists".into()).spawn(move || worker.run(&waiting))?;
+    Ok(keeper)
+}
+
+struct Worker {
+    proxies: Proxies,
+    refresh: Box<dyn Fn() + Send>,
+    notes: Sender<Note>,
+    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
+    lists: BTreeMap<Key, List>,
+    default: Tag,
+    /// When the first copy was replaced that is not in use yet.
+    dirty_at: Option<Instant>,
+}
+
+struct List {
+    provider: Provider,
+    /// When it is fetched next; `None` for not by itself.
+    next_at: Option<Instant>,
+    pause: Duration,
+    is_busy: bool,
+    beside: Beside,
+    /// A file of somebody else, as it was last.
+    seen: Option<(i64, i64, u64, u64)>,
+    error: Option<String>,
+    replies: Vec<ListReply>,
+}
+
+impl Worker {
+    fn run(mut self, waiting: &Receiver<Note>) {
+        loop {
+            match waiting.recv_timeout(self.wait(rt::now())) {
+                Ok(note) => self.handle(note),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = rt::now();
+            self.fetch_due(now);
+            self.look();
+            let is_due = self.dirty_at.is_some_and(|at| now >= at + GATHER);
+            if is_due {
+                self.dirty_at = None;
+                (self.refresh)();
+            }
+        }
+    }
+
+    fn wait(&self, now: Instant) -> Duration {
+        let due = self.lists.values().filter(|list| !list.is_busy).filter_map(|list| list.next_at);
+        let due = due.chain(self.dirty_at.map(|at| at + GATHER)).min();
+        let watches = self.lists.values().any(|list| list.provider.source == ProviderSource::File);
+        let most = if watches { LOOK } else { MAX_PAUSE };
+        due.map_or(most, |at| at.saturating_duration_since(now).min(most))
+    }
+
+    fn handle(&mut self, note: Note) {
+        match note {
+            Note::Config(config) => self.follow(config.0, config.1),
+            Note::Fetched(key, result) => self.settle(&key, result),
+            Note::Lost(key) => {
+                if let Some(list) = self.lists.get_mut(&key) {
+                    list.is_busy = false;
+                }
+            }
+            Note::Update(key, reply) => match self.lists.get_mut(&key) {
+                None => reply(Err("no such provider".to_owned())),
+                Some(list) if list.provider.download().is_none() => {
+                    self.dirty_at = Some(rt::now());
+                    reply(Ok(()));
+                }
+                Some(list) => {
+                    list.replies.push(reply);
+                    list.next_at = Some(rt::now());
+                }
+            },
+        }
+    }
+
+    fn follow(&mut self, providers: Vec<Provider>, default: Tag) {
+        self.default = default;
+        let mut before = std::mem::take(&mut self.lists);
+        for provider in providers {
+            let key = (provider.name.clone(), provider.has_outbounds());
+            let old = before
+                .remove(&key)
+                .filter(|old| old.provider.source == provider.source && old.provider.path == provider.path);
+            let list = match old {
+                Some(old) => List { provider, ..old },
+                None => List::new(provider),
+            };
+            self.lists.insert(key.clone(), list);
+            self.show(&key);
+        }
+        self.shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|key, _| self.lists.contains_key(key));
+    }
+
+    fn show(&self, key: &Key) {
+        let Some(list) = self.lists.get(key) else { return };
+        let updated_at =
+            list.provider.path.as_ref().and_then(|path| fs::metadata(path).ok()?.modified().ok());
+        let shown = ListState { usage: list.beside.usage, updated_at, error: list.error.clone() };
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), shown);
+    }
+
+    fn fetch_due(&mut self, now: Instant) {
+        let is_due = |list: &List| !list.is_busy && list.next_at.is_some_and(|at| at <= now);
+        let due: Vec<Key> =
+            self.lists.iter().filter(|(_, list)| is_due(list)).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            self.fetch(key);
+        }
+    }
+
+    fn fetch(&mut self, key: Key) {
+        let Some(list) = self.lists.get_mut(&key) else { return };
+        let Some(download) = list.provider.download() else {
+            list.next_at = None;
+            return;
+        };
+        let via = match &download.through {
+            Some(through) => Via::Outbound(through.clone()),
+            None => Via::Rules(self.default.clone()),
+        };
+        let Ok(url) = WebUrl::parse(download.url.expose()) else {
+            list.next_at = None;
+            return;
+        };
+        let mut headers = download.headers.clone();
+        let copy = list.provider.path.as_deref().and_then(|path| fs::read(path).ok());
+        if let (Some(version), Some(copy)) = (&list.beside.version, &copy)
+            && list.beside.of == Some(mark(copy))
+        {
+            headers.push(("If-None-Match".into(), Secret::new(version.as_str())));
+        }
+        let wanted = Wanted { url, headers, max: download.max_len, limit: LIMIT };
+        list.is_busy = true;
+        let answer = Answer { notes: self.notes.clone(), key: Some(key) };
+        self.proxies.fetch(via, wanted, move |result| answer.give(result));
+    }
+
+    /// A fetch is over.
+    fn settle(&mut self, key: &Key, result: Result<Option<Document>, FetchError>) {
+        let Some(list) = self.lists.get_mut(key) else { return };
+        list.is_busy = false;
+        let result = result.map_err(|error| chain(&error)).and_then(|document| list.take(document));
+        let interval = list.provider.download().and_then(|download| download.interval);
+        let name = &*key.0;
+        match &result {
+            Ok(is_other) => {
+                if *is_other {
+                    self.dirty_at.get_or_insert_with(rt::now);
+                }
+                (list.pause, list.error) = (PAUSE, None);
+                list.next_at = interval.map(|interval| rt::now() + interval);
+                tracing::debug!(provider = name, is_other, "list fetched");
+            }
+            Err(error) => {
+                if list.error.as_ref() != Some(error) {
+                    tracing::warn!(provider = name, error, "list not updated: the one before stays in use");
+                }
+                list.error = Some(error.clone());
+                let has_copy = list.provider.path.as_deref().is_some_and(Path::exists);
+                // A list that is there and is not fetched by time waits until somebody asks.
+                let wait = match interval {
+                    None if has_copy => None,
+                    interval => Some(list.pause.min(interval.unwrap_or(MAX_PAUSE))),
+                };
+                list.next_at = wait.map(|wait| rt::now() + wait);
+                list.pause = list.pause.saturating_mul(2).min(MAX_PAUSE);
+            }
+        }
+        for reply in std::mem::take(&mut list.replies) {
+            reply(result.clone().map(drop));
+        }
+        self.show(key);
+    }
+
+    /// Looks whether somebody has changed a file.
+    fn look(&mut self) {
+        let mut is_other = false;
+        for list in self.lists.values_mut().filter(|list| list.provider.source == ProviderSource::File) {
+            let seen = list.provider.path.as_deref().and_then(seen);
+            // A file that is away for a moment is being replaced.
+            if seen.is_some() && seen != list.seen {
+                is_other = true;
+                list.seen = seen;
+            }
+        }
+        if is_other {
+            self.dirty_at.get_or_insert_with(rt::now);
+        }
+    }
+}
+
+/// Sends the result of a fetch, or that there will be none.
+struct Answer {
+    notes: Sender<Note>,
+    key: Option<Key>,
+}
+
+impl Answer {
+    fn give(mut self, result: Result<Option<Document>, FetchError>) {
+        if let Some(key) = self.key.take() {
+            self.notes.send(Note::Fetched(key, result)).ok();
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.notes.send(Note::Lost(key)).ok();
+        }
+    }
+}
+
+impl List {
+    fn new(provider: Provider) -> Self {
+        let path = provider.path.as_deref();
+        let beside = path.filter(|_| provider.download().is_some()).map(read_beside).unwrap_or_default();
+        let next_at = provider.download().and_then(|download| {
+            let age = path.and_then(|path| fs::metadata(path).ok()?.modified().ok()?.elapsed().ok());
+            let wait = match (age, download.interval) {
+                _ if provider.problem.is_some() => Duration::ZERO,
+                (None, _) => Duration::ZERO,
+                (Some(_), None) => return None,
+                (Some(age), Some(interval)) => interval.saturating_sub(age),
+            };
+            Some(rt::now() + wait)
+        });
+        let seen = path.and_then(seen);
+        Self {
+            provider,
+            next_at,
+            pause: PAUSE,
+            is_busy: false,
+            beside,
+            seen,
+            error: None,
+            replies: Vec::new(),
+        }
+    }
+
+    /// Takes a document in the place of the copy; true if it is another one. Without a document the copy is still right.
+    fn take(&mut self, document: Option<Document>) -> Result<bool, String> {
+        let path = self.provider.path.clone().ok_or("the list has no file")?;
+        let Some(Document { bytes, version, usage: subscriber }) = document else {
+            touch(&path);
+            return Ok(false);
+        };
+        let count = clash::check_document(&self.provider, Path::new(""), &bytes)?;
+        let usage = subscriber.as_deref().and_then(usage).or(self.beside.usage);
+        let beside = Beside { version, of: Some(mark(&bytes)), usage };
+        let is_same = fs::read(&path).is_ok_and(|copy| copy == bytes);
+        let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
+        if is_same {
+            touch(&path);
+        } else {
+            write(&path, &bytes).map_err(failed)?;
+            tracing::info!(provider = &*self.provider.name, entries = count, "list is up to date");
+        }
+        if beside != self.beside {
+            let text = serde_json::to_vec(&beside).map_err(|error| error.to_string())?;
+            write(&beside_path(&path), &text).map_err(failed)?;
+            self.beside = beside;
+        }
+        Ok(!is_same)
+    }
+}
+
+/// Length and a number of a document.
+fn mark(bytes: &[u8]) -> (u64, u32) {
+    let number =
+        bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    (bytes.len() as u64, number)
+}
+
+fn beside_path(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".adit");
+    beside.into()
+}
+
+fn read_beside(path: &Path) -> Beside {
+    /// Longest such file in bytes.
+    const MAX: u64 = 64 * 1024;
+    let beside = beside_path(path);
+    let is_short = fs::metadata(&beside).is_ok_and(|found| found.len() <= MAX);
+    let text = fs::read(&beside).ok().filter(|_| is_short);
+    text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// The copy is as of now.
+fn touch(path: &Path) {
+    let touched = fs::OpenOptions::new().append(true).open(path).and_then(|file| {
+        #[expect(clippy::disallowed_methods, reason = "the time of a file is that of the wall clock")]
+        file.set_modified(SystemTime::now())
+    });
+    if let Err(error) = touched {
+        tracing::debug!(%error, "time of a list's copy");
+    }
+}
+
+/// Writes a file beside its place and moves it there. It may hold keys: nobody else may read it.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)
+}
+
+fn seen(path: &Path) -> Option<(i64, i64, u64, u64)> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &FetchError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_subscribers() {
+        let whole =
+            ListUsage { upload: 455_727_941, download: 6_174_315_083, total: 1 << 40, expire: 1_671_815_872 };
+        for (text, want) in [
+            ("upload=455727941; download=6174315083; total=1099511627776; expire=1671815872", Some(whole)),
+            (
+                "Upload=455727941.9;DOWNLOAD=6174315083;total = 1099511627776 ;expire=1671815872.0;x=1",
+                Some(whole),
+            ),
+            ("total=5", Some(ListUsage { total: 5, ..ListUsage::default() })),
+            ("upload=-1; total=x", None),
+            ("", None),
+            ("a page of HTML", None),
+        ] {
+            assert_eq!(usage(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn copies_are_moved_to_their_place() {
+        let folder = std::env::temp_dir().join(format!("adit-lists-{}", std::process::id()));
+        let path = folder.join("a/b/list");
+        write(&path, b"one").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let beside = Beside { version: Some("\"v\"".into()), of: Some(mark(b"two")), usage: None };
+        write(&beside_path(&path), &serde_json::to_vec(&beside).unwrap()).unwrap();
+        assert_eq!(read_beside(&path), beside);
+        fs::write(beside_path(&path), "{").unwrap();
+        assert_eq!(read_beside(&path), Beside::default());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

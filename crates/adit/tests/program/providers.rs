@@ -1,0 +1,387 @@
+//! Lists of proxies and rules from servers that answer well, badly, or not at all.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_testkit::unused_addr;
+
+use crate::support::{Dir, Running, echo};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The next answers of a server.
+#[derive(Clone)]
+enum Script {
+    Document(String),
+    Status(u16),
+    /// Bytes without an end, in chunks.
+    Endless,
+    /// Two gigabytes are announced.
+    Huge,
+    /// Half of what is announced.
+    Cut(String),
+    Hang,
+}
+
+/// A server of lists.
+struct Server {
+    at: SocketAddr,
+    script: Mutex<Script>,
+    requests: Mutex<Vec<String>>,
+    sent: AtomicU64,
+}
+
+impl Server {
+    fn start(script: Script) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Arc::new(Self {
+            at: listener.local_addr().unwrap(),
+            script: Mutex::new(script),
+            requests: Mutex::default(),
+            sent: AtomicU64::new(0),
+        });
+        let shared = server.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let server = shared.clone();
+                thread::spawn(move || server.serve(stream).ok());
+            }
+        });
+        server
+    }
+
+    fn set(&self, script: Script) {
+        *self.script.lock().unwrap() = script;
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            request.push(byte[0]);
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let is_known = request.to_lowercase().contains("if-none-match: \"v1\"");
+        self.requests.lock().unwrap().push(request);
+        let script = self.script.lock().unwrap().clone();
+        match script {
+            Script::Document(text) if is_known && text.contains("#v1") => {
+                stream.write_all(b"HTTP/1.1 304 X\r\n\r\n")
+            }
+            Script::Document(text) => {
+                let version = if text.contains("#v1") { "ETag: \"v1\"\r\n" } else { "" };
+                let usage = "subscription-userinfo: upload=1; download=2; total=3; expire=4\r\n";
+                let len = text.len();
+                let head = format!("HTTP/1.1 200 OK\r\n{version}{usage}Content-Length: {len}\r\n\r\n");
+                stream.write_all(format!("{head}{text}").as_bytes())
+            }
+            Script::Status(status) => {
+                stream.write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes())
+            }
+            Script::Cut(text) => {
+                let len = text.len() * 2;
+                stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{text}").as_bytes())
+            }
+            Script::Huge => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2147483648\r\n\r\n")?;
+                self.flood(&mut stream, &[b'x'; 65536])
+            }
+            Script::Endless => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+                let chunk = format!("10000\r\n{}\r\n", "x".repeat(65536));
+                self.flood(&mut stream, chunk.as_bytes())
+            }
+            Script::Hang => {
+                thread::sleep(Duration::from_secs(120));
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends until nobody takes it, 2 GB at most.
+    fn flood(&self, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+        for _ in 0..32_768 {
+            stream.write_all(bytes)?;
+            self.sent.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+/// A SOCKS5 proxy that answers every stream with its name, but for those to `list.test`, which it takes to `lists`.
+fn proxy(name: &'static str, lists: Option<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut bytes = [0; 512];
+                stream.read_exact(&mut bytes[..3])?;
+                stream.write_all(&[5, 0])?;
+                let len = stream.read(&mut bytes)?;
+                let is_list = bytes[..len].windows(9).any(|window| window == b"list.test");
+                stream.write_all(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 1])?;
+                if let (true, Some(lists)) = (is_list, lists) {
+                    let mut far = TcpStream::connect(lists)?;
+                    let (mut near, mut back) = (stream.try_clone()?, far.try_clone()?);
+                    thread::spawn(move || std::io::copy(&mut near, &mut far).ok());
+                    std::io::copy(&mut back, &mut stream)?;
+                    return stream.shutdown(std::net::Shutdown::Both);
+                }
+                while stream.read(&mut bytes)? > 0 {
+                    stream.write_all(name.as_bytes())?;
+                }
+                Ok(())
+            });
+        }
+    });
+    at
+}
+
+fn entry(name: &str, at: SocketAddr) -> String {
+    format!("- {{name: {name}, type: socks5, server: {}, port: {}}}\n", at.ip(), at.port())
+}
+
+fn list(entries: &[(&str, SocketAddr)]) -> String {
+    entries.iter().fold("proxies:\n".to_owned(), |text, (name, at)| text + &entry(name, *at))
+}
+
+/// A stream through the port of `adit`; `None` if it is refused.
+fn open(port: SocketAddr, host: &str, target: u16) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(port).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(&[5, 1, 0]).ok()?;
+    stream.read_exact(&mut [0; 2]).ok()?;
+    let mut request = vec![5, 1, 0, 3, u8::try_from(host.len()).unwrap()];
+    request.extend_from_slice(host.as_bytes());
+    request.extend_from_slice(&target.to_be_bytes());
+    stream.write_all(&request).ok()?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).ok()?;
+    (reply[1] == 0).then_some(stream)
+}
+
+/// The answer to a word; empty if the connection is refused.
+fn ask(stream: &mut TcpStream) -> String {
+    let mut bytes = [0; 64];
+    stream.write_all(b"who").ok();
+    let len = stream.read(&mut bytes).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+fn who(port: SocketAddr) -> String {
+    open(port, "who.test", 7).map(|mut stream| ask(&mut stream)).unwrap_or_default()
+}
+
+fn wait_for(what: &str, log: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "still not true: {what}\n{}", log());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn start(dir: &Dir, config: &str) -> (Running, SocketAddr) {
+    let port = unused_addr();
+    let head = format!("mixed-port: {}\nallow-lan: true\nbind-address: {}\n", port.port(), port.ip());
+    dir.file("config.yaml", &format!("{head}{config}"));
+    let running = Running::start(dir.adit(&["mihomo", "-d", "."]));
+    running.line("listening");
+    (running, port)
+}
+
+#[test]
+fn bad_answers_leave_the_list_that_was_there() {
+    let (a, b) = (proxy("a", None), proxy("b", None));
+    let server = Server::start(Script::Status(500));
+    let dir = Dir::new();
+    let config = format!(
+        "proxy-providers:\n  p: {{type: http, url: 'http://user:pw@{}/list?token=hunter2', interval: 1, proxy: DIRECT}}\n\
+         proxy-groups:\n- {{name: G, type: select, use: [p]}}\nrules: ['MATCH,G']\n",
+        server.at
+    );
+    let (running, port) = start(&dir, &config);
+    running.line("the server answered with status 500");
+    assert_eq!(who(port), "", "an empty group refuses");
+    server.set(Script::Document(list(&[("a", a)]) + "#v1\n"));
+    wait_for("the first list", || running.log(), || who(port) == "a");
+    // The same version is not sent again.
+    let before = server.requests();
+    wait_for("more requests", || running.log(), || server.requests() > before + 1);
+    assert!(server.requests.lock().unwrap().last().unwrap().contains("\"v1\""));
+    let head = server.requests.lock().unwrap()[0].to_lowercase();
+    assert!(
+        head.starts_with("get /list?token=hunter2 ") && head.contains("authorization: basic dxnlcjpwdw=="),
+        "{head}"
+    );
+    assert!(head.contains("user-agent: clash.meta/"), "{head}");
+    let mut held = open(port, "who.test", 7).unwrap();
+    assert_eq!(ask(&mut held), "a");
+
+    let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned()
+        + &(b'b'..b'k')
+            .map(|c| {
+                let (name, last) = (char::from(c), char::from(c - 1));
+                format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))
+            })
+            .collect::<String>()
+        + "proxies: *j\n";
+    for (script, wants) in [
+        (Script::Status(404), "the server answered with status 404"),
+        (Script::Huge, "longer than 1048576 bytes"),
+        (Script::Endless, "longer than 1048576 bytes"),
+        (Script::Cut(list(&[("b", b)])), "bad answer"),
+        (
+            Script::Document("<html><body>please log in</body></html>".into()),
+            "a page of HTML in the place of a list",
+        ),
+        (Script::Document("proxies:\n- {name: b, type: socks5, server: 127".into()), "line 2"),
+        (Script::Document("proxies: []\n".into()), "file doesn't have any proxy"),
+        (Script::Document(bomb), "too many values"),
+        (Script::Document("\u{0}\u{1}\u{2}".into()), "neither YAML"),
+    ] {
+        server.set(script);
+        running.line(wants);
+        assert_eq!(who(port), "a", "{wants}");
+    }
+    let sent = server.sent.load(Ordering::SeqCst);
+    assert!(sent < 100 << 20, "{sent} bytes were taken");
+    assert!(memory(&running) < 200 << 20, "{} bytes", memory(&running));
+
+    // Another list, without a gap and without an end to open connections.
+    server.set(Script::Document(list(&[("b", b)])));
+    wait_for(
+        "the other list",
+        || running.log(),
+        || {
+            let found = who(port);
+            assert!(found == "a" || found == "b", "{found}");
+            found == "b"
+        },
+    );
+    assert_eq!(ask(&mut held), "a");
+    let log = running.log();
+    assert!(!log.contains("hunter2") && !log.contains("user:pw"), "{log}");
+    drop(running);
+
+    // The server is away: the copy is used from the start, with what the server told about the subscriber.
+    server.set(Script::Status(500));
+    let (running, port) = start(&dir, &config);
+    assert_eq!(who(port), "b", "{}", running.log());
+    let beside = fs::read_dir(dir.path().join("proxies")).unwrap().flatten();
+    let beside = beside.map(|file| file.path()).find(|path| path.extension().is_some()).unwrap();
+    assert!(fs::read_to_string(beside).unwrap().contains("\"total\":3"));
+}
+
+/// Bytes of memory that a program has.
+fn memory(running: &Running) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// While one server hangs, traffic goes on, and so do other lists.
+#[test]
+fn a_server_that_hangs() {
+    let (a, b) = (proxy("a", None), proxy("b", None));
+    let (hanging, good) = (Server::start(Script::Hang), Server::start(Script::Document(list(&[("a", a)]))));
+    let dir = Dir::new();
+    let config = format!(
+        "proxy-providers:\n  h: {{type: http, url: 'http://{}/', interval: 1, path: ./h.yaml}}\n  \
+         g: {{type: http, url: 'http://{}/', interval: 1, path: ./g.yaml}}\n\
+         proxy-groups:\n- {{name: G, type: select, use: [h, g]}}\n\
+         rules: ['IP-CIDR,127.0.0.1/32,DIRECT,no-resolve', 'MATCH,G']\n",
+        hanging.at, good.at
+    );
+    let (running, port) = start(&dir, &config);
+    wait_for("the good list", || running.log(), || who(port) == "a");
+    good.set(Script::Document(list(&[("b", b)])));
+    wait_for("the next good list", || running.log(), || who(port) == "b");
+    assert_eq!(hanging.requests(), 1);
+}
+
+/// A list of rules, fetched through the proxy that the file names.
+#[test]
+fn rules_from_a_server() {
+    let server = Server::start(Script::Status(503));
+    let (relay, target) = (proxy("relay", Some(server.at)), echo());
+    let dir = Dir::new();
+    let config = format!(
+        "hosts: {{echo.test: 127.0.0.1}}\nproxies:\n{}\
+         rule-providers:\n  r: {{type: http, behavior: domain, format: text, url: 'http://list.test/r', interval: 1, proxy: relay}}\n\
+         rules: ['RULE-SET,r,REJECT', 'MATCH,DIRECT']\n",
+        entry("relay", relay)
+    );
+    let (running, port) = start(&dir, &config);
+    let reaches =
+        || open(port, "echo.test", target.port()).is_some_and(|mut stream| ask(&mut stream) == "who");
+    running.line("the server answered with status 503");
+    assert!(reaches(), "an empty list matches nothing");
+    server.set(Script::Document("# names\necho.test\n".into()));
+    wait_for("the list", || running.log(), || !reaches());
+    for (script, wants) in [
+        (Script::Status(500), "status 500"),
+        (Script::Document("<html>\n".into()), "a page of HTML"),
+        (Script::Document("a b\n".into()), "no name"),
+        (Script::Endless, "longer than 67108864 bytes"),
+    ] {
+        server.set(script);
+        running.line(wants);
+        assert!(!reaches(), "{wants}");
+    }
+    server.set(Script::Document("other.test\n".into()));
+    wait_for("the other list", || running.log(), reaches);
+}
+
+#[test]
+fn files_of_somebody_else() {
+    let (a, b) = (proxy("a", None), proxy("b", None));
+    let dir = Dir::new();
+    dir.file("list.yaml", &list(&[("a", a)]));
+    let config = "proxy-providers:\n  p: {type: file, path: ./list.yaml}\n\
+         proxy-groups:\n- {name: G, type: select, use: [p]}\nrules: ['MATCH,G']\n";
+    let (running, port) = start(&dir, config);
+    assert_eq!(who(port), "a");
+    // By a replacement, by writing in place, and by nothing at all.
+    dir.file("list.new", &list(&[("b", b)]));
+    fs::rename(dir.path().join("list.new"), dir.path().join("list.yaml")).unwrap();
+    wait_for("the replaced file", || running.log(), || who(port) == "b");
+    dir.file("list.yaml", &list(&[("a", a)]));
+    wait_for("the written file", || running.log(), || who(port) == "a");
+}
+
+/// Files that lead in circles or out of the folder.
+#[test]
+fn files_that_do_not_start_or_warn() {
+    let dir = Dir::new();
+    let test = |text: &str| {
+        dir.file("config.yaml", text);
+        dir.run(&["mihomo", "-d", ".", "-t"])
+    };
+    let groups = "proxy-groups:\n- {name: a, type: select, proxies: [b]}\n- {name: b, type: fallback, proxies: [c]}\n\
+         - {name: c, type: url-test, proxies: [a]}\n";
+    let (status, _, err) = test(groups);
+    assert!(status == 1 && err.contains("loop is detected in ProxyGroup"), "{err}");
+    let (status, _, err) = test("proxy-groups:\n- {name: a, type: select, proxies: [a, DIRECT]}\n");
+    assert!(status == 1 && err.contains("loop is detected"), "{err}");
+    let escape = "proxy-providers:\n  p: {type: http, url: 'http://a.test/', path: ../../etc/x}\n";
+    let (status, _, err) = test(escape);
+    assert!(status == 1 && err.contains("path is not subpath of home directory"), "{err}");
+    let chain = "proxies:\n- {name: a, type: socks5, server: a.test, port: 1, dialer-proxy: G}\n\
+         proxy-groups:\n- {name: G, type: select, proxies: [a]}\nrules: ['MATCH,G']\n";
+    let (status, _, err) = test(chain);
+    assert!(status == 0 && err.contains("its dialer-proxy leads back to it"), "{err}");
+    let bomb = format!("p: &p [{}]\nproxies: [{}]\n", "x,".repeat(5000), "*p,".repeat(5000));
+    let (status, _, err) = test(&bomb);
+    assert!(status == 1 && err.contains("too many values"), "{err}");
+}
