@@ -31,6 +31,8 @@ pub mod syslog;
 pub mod tls;
 pub mod tool;
 #[cfg(target_os = "linux")]
+pub mod tun;
+#[cfg(target_os = "linux")]
 pub mod udp;
 pub mod web;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
-use adit_sys::rate::unpace_local;
+use adit_sys::rate::{unpace, unpace_local};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::debug;
@@ -34,6 +34,8 @@ pub struct ListenOptions {
     pub interface: Option<Box<str>>,
     /// Keeps an IPv6 wildcard from taking IPv4 connections as well; see [`needs_v6_only`].
     pub v6_only: bool,
+    /// Its clients are on this machine or in its own network, so that connections need no pace.
+    pub is_near: bool,
     /// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
     pub backlog: u16,
     /// Listeners take connections to any address, which the firewall brings (`TPROXY`).
@@ -57,6 +59,7 @@ impl Default for ListenOptions {
             tcp: TcpOptions::default(),
             interface: None,
             v6_only: false,
+            is_near: false,
             backlog: BACKLOG,
             transparent_streams: false,
             transparent_datagrams: false,
@@ -412,7 +415,11 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
         if let Err(error) = tune(&socket, &options.tcp) {
             debug!(%error, "cannot set options for accepted connections");
         }
-        unpace_local(&socket, addr.ip()).ok();
+        if options.is_near {
+            unpace(&socket).ok()
+        } else {
+            unpace_local(&socket, addr.ip()).ok()
+        };
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;

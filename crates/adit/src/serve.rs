@@ -150,6 +150,7 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         }
         InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, .. }) => "redirected TCP, TPROXY UDP",
         InboundProtocol::Captured(_) => "TPROXY",
+        InboundProtocol::Tun(_) => "virtual interface",
         InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",

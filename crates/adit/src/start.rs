@@ -162,7 +162,9 @@ fn network(inbound: &Inbound, config: &Config) -> &'static str {
         return if carrier.raw_tcp { "udp, and udp that looks like tcp" } else { "udp" };
     }
     let is_dns = matches!(inbound.protocol, InboundProtocol::Dns(_));
-    let has_datagrams = inbound.takes_datagrams() && (is_dns || config.carries_datagrams(&inbound.outbound));
+    // A virtual interface has datagrams without a port.
+    let takes = inbound.takes_datagrams() || inbound.interface_name().is_some();
+    let has_datagrams = takes && (is_dns || config.carries_datagrams(&inbound.outbound));
     match (inbound.transports().tcp(), has_datagrams) {
         (true, true) => "tcp+udp",
         (false, _) => "udp",
@@ -200,6 +202,9 @@ fn facts(inbound: &Inbound, config: &Config) -> Facts {
             Facts { target: Some(target.to_string()), server: server(), ..facts }
         }
         InboundProtocol::Local(_) | InboundProtocol::Captured(_) => Facts { server: server(), ..facts },
+        InboundProtocol::Tun(tun) => {
+            Facts { interface: Some(tun.name.to_string()), server: server(), ..facts }
+        }
         InboundProtocol::Dns(port) => {
             Facts { server: port.upstreams.first().map(|server| server.name.to_string()), ..facts }
         }

@@ -15,11 +15,28 @@ impl Inbound {
             InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
                 Transports::Tcp
             }
+            // It has packets of its own.
+            InboundProtocol::Tun(_) => Transports::Tcp,
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
             InboundProtocol::Captured(captured) => captured.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
             InboundProtocol::Dns(server) => server.transports,
+        }
+    }
+
+    /// Name of the virtual interface that it makes, if it makes one.
+    pub fn interface_name(&self) -> Option<&str> {
+        match &self.protocol {
+            InboundProtocol::Tun(tun) => Some(&tun.name),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
+            | InboundProtocol::Tunnel { .. } => None,
         }
     }
 
@@ -33,7 +50,8 @@ impl Inbound {
             | InboundProtocol::Local(_)
             | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => self.transports().udp(),
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => self.transports().udp(),
         }
     }
 
@@ -60,7 +78,8 @@ impl Inbound {
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => {
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => {
                 return None;
             }
         };
@@ -78,7 +97,8 @@ impl Inbound {
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => &self.name,
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &self.name,
         }
     }
 
@@ -92,7 +112,8 @@ impl Inbound {
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => &[],
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &[],
         }
     }
 
@@ -105,7 +126,8 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Captured(_)
-            | InboundProtocol::Dns(_) => false,
+            | InboundProtocol::Dns(_)
+            | InboundProtocol::Tun(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -151,7 +173,12 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
+            Self::Local(_)
+            | Self::Obfs(_)
+            | Self::Captured(_)
+            | Self::Tunnel { .. }
+            | Self::Dns(_)
+            | Self::Tun(_) => false,
         }
     }
 }

@@ -23,6 +23,7 @@ mod snell;
 mod ssr;
 mod tag;
 mod tcp;
+mod tun;
 mod url;
 mod user;
 
@@ -63,6 +64,7 @@ pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
+pub use self::tun::{Tun, TunAddress, TunAddressError, TunPrefix};
 pub use self::url::{HttpUrl, UrlError, WebUrl, fuzz_http_url};
 pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 
@@ -324,7 +326,7 @@ impl Default for Udp {
 pub struct Inbound {
     /// Name in logs and status.
     pub name: Tag,
-    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
+    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`]; none with [`InboundProtocol::Tun`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
@@ -361,6 +363,8 @@ pub enum InboundProtocol {
         /// Transports that it carries.
         transports: Transports,
     },
+    /// Everything that a virtual interface takes in goes to where its packets say.
+    Tun(Tun),
     /// A name server for applications.
     Dns(DnsInbound),
 }
@@ -373,7 +377,7 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => &[],
+            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => &[],
         }
     }
 
@@ -386,7 +390,12 @@ impl InboundProtocol {
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
+            Self::Local(_)
+            | Self::Obfs(_)
+            | Self::Captured(_)
+            | Self::Tunnel { .. }
+            | Self::Dns(_)
+            | Self::Tun(_) => false,
         }
     }
 }

@@ -57,7 +57,8 @@ fn role(protocol: &InboundProtocol) -> Role {
         InboundProtocol::Local(_)
         | InboundProtocol::Captured(_)
         | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_) => Role::Client,
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => Role::Client,
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)

@@ -429,6 +429,7 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
             CapturedBy::Tproxy => "tproxy",
         },
         InboundProtocol::Tunnel { .. } => "tunnel",
+        InboundProtocol::Tun(_) => "tun",
         InboundProtocol::Dns(_) => "dns",
     }
 }

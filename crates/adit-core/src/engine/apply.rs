@@ -149,7 +149,10 @@ impl Engine {
                     let has_unix = |held: &Held| {
                         model.socket.unix.is_some() && held.model.socket.unix == model.socket.unix
                     };
-                    if overlaps || state.inbounds.values().any(has_unix) {
+                    let has_device = |held: &Held| held.model.interface_name() == model.interface_name();
+                    let shares_device =
+                        model.interface_name().is_some() && state.inbounds.values().any(has_device);
+                    if overlaps || shares_device || state.inbounds.values().any(has_unix) {
                         draft.overlapping.push(Arc::new(model.clone()));
                     } else {
                         draft.inbounds.push(self.prepare(state, model.clone().into(), config)?);

@@ -41,6 +41,8 @@ pub(crate) struct Arrival {
     pub(crate) peer: Peer,
     /// The address and port that it was sent to before the firewall brought it here, where the listener asks for that.
     pub(crate) original: Option<SocketAddr>,
+    /// The port that it was sent to, beside [`Peer::local`], where that is known; else 0.
+    pub(crate) port: u16,
     /// Its traffic class.
     pub(crate) class: u8,
     /// Seconds since the engine started.

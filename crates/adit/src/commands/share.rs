@@ -146,7 +146,8 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Captured(_)
         | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_) => false,
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => false,
     }
 }
 

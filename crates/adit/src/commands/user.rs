@@ -236,7 +236,8 @@ fn for_new_user<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'
         InboundProtocol::Obfs(_)
         | InboundProtocol::Captured(_)
         | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_) => false,
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => false,
     };
     let is_named = |inbound: &&Inbound| name.is_none_or(|name| *inbound.name == *name);
     let all: Vec<&Inbound> = config.inbounds.iter().filter(is_named).filter(may).collect();
@@ -284,7 +285,8 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Captured(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. } => generate_key(&mut SystemRng, KEY_LEN),
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => generate_key(&mut SystemRng, KEY_LEN),
     })
 }
 

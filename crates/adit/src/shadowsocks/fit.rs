@@ -99,7 +99,8 @@ impl Fitter {
                 | InboundProtocol::Shadowsocks(_)
                 | InboundProtocol::Ssr(_)
                 | InboundProtocol::Obfs(_)
-                | InboundProtocol::Dns(_) => continue,
+                | InboundProtocol::Dns(_)
+                | InboundProtocol::Tun(_) => continue,
             };
             if !transports.udp() || fetched || carries_datagrams(outbounds, &inbound.outbound) {
                 continue;

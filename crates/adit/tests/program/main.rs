@@ -33,6 +33,7 @@ mod snell;
 mod ssr;
 mod support;
 mod test_server;
+mod tun;
 mod units;
 mod up;
 mod users;

@@ -7,7 +7,7 @@ use super::fields::{Fields, Report, Spanned};
 use super::rows::{dns as dns_rows, ends as rows, link, name_of};
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
-use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp};
+use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp, tun};
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
     Captured, CapturedBy, DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions,
@@ -38,6 +38,7 @@ pub(super) enum Kind {
     Obfs,
     Captured(CapturedBy),
     Tunnel,
+    Tun,
     Dns,
 }
 
@@ -52,6 +53,7 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("tunnel", Kind::Tunnel),
     ("redirect", Kind::Captured(CapturedBy::Redirect)),
     ("tproxy", Kind::Captured(CapturedBy::Tproxy)),
+    ("tun", Kind::Tun),
     ("dns", Kind::Dns),
 ];
 
@@ -59,14 +61,16 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let kind = fields.require(report, &rows::INBOUND_PROTOCOL);
     let name = fields.read(report, &rows::NAME);
     let outbound = fields.read(report, &rows::OUTBOUND_OF);
-    let listen = listen(&mut fields, report);
+    // The addresses of an interface are in another key.
+    let listens = kind != Some(Kind::Tun);
+    let listen = if listens { listen(&mut fields, report) } else { Vec::new() };
     let mut socket = SocketOptions {
-        fast_open: fields.read(report, &link::FAST_OPEN).unwrap_or(false),
+        fast_open: listens && fields.read(report, &link::FAST_OPEN).unwrap_or(false),
         tcp: tcp::read(&mut fields, report),
         interface: fields.read(report, &link::INTERFACE),
         unix: None,
-        reuse_port: fields.read(report, &link::REUSE_PORT).unwrap_or(false),
-        carrier: carrier::kcp(&mut fields, report).map(Box::new),
+        reuse_port: listens && fields.read(report, &link::REUSE_PORT).unwrap_or(false),
+        carrier: if listens { carrier::kcp(&mut fields, report).map(Box::new) } else { None },
         pace: None,
     };
     let is_server = matches!(kind, Some(Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
@@ -95,6 +99,12 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
             let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
+        Kind::Tun if socket.tcp.multipath => {
+            let problem = Problem::new("protocol tun has no such key");
+            fields.wrong(report, &link::MULTIPATH, problem.hint("applications speak plain TCP to it"));
+            None
+        }
+        Kind::Tun => Some(InboundProtocol::Tun(tun::read(&mut fields, report, socket.interface.take()))),
         Kind::Dns => {
             asked.upstreams = fields.read(report, &dns_rows::ASKED).unwrap_or_default();
             asked.direct = fields.read(report, &dns_rows::ASKED_DIRECT).unwrap_or_default();
@@ -170,7 +180,9 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
     let is_open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
     out.put(&rows::NAME, &inbound.name);
     out.put(&rows::INBOUND_PROTOCOL, protocol_name(&inbound.protocol));
-    out.put(&rows::LISTEN, &inbound.listen);
+    if !matches!(inbound.protocol, InboundProtocol::Tun(_)) {
+        out.put(&rows::LISTEN, &inbound.listen);
+    }
     let restricts = match &inbound.protocol {
         InboundProtocol::Local(local) => {
             users::write(&mut out, local.users.iter().map(|user| (user, users::More::default())));
@@ -204,6 +216,10 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
         InboundProtocol::Tunnel { target, transports } => {
             out.put(&rows::TARGET, target);
             out.put(&rows::SERVED, transports);
+            false
+        }
+        InboundProtocol::Tun(tun) => {
+            tun::write(&mut out, tun);
             false
         }
         InboundProtocol::Dns(server) => {
@@ -251,6 +267,7 @@ pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Obfs(_) => Kind::Obfs,
         InboundProtocol::Captured(captured) => Kind::Captured(captured.by),
         InboundProtocol::Tunnel { .. } => Kind::Tunnel,
+        InboundProtocol::Tun(_) => Kind::Tun,
         InboundProtocol::Dns(_) => Kind::Dns,
     };
     name_of(KINDS, &kind)

@@ -39,6 +39,7 @@ mod ssr;
 mod syntax;
 mod tcp;
 mod through;
+mod tun;
 mod users;
 mod write;
 

@@ -32,6 +32,7 @@ fn is_server(inbound: &adit_config::model::Inbound) -> bool {
         InboundProtocol::Local(_)
             | InboundProtocol::Captured(_)
             | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_)
             | InboundProtocol::Dns(_)
     )
 }
@@ -63,7 +64,8 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Local(_)
         | InboundProtocol::Captured(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. } => None,
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => None,
     });
     let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
         OutboundProtocol::Shadowsocks(client) => match &client.cover {

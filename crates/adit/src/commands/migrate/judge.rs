@@ -150,6 +150,7 @@ fn is_tcp(inbound: &Inbound) -> bool {
         Protocol::Captured(captured) => captured.transports.tcp(),
         Protocol::Dns(server) => server.transports.tcp(),
         Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Obfs(_) | Protocol::Local(_) => true,
+        Protocol::Tun(_) => false,
     };
     carries && inbound.socket.carrier.is_none()
 }

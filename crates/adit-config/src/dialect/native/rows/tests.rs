@@ -11,8 +11,20 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 11] =
-    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "redirect", "tproxy", "dns"];
+const PROTOCOLS: [&str; 12] = [
+    "mixed",
+    "socks",
+    "http",
+    "snell",
+    "shadowsocks",
+    "ssr",
+    "obfs",
+    "tunnel",
+    "redirect",
+    "tproxy",
+    "tun",
+    "dns",
+];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =
@@ -25,6 +37,7 @@ fn lines(all: &[(&'static str, &str)]) -> Lines {
 /// The keys that a table of this protocol needs.
 fn least(table: Table, protocol: &str) -> Lines {
     let mut out = match table {
+        Table::Inbound if protocol == "tun" => lines(&[("protocol", "\"tun\"")]),
         Table::Inbound => lines(&[("protocol", &format!("\"{protocol}\"")), ("listen", "\"127.0.0.1:1\"")]),
         Table::Outbound => lines(&[("name", "\"tested\""), ("protocol", &format!("\"{protocol}\""))]),
         Table::User if protocol == "ssr" => {

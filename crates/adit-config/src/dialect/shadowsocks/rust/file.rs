@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use self::log::LogFile;
 use super::Outside;
 use super::names::Names;
+use super::tun::TunKeys;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
@@ -128,6 +129,8 @@ pub(super) struct Local {
     pub(super) acl: Option<PathBuf>,
     /// Keys of the protocols dns and fake-dns.
     pub(super) names: Names,
+    /// Of protocol `tun`.
+    pub(super) tun: TunKeys,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,8 +142,7 @@ pub(super) enum Protocol {
     Redir(CapturedBy),
     Dns,
     FakeDns,
-    /// Not in this build.
-    Later(&'static str),
+    Tun,
 }
 
 pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
@@ -150,11 +152,11 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "tunnel" => Protocol::Tunnel,
         "redir" => Protocol::Redir(CapturedBy::Redirect),
         "dns" => Protocol::Dns,
-        "tun" => Protocol::Later("tun"),
+        "tun" => Protocol::Tun,
         "fake-dns" => Protocol::FakeDns,
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http, tunnel, redir, dns or fake-dns"));
+            return Err(problem.hint("write socks, http, tunnel, redir, tun, dns or fake-dns"));
         }
     })
 }
@@ -446,8 +448,8 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        let (users, names) = (Vec::new(), Names::default());
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names })
+        let (users, names, tun) = (Vec::new(), Names::default(), TunKeys::default());
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names, tun })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -479,10 +481,7 @@ impl Reader<'_, '_, '_> {
             (protocol, _) => protocol,
         };
         let names = super::names::read(&mut fields, protocol, self.report);
-        // Keys of protocols that are left out as a whole.
-        for key in LATER_KEYS {
-            fields.take(key);
-        }
+        let tun = TunKeys::take(&mut fields, self.report);
         let mut users = Vec::new();
         for key in ["socks5_auth_config_path", "http_auth_config_path"] {
             let field = fields.take(key).filter(|_| !disabled);
@@ -493,7 +492,7 @@ impl Reader<'_, '_, '_> {
         if disabled {
             return None;
         }
-        if let Protocol::Later(_) = protocol {
+        if let Protocol::Tun = protocol {
             return Some(Local {
                 origin,
                 protocol,
@@ -504,6 +503,7 @@ impl Reader<'_, '_, '_> {
                 users,
                 acl,
                 names,
+                tun,
             });
         }
         if port_field.is_none() {
@@ -522,6 +522,7 @@ impl Reader<'_, '_, '_> {
             users,
             acl,
             names,
+            tun,
         })
     }
 
@@ -674,9 +675,6 @@ pub(super) fn redir_type(text: &str) -> Result<CapturedBy, Problem> {
             .hint("write redirect or tproxy")),
     }
 }
-
-const LATER_KEYS: &[&str] =
-    &["tun_interface_name", "tun_interface_address", "tun_interface_destination", "tun_device_fd_from_path"];
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
 fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {

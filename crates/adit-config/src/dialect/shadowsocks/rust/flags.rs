@@ -101,6 +101,10 @@ pub(super) enum Flag {
     InboundReceive,
     OutboundSend,
     OutboundReceive,
+    TunName,
+    TunAddress,
+    TunDestination,
+    TunPath,
     LocalDns,
     RemoteDns,
     FakeExpire,
@@ -133,7 +137,7 @@ macro_rules! known {
 known! {
     ALL value(Config, Some('c'), &["config"]) "FILE  configuration file";
     LOCAL value(LocalAddr, Some('b'), &["local-addr"]) "ADDRESS:PORT  local port";
-    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http or tunnel";
+    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http, tunnel or tun";
     LOCAL value(ForwardAddr, Some('f'), &["forward-addr"]) "HOST:PORT  target of protocol tunnel";
     ENDS value(ServerAddr, Some('s'), &["server-addr"]) "HOST:PORT  server";
     MANAGER value(ServerHost, Some('s'), &["server-host"]) "ADDRESS  address of its servers";
@@ -182,10 +186,10 @@ known! {
     LOCAL value(LocalDns, None, &["local-dns-addr"]) "ADDRESS:PORT  server for names that go straight, of protocol dns";
     LOCAL value(RemoteDns, None, &["remote-dns-addr"]) "HOST:PORT  server for the other names, of protocol dns";
     LOCAL value(Later, None, &["dns-addr"]) "ADDRESS  no effect: --protocol dns opens such a port";
-    LOCAL value(Later, None, &["tun-interface-name"]) "NAME  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-address"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-destination"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-device-fd-from-path"]) "FILE  protocol tun, not in this build";
+    LOCAL value(TunName, None, &["tun-interface-name"]) "NAME  interface of protocol tun";
+    LOCAL value(TunAddress, None, &["tun-interface-address"]) "NETWORK  its address, as 10.255.0.1/24";
+    LOCAL value(TunDestination, None, &["tun-interface-destination"]) "NETWORK  far end, which is always the next address";
+    LOCAL value(TunPath, None, &["tun-device-fd-from-path"]) "FILE  not in this build: the interface is always made";
     LOCAL value(FakeExpire, None, &["fake-dns-record-expire-duration"]) "SECONDS  lifetime of answers of protocol fake-dns";
     LOCAL value(FakeV4, None, &["fake-dns-ipv4-network"]) "NETWORK  addresses of protocol fake-dns";
     LOCAL value(FakeV6, None, &["fake-dns-ipv6-network"]) "NETWORK  addresses of protocol fake-dns";

@@ -11,6 +11,7 @@ use adit_proto::wire::{Host, Target};
 use super::file::{self, Local, Origin, Protocol, Server, Wanted};
 use super::flags::{Flag, Flags};
 use super::names::{self, Names};
+use super::tun::TunKeys;
 use super::{Exit, Outside, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::native;
@@ -305,6 +306,13 @@ impl Builder<'_> {
             (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
             (protocol, _) => protocol,
         };
+        let text = |text: &str| Ok(text.to_owned());
+        let tun = TunKeys {
+            name: self.flag(Flag::TunName, text),
+            address: self.flag(Flag::TunAddress, text),
+            destination: self.flag(Flag::TunDestination, text),
+            fd_path: self.flag(Flag::TunPath, text),
+        };
         Some(Local {
             origin: Origin::Flag("--local-addr"),
             protocol,
@@ -315,6 +323,7 @@ impl Builder<'_> {
             users: Vec::new(),
             acl: None,
             names: self.flag_names(),
+            tun,
         })
     }
 
@@ -516,11 +525,7 @@ impl Builder<'_> {
                 // Its questions go to the server in streams.
                 Protocol::Dns => mode = Transports::Tcp,
                 Protocol::FakeDns => continue,
-                Protocol::Socks
-                | Protocol::Http
-                | Protocol::Tunnel
-                | Protocol::Redir(_)
-                | Protocol::Later(_) => {}
+                Protocol::Socks | Protocol::Http | Protocol::Tunnel | Protocol::Redir(_) | Protocol::Tun => {}
             }
             carried = Some(match carried {
                 Some(other) if other != mode => Transports::Both,
@@ -594,12 +599,15 @@ impl Builder<'_> {
     }
 
     fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
-        let Local { origin, protocol, host, port, forward, users, mode, names, .. } = local;
+        let Local { origin, protocol, host, port, forward, users, mode, names, tun, .. } = local;
         let report = &mut self.report;
-        if let Protocol::Later(name) = protocol {
-            let problem = Problem::new(format!("{name} is not in this build, so this port is left out"));
-            origin.warning(report, "protocol", problem);
-            return None;
+        if protocol == Protocol::Tun {
+            let tun = tun.interface(&origin, report)?;
+            // It counts among the local ports, which are numbered, and listens on none.
+            let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            taken.push(none);
+            let made = inbound(taken.len(), "tun", none, InboundProtocol::Tun(tun));
+            return Some(Inbound { listen: Vec::new(), ..made });
         }
         if port == 0 {
             origin.error(report, "local_port", Problem::new("missing"));
@@ -633,7 +641,7 @@ impl Builder<'_> {
                 let server = names::inbound(&origin, (protocol, listen, mode), names, report)?;
                 return Some(inbound(taken.len(), "dns", listen, InboundProtocol::Dns(server)));
             }
-            Protocol::Tunnel | Protocol::Later(_) => {
+            Protocol::Tunnel | Protocol::Tun => {
                 let Some((host, port)) = forward else {
                     origin.error(
                         report,
