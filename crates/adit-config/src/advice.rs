@@ -114,8 +114,10 @@ fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Captured(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. } => {}
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => {}
     }
     if let Some(kcp) = &inbound.socket.carrier {
         weigh("carrier.key", &kcp.key, "kcptun");

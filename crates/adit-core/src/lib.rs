@@ -7,6 +7,7 @@
 
 mod api;
 mod budget;
+pub mod capture;
 mod carrier;
 mod conns;
 mod dispatch;

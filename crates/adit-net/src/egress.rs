@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_config::model::Egress;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -17,10 +18,32 @@ pub(crate) fn apply(socket: &impl AsFd, egress: &Egress) -> io::Result<()> {
     if let Some(interface) = &egress.interface {
         bind_interface(socket, interface)?;
     }
-    if let Some(mark) = egress.mark {
+    if let Some(mark) = egress.mark.or_else(common_mark) {
         set_mark(socket, mark)?;
     }
     Ok(())
+}
+
+/// The mark of sockets that have none of their own; 0 for none.
+static COMMON_MARK: AtomicU32 = AtomicU32::new(0);
+
+/// From now on every outgoing socket of the process that has no mark of its own gets this one, by which the rules of a
+/// capture tell adit's traffic from that of others.
+pub fn set_common_mark(mark: Option<u32>) {
+    COMMON_MARK.store(mark.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Whether this process may mark its sockets.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_NET_ADMIN`; as socket(2).
+pub fn check_mark(mark: u32) -> io::Result<()> {
+    set_mark(&Socket::new(Domain::IPV4, Type::DGRAM, None)?, mark)
+}
+
+/// The mark of sockets that have none of their own.
+pub fn common_mark() -> Option<u32> {
+    Some(COMMON_MARK.load(Ordering::Relaxed)).filter(|mark| *mark != 0)
 }
 
 /// Gives a socket that connects to `peer` its own address, if one is wished for; the system picks the port when it

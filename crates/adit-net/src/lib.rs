@@ -11,9 +11,12 @@ pub mod background;
 pub mod clock;
 pub mod dial;
 pub mod fetch;
+pub mod guard;
 pub mod https;
 pub mod listen;
 pub mod messages;
+#[cfg(target_os = "linux")]
+pub mod netlink;
 pub mod notify;
 pub mod options;
 pub mod pace;
@@ -28,6 +31,8 @@ pub mod syslog;
 pub mod tls;
 pub mod tool;
 #[cfg(target_os = "linux")]
+pub mod tun;
+#[cfg(target_os = "linux")]
 pub mod udp;
 pub mod web;
 
@@ -37,10 +42,28 @@ mod holder;
 #[cfg(test)]
 mod testing;
 
+pub use egress::{check_mark, common_mark, set_common_mark};
+
 pub use adit_sys::clock::local_time;
 pub use adit_sys::lock::try_lock;
 pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent};
 pub use adit_sys::user::User;
+
+/// The number of the user of this name; see [`User`].
+///
+/// # Errors
+/// `NotFound`, and what the user database reports.
+pub fn uid_of(name: &str) -> std::io::Result<u32> {
+    User::find(name).map(|user| user.uid())
+}
+
+/// The number of the group of this name.
+///
+/// # Errors
+/// `NotFound`, and what the group database reports.
+pub fn gid_of(name: &str) -> std::io::Result<u32> {
+    adit_sys::user::find_group(name)
+}
 
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
-use adit_sys::rate::unpace_local;
+use adit_sys::rate::{unpace, unpace_local};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::debug;
 
 use crate::holder::find_holder;
 use crate::options::{
-    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, tune,
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent, tune,
 };
 
 pub use crate::holder::PortHolder;
@@ -34,8 +34,14 @@ pub struct ListenOptions {
     pub interface: Option<Box<str>>,
     /// Keeps an IPv6 wildcard from taking IPv4 connections as well; see [`needs_v6_only`].
     pub v6_only: bool,
+    /// Its clients are on this machine or in its own network, so that connections need no pace.
+    pub is_near: bool,
     /// Connections that wait to be accepted; the system caps it (`net.core.somaxconn`).
     pub backlog: u16,
+    /// Listeners take connections to any address, which the firewall brings (`TPROXY`).
+    pub transparent_streams: bool,
+    /// The same for datagrams, each of which comes with the address that it was sent to.
+    pub transparent_datagrams: bool,
 }
 
 /// Connections that wait to be accepted unless told otherwise.
@@ -53,7 +59,10 @@ impl Default for ListenOptions {
             tcp: TcpOptions::default(),
             interface: None,
             v6_only: false,
+            is_near: false,
             backlog: BACKLOG,
+            transparent_streams: false,
+            transparent_datagrams: false,
         }
     }
 }
@@ -100,7 +109,11 @@ impl ListenError {
     /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         let kind = self.source.kind();
-        if kind == io::ErrorKind::PermissionDenied {
+        if kind == io::ErrorKind::PermissionDenied && self.addr.port() == 0 {
+            Some(
+                "capture needs CAP_NET_ADMIN: `sudo setcap cap_net_admin+ep $(command -v adit)`, or AmbientCapabilities=CAP_NET_ADMIN in the systemd unit",
+            )
+        } else if kind == io::ErrorKind::PermissionDenied {
             Some("ports below 1024 and interfaces need privileges (CAP_NET_BIND_SERVICE, CAP_NET_RAW)")
         } else if kind == io::ErrorKind::AddrNotAvailable {
             Some("no interface of this machine has that address")
@@ -402,7 +415,11 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
         if let Err(error) = tune(&socket, &options.tcp) {
             debug!(%error, "cannot set options for accepted connections");
         }
-        unpace_local(&socket, addr.ip()).ok();
+        if options.is_near {
+            unpace(&socket).ok()
+        } else {
+            unpace_local(&socket, addr.ip()).ok()
+        };
         // Takes a port whose former connections are still in TIME_WAIT; never one with a listener. For datagrams it
         // would let two programs share a port.
         socket.set_reuse_address(true)?;
@@ -415,6 +432,13 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
     }
     if let Some(interface) = &options.interface {
         bind_interface(&socket, interface)?;
+    }
+    if if is_stream { options.transparent_streams } else { options.transparent_datagrams } {
+        set_transparent(&socket, addr.is_ipv6())?;
+        #[cfg(target_os = "linux")]
+        if !is_stream {
+            adit_sys::udp::report_original(&socket, addr.is_ipv6())?;
+        }
     }
     socket.bind(&addr.into())?;
     Ok(socket)

@@ -121,6 +121,24 @@ pub(crate) fn bind_interface(socket: &impl AsFd, interface: &str) -> io::Result<
     }
 }
 
+/// Lets a socket that is not bound yet have addresses that are not this machine's, for what the firewall brings to it.
+///
+/// # Errors
+/// The system's error: `PermissionDenied` without `CAP_NET_ADMIN` or `CAP_NET_RAW`; `Unsupported` if the system has no
+/// such option.
+pub(crate) fn set_transparent(socket: &impl AsFd, is_v6: bool) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        let socket = SockRef::from(socket);
+        if is_v6 { socket.set_ip_transparent_v6(true) } else { socket.set_ip_transparent_v4(true) }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _unused = (socket, is_v6);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 /// The reason why listeners cannot accept TCP Fast Open, if there is one.
 pub fn check_fast_open_server() -> Option<Warning> {
     server_warning(fast_open_support())

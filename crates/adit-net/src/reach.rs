@@ -138,7 +138,7 @@ thread_local! {
 }
 
 /// Whether `ip` is an address of this machine at this time, two seconds more or less.
-fn is_own(ip: IpAddr) -> bool {
+pub fn is_own(ip: IpAddr) -> bool {
     OWN.with_borrow_mut(|own| own.is_own(ip, rt::now()))
 }
 

@@ -11,6 +11,7 @@ pub mod buf;
 pub mod crypto;
 pub mod goquiet;
 pub mod http;
+pub mod ip;
 pub mod kcp;
 pub mod obfs;
 pub mod rawtcp;

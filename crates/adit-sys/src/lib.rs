@@ -12,6 +12,8 @@ pub mod clock;
 pub mod diag;
 pub mod lock;
 #[cfg(target_os = "linux")]
+pub mod netlink;
+#[cfg(target_os = "linux")]
 pub mod packet;
 pub mod process;
 pub mod rate;

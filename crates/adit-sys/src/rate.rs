@@ -26,6 +26,20 @@ static PACED: LazyLock<bool> = LazyLock::new(|| {
 /// Congestion control that every Linux has and everybody may choose.
 const UNPACED: &str = "reno";
 
+/// Keeps the connections of a listener from being paced: for those whose path is this machine, or its own
+/// network at most. A download through a virtual interface of this machine took 1,220 ns of processor time per KB with BBR,
+/// and 780 with this and a larger MTU.
+///
+/// # Errors
+/// The error of `setsockopt`; connections work, paced.
+pub fn unpace(listener: impl AsFd) -> io::Result<()> {
+    if !*PACED {
+        return Ok(());
+    }
+    // The usual choice of Linux, which not everybody may choose.
+    set_congestion(&listener, "cubic").or_else(|_| set_congestion(&listener, UNPACED))
+}
+
 /// Keeps connections with `peer` from being paced if they do not leave this machine; to be called before they begin, or
 /// on their listener, whose connections inherit it.
 ///

@@ -38,6 +38,11 @@ impl User {
         by_number.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Its number.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Whether this process runs as that user.
     pub fn is_current(&self) -> bool {
         // SAFETY: takes no pointers and cannot fail.
@@ -75,6 +80,28 @@ impl User {
             return Err(io::Error::other("the old privileges are still there"));
         }
         Ok(())
+    }
+}
+
+/// The number of the group of that name.
+///
+/// # Errors
+/// `NotFound`, and what the group database reports.
+pub fn find_group(name: &str) -> io::Result<u32> {
+    let text = CString::new(name).map_err(|_| io::ErrorKind::NotFound)?;
+    let mut buffer: Vec<c_char> = vec![0; 1024];
+    loop {
+        // SAFETY: all of its fields are numbers and pointers, for which zero is a value.
+        let mut entry: libc::group = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        let (room, len) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: every pointer is valid for the call, `len` is the length behind `room`.
+        let error = unsafe { libc::getgrnam_r(text.as_ptr(), &raw mut entry, room, len, &raw mut found) };
+        if error == libc::ERANGE && len < MAX_ENTRY {
+            buffer.resize(len * 2, 0);
+            continue;
+        }
+        return if found.is_null() { Err(io::ErrorKind::NotFound.into()) } else { Ok(entry.gr_gid) };
     }
 }
 
@@ -121,6 +148,13 @@ mod tests {
         for name in ["no-such-user", "", "4294967295x", "a\0b", "-1"] {
             assert_eq!(User::find(name).unwrap_err().kind(), io::ErrorKind::NotFound, "{name}");
         }
+    }
+
+    #[test]
+    fn groups_by_name() {
+        let root = if cfg!(target_os = "macos") { "wheel" } else { "root" };
+        assert_eq!(find_group(root).unwrap(), 0);
+        assert_eq!(find_group("no-such-group").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -176,6 +176,9 @@ pub(crate) enum Command {
     /// Users of an inbound: of the file, and of the adit that runs with it
     #[command(subcommand)]
     User(UserCommand),
+    /// The capture of this machine's traffic: what there is, and what a killed adit has left
+    #[command(subcommand)]
+    Capture(CaptureCommand),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
     Demo(DemoArgs),
     /// Print an example of, or the reference for, adit.toml
@@ -238,6 +241,17 @@ impl AnyFileArgs {
     pub(crate) fn given(&self) -> FileArgs {
         FileArgs { config: [&*self.files.config, &*self.paths].concat(), format: self.format }
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CaptureCommand {
+    /// Show tables, rules of routing and routes that captures have made, and whose they are
+    Status,
+    /// Remove what a capture that does not run any more has left
+    Clean,
+    /// Remove the rules when the process that started this one is gone; for adit itself
+    #[command(hide = true)]
+    Watch,
 }
 
 #[derive(Debug, Args)]

@@ -73,6 +73,8 @@ pub(crate) const NAMES: &[Name] = names! {
     "ss-local" => shadowsocks::libev::main, libev::usage, libev::Program::Local;
     "ss-server" => shadowsocks::libev::main, libev::usage, libev::Program::Server;
     "ss-tunnel" => shadowsocks::libev::main, libev::usage, libev::Program::Tunnel;
+    "ss-redir" => shadowsocks::libev::main, libev::usage, libev::Program::Redir;
+    "ss-nat" => shadowsocks::nat::main, shadowsocks::nat::usage, ();
     "ss-manager" => shadowsocks::libev::main, libev::usage, libev::Program::Manager;
     "sslocal" => shadowsocks::rust::main, rust::usage, rust::Program::Local;
     "ssserver" => shadowsocks::rust::main, rust::usage, rust::Program::Server;
@@ -95,11 +97,8 @@ pub(crate) const NAMES: &[Name] = names! {
 };
 
 /// Programs of the same families that this build cannot be, with the reason and those of their family that it is.
-const ABSENT: &[(&str, &str)] = &[
-    ("ss-redir", "no transparent proxy yet); ss-local, ss-tunnel are"),
-    ("ss-nat", "no transparent proxy yet); ss-local, ss-tunnel are"),
-    ("ssr-nat", "no transparent proxy yet); ssr-local, ssr-tunnel are"),
-];
+const ABSENT: &[(&str, &str)] =
+    &[("ssr-nat", "its rules are those of iptables); ssr-redir is, and ss-nat makes rules for it")];
 
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use adit_config::codes;
 use adit_config::diagnostic::Diagnostics;
 use adit_core::StartError;
+use adit_core::capture::CaptureError;
 use anyhow::Context as _;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
@@ -70,7 +71,11 @@ pub(crate) fn code(error: &anyhow::Error) -> Option<&'static str> {
 /// A hint on the remedy of an error.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the rest of a foreign, growing enum is one case")]
 pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<CaptureError>() {
+        return error.hint();
+    }
     match error.downcast_ref()? {
+        StartError::Capture(source) => source.hint(),
         StartError::Listen { source, .. } => source.hint(),
         StartError::Admin { source, .. } => Some(if source.kind() == io::ErrorKind::AddrInUse {
             "another adit uses it, or it is not a socket; set another path at [admin] socket"

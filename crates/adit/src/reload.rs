@@ -333,6 +333,7 @@ impl Reloader {
             StartError::Admin { .. }
             | StartError::Http { .. }
             | StartError::State { .. }
+            | StartError::Capture(_)
             | StartError::Core(_)
             | StartError::Ending => None,
         };

@@ -3,8 +3,8 @@
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
-    Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
-    SnellVersions, Transports,
+    Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
+    SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
 use adit_net::rt::{Signal, Signals};
@@ -38,6 +38,9 @@ pub(crate) fn run_holding<T>(
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(config));
+    if std::env::var_os(WITHOUT_OWNER).is_some() {
+        adit_core::capture::force_without_owner();
+    }
     let mut running = adit_core::start(config)?;
     let held = match hold(&running) {
         Ok(held) => held,
@@ -73,6 +76,9 @@ pub(crate) fn run_holding<T>(
     tracing::info!("stopped");
     Ok(())
 }
+
+/// Makes a capture work as on kernels before 5.12; for tests.
+const WITHOUT_OWNER: &str = "ADIT_TEST_WITHOUT_TABLE_OWNER";
 
 /// The state of a process that listens on so many addresses, for the service manager.
 pub(crate) fn served(addresses: usize) -> String {
@@ -139,6 +145,12 @@ pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
         InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
+        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, transports: Transports::Tcp }) => {
+            "redirected TCP"
+        }
+        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, .. }) => "redirected TCP, TPROXY UDP",
+        InboundProtocol::Captured(_) => "TPROXY",
+        InboundProtocol::Tun(_) => "virtual interface",
         InboundProtocol::Dns(_) => "DNS",
         InboundProtocol::Local(local) => match local.accepts {
             LocalProtocols::Socks => "SOCKS4, 4a, 5",

@@ -13,6 +13,7 @@ use adit_config::model::{
     OutboundProtocol, ServerCover,
 };
 use adit_core::Running;
+use adit_core::capture::CaptureReport;
 
 use crate::serve::{LEADS_ANYWHERE, spoken};
 
@@ -61,6 +62,7 @@ pub(crate) struct Start {
     dns: Vec<(String, String)>,
     egress: Vec<(String, String)>,
     warnings: Vec<String>,
+    capture: Option<CaptureReport>,
     /// Servers whose clients may be led to private addresses.
     lead_anywhere: Vec<String>,
 }
@@ -70,7 +72,7 @@ impl Start {
     pub(crate) fn new(config: &Config, running: &Running) -> Self {
         let of = |name: &str, address: String| {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
-            let protocol = inbound.map_or("", |inbound| spoken(&inbound.protocol));
+            let protocol = inbound.map_or("captured traffic", |inbound| spoken(&inbound.protocol));
             let facts = inbound.map(|inbound| facts(inbound, config)).unwrap_or_default();
             Listening { inbound: name.to_owned(), protocol, address, facts }
         };
@@ -101,6 +103,7 @@ impl Start {
                 })
                 .collect(),
             warnings: running.warnings().to_vec(),
+            capture: running.capture(),
             lead_anywhere: config
                 .inbounds
                 .iter()
@@ -127,6 +130,9 @@ impl Start {
         }
         for (outbound, interface) in &self.egress {
             tracing::info!(outbound, interface, "egress interface");
+        }
+        if let Some(CaptureReport { mode, tcp, udp, dns, lan, why, after_kill }) = &self.capture {
+            tracing::info!(mode, tcp, udp, dns, lan, why, "capturing, {after_kill}");
         }
         for (name, settings) in &self.carriers {
             tracing::info!(name, "KCP settings that both ends must have: {settings}");
@@ -156,7 +162,9 @@ fn network(inbound: &Inbound, config: &Config) -> &'static str {
         return if carrier.raw_tcp { "udp, and udp that looks like tcp" } else { "udp" };
     }
     let is_dns = matches!(inbound.protocol, InboundProtocol::Dns(_));
-    let has_datagrams = inbound.takes_datagrams() && (is_dns || config.carries_datagrams(&inbound.outbound));
+    // A virtual interface has datagrams without a port.
+    let takes = inbound.takes_datagrams() || inbound.interface_name().is_some();
+    let has_datagrams = takes && (is_dns || config.carries_datagrams(&inbound.outbound));
     match (inbound.transports().tcp(), has_datagrams) {
         (true, true) => "tcp+udp",
         (false, _) => "udp",
@@ -193,7 +201,10 @@ fn facts(inbound: &Inbound, config: &Config) -> Facts {
         InboundProtocol::Tunnel { target, .. } => {
             Facts { target: Some(target.to_string()), server: server(), ..facts }
         }
-        InboundProtocol::Local(_) => Facts { server: server(), ..facts },
+        InboundProtocol::Local(_) | InboundProtocol::Captured(_) => Facts { server: server(), ..facts },
+        InboundProtocol::Tun(tun) => {
+            Facts { interface: Some(tun.name.to_string()), server: server(), ..facts }
+        }
         InboundProtocol::Dns(port) => {
             Facts { server: port.upstreams.first().map(|server| server.name.to_string()), ..facts }
         }

@@ -1,8 +1,10 @@
 //! Streams and datagrams: what each inbound takes and each outbound carries.
 
+use adit_proto::wire::Target;
+
 use super::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal, ServerCover,
-    SnellKeys, SsrServer, SsrUsers, Tag, Transports,
+    ClientCover, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, Redirect, Refusal,
+    ServerCover, SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
 impl Inbound {
@@ -13,10 +15,28 @@ impl Inbound {
             InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
                 Transports::Tcp
             }
+            // It has packets of its own.
+            InboundProtocol::Tun(_) => Transports::Tcp,
             InboundProtocol::Shadowsocks(server) => server.transports,
             InboundProtocol::Ssr(server) => server.transports,
+            InboundProtocol::Captured(captured) => captured.transports,
             InboundProtocol::Tunnel { transports, .. } => *transports,
             InboundProtocol::Dns(server) => server.transports,
+        }
+    }
+
+    /// Name of the virtual interface that it makes, if it makes one.
+    pub fn interface_name(&self) -> Option<&str> {
+        match &self.protocol {
+            InboundProtocol::Tun(tun) => Some(&tun.name),
+            InboundProtocol::Local(_)
+            | InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
+            | InboundProtocol::Tunnel { .. } => None,
         }
     }
 
@@ -28,8 +48,10 @@ impl Inbound {
             | InboundProtocol::Ssr(_)
             | InboundProtocol::Obfs(_)
             | InboundProtocol::Local(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => self.transports().udp(),
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => self.transports().udp(),
         }
     }
 
@@ -54,8 +76,10 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => {
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => {
                 return None;
             }
         };
@@ -71,8 +95,10 @@ impl Inbound {
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
             | InboundProtocol::Obfs(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => &self.name,
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &self.name,
         }
     }
 
@@ -84,8 +110,10 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Captured(_)
             | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => &[],
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => &[],
         }
     }
 
@@ -97,7 +125,9 @@ impl Inbound {
             InboundProtocol::Local(_)
             | InboundProtocol::Snell(_)
             | InboundProtocol::Ssr(_)
-            | InboundProtocol::Dns(_) => false,
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Dns(_)
+            | InboundProtocol::Tun(_) => false,
         };
         self.allow_private || is_fixed
     }
@@ -143,12 +173,36 @@ impl InboundProtocol {
         match self {
             Self::Snell(_) | Self::Ssr(_) => true,
             Self::Shadowsocks(server) => server.key.hops().is_empty(),
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
+            Self::Local(_)
+            | Self::Obfs(_)
+            | Self::Captured(_)
+            | Self::Tunnel { .. }
+            | Self::Dns(_)
+            | Self::Tun(_) => false,
         }
     }
 }
 
 impl Outbound {
+    /// The server that a plugin of it connects to, if it has one.
+    pub fn plugin_server(&self) -> Option<&Target> {
+        match &self.protocol {
+            OutboundProtocol::Shadowsocks(client) => {
+                matches!(client.cover, ClientCover::Plugin(_)).then_some(&client.server)
+            }
+            OutboundProtocol::Ssr(client) => client.plugin.as_ref().map(|_| &client.server),
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => None,
+        }
+    }
+
     /// Whether a member of a group like this carries streams.
     pub fn carries_streams(&self) -> bool {
         match &self.protocol {

@@ -3,6 +3,7 @@
 
 pub mod acl;
 mod admin;
+mod capture;
 mod carries;
 mod choice;
 mod date;
@@ -10,6 +11,7 @@ mod dns;
 mod fake;
 mod group;
 mod kcp;
+mod nat;
 mod obfs;
 mod pace;
 mod provider;
@@ -21,6 +23,7 @@ mod snell;
 mod ssr;
 mod tag;
 mod tcp;
+mod tun;
 mod url;
 mod user;
 
@@ -35,6 +38,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 pub use self::admin::{AdminHttp, ControlSocket};
+pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
@@ -44,6 +48,7 @@ pub use self::fake::{
 };
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
+pub use self::nat::{Clients, Nat};
 pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
@@ -59,6 +64,7 @@ pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;
+pub use self::tun::{Tun, TunAddress, TunAddressError, TunPrefix};
 pub use self::url::{HttpUrl, UrlError, WebUrl, fuzz_http_url};
 pub use self::user::{SnellKeys, User, UserLimits, Users, UsersError};
 
@@ -90,6 +96,8 @@ pub struct Config {
     /// The user that plugins run as; otherwise that of this process. For a process that becomes that user once its ports
     /// are open, and could not end another one's children then.
     pub plugin_user: Option<Box<str>>,
+    /// The capture of traffic, if there is one.
+    pub capture: Option<Capture>,
     /// The inbounds; never two with one name.
     pub inbounds: Vec<Inbound>,
     /// The outbounds; never two with one name. Every name that an inbound or a group refers to is among them.
@@ -318,7 +326,7 @@ impl Default for Udp {
 pub struct Inbound {
     /// Name in logs and status.
     pub name: Tag,
-    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`].
+    /// Addresses to listen on, at least one unless there is a [`SocketOptions::unix`]; none with [`InboundProtocol::Tun`].
     pub listen: Vec<SocketAddr>,
     /// Options of the listening sockets and of the connections they accept.
     pub socket: SocketOptions,
@@ -346,6 +354,8 @@ pub enum InboundProtocol {
     Ssr(SsrServer),
     /// An obfs alone, in front of one fixed target.
     Obfs(ObfsInbound),
+    /// Traffic that rules of the system's firewall bring, with the targets that it had.
+    Captured(Captured),
     /// Everything goes to one fixed target.
     Tunnel {
         /// The target.
@@ -353,6 +363,8 @@ pub enum InboundProtocol {
         /// Transports that it carries.
         transports: Transports,
     },
+    /// Everything that a virtual interface takes in goes to where its packets say.
+    Tun(Tun),
     /// A name server for applications.
     Dns(DnsInbound),
 }
@@ -365,17 +377,45 @@ impl InboundProtocol {
             Self::Snell(server) => server.psk.users(),
             Self::Shadowsocks(server) => server.key.users(),
             Self::Ssr(server) => server.users.users(),
-            Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => &[],
+            Self::Obfs(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => &[],
         }
+    }
+
+    /// The way in which traffic comes, if the firewall brings it.
+    pub fn captured(&self) -> Option<&Captured> {
+        if let Self::Captured(captured) = self { Some(captured) } else { None }
     }
 
     /// Whether it remembers the salts of its clients, so that no connection is served twice.
     pub fn remembers_salts(&self) -> bool {
         match self {
             Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) => true,
-            Self::Local(_) | Self::Obfs(_) | Self::Tunnel { .. } | Self::Dns(_) => false,
+            Self::Local(_)
+            | Self::Obfs(_)
+            | Self::Captured(_)
+            | Self::Tunnel { .. }
+            | Self::Dns(_)
+            | Self::Tun(_) => false,
         }
     }
+}
+
+/// A port that the system's firewall brings traffic to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured {
+    /// The way in which connections come; datagrams come by [`CapturedBy::Tproxy`] always.
+    pub by: CapturedBy,
+    /// The traffic that it takes.
+    pub transports: Transports,
+}
+
+/// The way in which the firewall brings connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapturedBy {
+    /// It gives them another target, and remembers the first one (`REDIRECT`, `DNAT`).
+    Redirect,
+    /// It hands them over as they are (`TPROXY`).
+    Tproxy,
 }
 
 /// A proxy port for applications.

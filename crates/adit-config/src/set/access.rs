@@ -54,7 +54,11 @@ pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
 
 fn role(protocol: &InboundProtocol) -> Role {
     match protocol {
-        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Dns(_) => Role::Client,
+        InboundProtocol::Local(_)
+        | InboundProtocol::Captured(_)
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => Role::Client,
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use adit_config::model::{
-    InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
+    CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
 };
 use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
@@ -424,7 +424,12 @@ pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Shadowsocks(_) => "shadowsocks",
         InboundProtocol::Ssr(_) => "ssr",
         InboundProtocol::Obfs(_) => "obfs",
+        InboundProtocol::Captured(captured) => match captured.by {
+            CapturedBy::Redirect => "redirect",
+            CapturedBy::Tproxy => "tproxy",
+        },
         InboundProtocol::Tunnel { .. } => "tunnel",
+        InboundProtocol::Tun(_) => "tun",
         InboundProtocol::Dns(_) => "dns",
     }
 }

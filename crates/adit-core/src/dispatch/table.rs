@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use adit_config::codes;
 use adit_config::model::Tag;
-use adit_config::model::rule::{Network, Verdict};
+use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
 use adit_proto::wire::{Host, Target};
@@ -340,6 +340,9 @@ impl Routes for Live {
             outcome = Self::decide(self, &router, &query, Some(address.as_slice()));
         }
         let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
+        if *decided.verdict == Verdict::Reject(Manner::Drop) {
+            return Decision::Drop;
+        }
         let Some(leaf) = self.leaf_of(decided.verdict) else { return Decision::Reject };
         let Some(packets) = &leaf.packets else { return Decision::Reject };
         let via = self.via(&*leaf.outbound, packets, self.reach_of(&decided));

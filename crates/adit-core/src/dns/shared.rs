@@ -101,7 +101,6 @@ impl Shared {
     }
 
     /// From now on `bypass` is told of the addresses of direct names.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the capture of traffic sets it"))]
     pub(crate) fn set_bypass(&self, bypass: Bypass) {
         *lock(&self.bypass) = Some(bypass);
     }

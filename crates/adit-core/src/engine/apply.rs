@@ -19,7 +19,8 @@ use adit_net::rt;
 use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
-use crate::api::status::View;
+use crate::api::status::{View, inbound_name};
+use crate::capture::{self, Active, CaptureError};
 use crate::dns::Filter;
 use crate::inbound;
 use crate::outbound::{self, ChoiceShared, Choices};
@@ -77,7 +78,8 @@ impl Engine {
             return Err(StartError::Ending);
         }
         let mut draft = Draft::default();
-        let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart));
+        let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart)?);
+        self.prepare_capture(state, &config)?;
         check_dns(&config)?;
         let (router, filter) = compile(&config)?;
         draft.changes.warnings.extend(state.open_ledger(&config)?);
@@ -91,7 +93,27 @@ impl Engine {
         if let Some((fake, filter)) = self.dns.fake().zip(filter) {
             fake.set_filter(filter);
         }
-        self.commit(state, config, draft, (gone, renewed, router))
+        let is_start = state.config.outbounds.is_empty();
+        let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
+        match follow_capture(state) {
+            Err(error) if is_start => return Err(StartError::Capture(error)),
+            // Connections and listeners have changed already: what was captured before is captured still.
+            Err(error) => changes.warnings.push(format!("the capture stays as it was: {error}")),
+            Ok(()) => {}
+        }
+        Ok(changes)
+    }
+
+    /// A capture that cannot be had is told before anything changes.
+    fn prepare_capture(&self, state: &State, config: &Config) -> Result<(), StartError> {
+        if let Some(capture) = &config.capture {
+            capture::check(capture).map_err(StartError::Capture)?;
+            // All that is dialled from now on is exempt.
+            adit_net::set_common_mark(Some(capture.own_mark));
+        } else if state.capture.is_none() {
+            adit_net::set_common_mark(None);
+        }
+        Ok(())
     }
 
     fn prepare_outbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
@@ -127,7 +149,10 @@ impl Engine {
                     let has_unix = |held: &Held| {
                         model.socket.unix.is_some() && held.model.socket.unix == model.socket.unix
                     };
-                    if overlaps || state.inbounds.values().any(has_unix) {
+                    let has_device = |held: &Held| held.model.interface_name() == model.interface_name();
+                    let shares_device =
+                        model.interface_name().is_some() && state.inbounds.values().any(has_device);
+                    if overlaps || shares_device || state.inbounds.values().any(has_unix) {
                         draft.overlapping.push(Arc::new(model.clone()));
                     } else {
                         draft.inbounds.push(self.prepare(state, model.clone().into(), config)?);
@@ -348,10 +373,18 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), 
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
-pub(super) fn effective(state: &State, wanted: &Config, needs_restart: &mut Vec<&'static str>) -> Config {
+///
+/// # Errors
+/// When the capture needs something that is not there.
+pub(super) fn effective(
+    state: &State,
+    wanted: &Config,
+    needs_restart: &mut Vec<&'static str>,
+) -> Result<Config, StartError> {
     let (mut config, current) = (wanted.clone(), &state.config);
+    capture::with_inbounds(&mut config).map_err(StartError::Capture)?;
     if current.outbounds.is_empty() {
-        return config;
+        return Ok(config);
     }
     let mut fix = |name: &'static str, is_same: bool| {
         if !is_same {
@@ -383,7 +416,30 @@ pub(super) fn effective(state: &State, wanted: &Config, needs_restart: &mut Vec<
     config.dns.clone_from(&current.dns);
     (config.limits.unauthenticated, config.limits.unauthenticated_per_source, config.limits.carrier_memory) =
         guard(current);
-    config
+    Ok(config)
+}
+
+/// Has the capture follow the configuration that runs now.
+fn follow_capture(state: &mut State) -> Result<(), CaptureError> {
+    let config = state.config.clone();
+    let Some(settings) = &config.capture else {
+        if state.capture.take().is_some() {
+            adit_net::set_common_mark(None);
+        }
+        return Ok(());
+    };
+    let addresses = |inbound: &model::Inbound| {
+        state.inbounds.get(&inbound.name).map(|held| held.addresses.clone()).unwrap_or_default()
+    };
+    let dns = config.inbounds.iter().find(|inbound| inbound_name(&inbound.protocol) == "dns");
+    let ways = capture::ways(settings, &config, &addresses, dns)?;
+    match &mut state.capture {
+        Some(active) => active.follow(settings, &config, &ways),
+        none => {
+            *none = Some(Active::start(settings, &config, &ways)?);
+            Ok(())
+        }
+    }
 }
 
 /// Refuses name servers behind an outbound that could only be reached with their help.

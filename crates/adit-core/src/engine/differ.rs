@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn preview(&self, wanted: &Config) -> Result<Differences, StartError> {
         let state = self.state();
         let mut needs_restart = Vec::new();
-        let config = effective(&state, wanted, &mut needs_restart);
+        let config = effective(&state, wanted, &mut needs_restart)?;
         check_dns(&config)?;
         compile(&config)?;
         let mut found = Differences {
@@ -139,6 +139,7 @@ fn settings(before: &Config, after: &Config) -> Vec<String> {
     let all = [
         ("limits", before.limits == after.limits),
         ("dns", before.dns == after.dns),
+        ("capture", before.capture == after.capture),
         ("state", before.state == after.state),
         ("set", before.sets == after.sets),
         ("geoip", before.geoip == after.geoip),

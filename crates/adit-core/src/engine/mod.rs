@@ -36,6 +36,7 @@ use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
+use crate::capture::{self, Active, CaptureError, CaptureReport};
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
@@ -118,6 +119,9 @@ pub enum StartError {
     /// The process ends already.
     #[error("the process is ending")]
     Ending,
+    /// Traffic cannot be captured.
+    #[error("capture")]
+    Capture(#[source] CaptureError),
     /// An event loop cannot be made.
     #[error("event loop")]
     Core(#[source] io::Error),
@@ -183,6 +187,8 @@ struct State {
     salts: Option<Arc<Salts>>,
     /// The plugins of outbounds that are gone: connections may use them until they end.
     retired: Vec<Plugins>,
+    /// The capture that runs.
+    capture: Option<Active>,
 }
 
 impl State {
@@ -294,6 +300,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    dns.set_bypass(Arc::new(capture::note_direct));
     let dns = Arc::new(dns);
     let faults = Arc::new(Faults::default());
     let board = Arc::new(Board::default());
@@ -320,6 +327,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         ledger: None,
         salts: None,
         retired: Vec::new(),
+        capture: None,
     };
     let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
     let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
@@ -453,6 +461,11 @@ impl Running {
         Some(GroupHandle { engine: self.engine.clone(), name: name.clone() })
     }
 
+    /// The capture, if there is one.
+    pub fn capture(&self) -> Option<CaptureReport> {
+        self.engine.state().capture.as_ref().map(|active| active.report().clone())
+    }
+
     /// Outbounds and groups, for control programs.
     pub fn proxies(&self) -> Proxies {
         Proxies(self.engine.clone())
@@ -496,6 +509,7 @@ impl Running {
 
     /// Ends everything at once.
     pub fn end(self) {
+        drop(self.engine.state().capture.take());
         self.stopper.end();
         finish(self.cores, &self.engine);
     }
@@ -560,7 +574,9 @@ fn stopping(open: i64, limit: Duration) -> String {
 
 /// Accepts nothing more; plugins that end are not started again.
 fn drain(engine: &Engine, stopper: &Stopper) {
-    let state = engine.state();
+    let mut state = engine.state();
+    // First of all: a connection that comes now would find nobody.
+    drop(state.capture.take());
     state.inbounds.values().for_each(Held::drain);
     state.outbounds.values().for_each(|held| held.plugins.drain());
     state.retired.iter().for_each(Plugins::drain);
@@ -572,6 +588,7 @@ fn finish(cores: Cores, engine: &Engine) {
     cores.join();
     engine.faults.flush(rt::now(), true);
     let mut state = engine.state();
+    drop(state.capture.take());
     state.ledger().flush();
     state.inbounds.clear();
     state.outbounds.clear();

@@ -407,6 +407,13 @@ impl Site {
                 Err(error) => tracing::error!(inbound = &*slot.borrow().name, %error, "listener lost"),
             }
         }
+        if let Some((device, listening)) = sockets.device {
+            let (inbound, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
+            rt::spawn_local(async move {
+                Box::pin(inbound.run_device(device, listening, stop)).await;
+                drop(alive);
+            });
+        }
         let mut renewals = Vec::new();
         for (socket, exchange) in sockets.datagrams {
             let inbound = slot.borrow().clone();
@@ -424,7 +431,7 @@ impl Site {
             let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
             let renewal = Rc::new(Renewal::default());
             renewals.push((renewal.clone(), exchange));
-            let listener = inbound.packet_listener(packets, socket, renewal);
+            let listener = inbound.packet_listener(packets, socket.into(), renewal);
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
                 Box::pin(inbound.run_datagrams(listener, stop)).await;

@@ -8,6 +8,7 @@ use adit_config::model;
 use adit_net::listen::{self, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::plugin::{Plugins, Role};
+use adit_net::tun::{TunDevice, TunError};
 use adit_net::udp::{RawListener, RawSocket, Socket, listen_raw};
 
 use super::StartError;
@@ -24,6 +25,8 @@ pub(super) struct Sockets {
     /// For the sessions of carriers.
     carriers: Vec<std::net::UdpSocket>,
     raw: Vec<RawListener>,
+    /// A virtual interface, with the addresses of its listeners, on one core.
+    pub(super) device: Option<(TunDevice, Vec<SocketAddr>)>,
 }
 
 impl Sockets {
@@ -56,7 +59,10 @@ pub(super) fn listen(
 ) -> Result<Listening, StartError> {
     let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
     let (mut addresses, mut warnings) = (Vec::new(), Vec::new());
-    for addr in &inbound.listen {
+    if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
+        open_device(inbound, tun, &mut sockets, (&mut addresses, &mut warnings))?;
+    }
+    for addr in &addresses_of(inbound) {
         if !inbound.transports().tcp() && !inbound.takes_datagrams() {
             continue;
         }
@@ -68,6 +74,21 @@ pub(super) fn listen(
     Ok(Listening { sockets, addresses, warnings })
 }
 
+/// The addresses that it listens on. The target of an IPv4 connection that was redirected is known to sockets of IPv4
+/// alone, so every address is two there.
+fn addresses_of(inbound: &model::Inbound) -> Vec<SocketAddr> {
+    let mut all = inbound.listen.clone();
+    if inbound.protocol.captured().is_some() {
+        for addr in &inbound.listen {
+            let v4 = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, addr.port()));
+            if addr.is_ipv6() && addr.ip().is_unspecified() && !all.contains(&v4) {
+                all.push(v4);
+            }
+        }
+    }
+    all
+}
+
 /// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
 fn open(
     inbound: &model::Inbound,
@@ -76,8 +97,11 @@ fn open(
     cores: &mut [Sockets],
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
+    let captured = inbound.protocol.captured();
     let options = ListenOptions {
-        v6_only: listen::needs_v6_only(addr, &inbound.listen),
+        v6_only: captured.is_some() || listen::needs_v6_only(addr, &inbound.listen),
+        transparent_streams: captured.is_some_and(|captured| captured.by == model::CapturedBy::Tproxy),
+        transparent_datagrams: captured.is_some(),
         ..ListenOptions::from(&inbound.socket)
     };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
@@ -142,6 +166,34 @@ fn open(
         }
     }
     Ok((addr, warnings))
+}
+
+/// Makes a virtual interface, and listens on its addresses for what it takes in and nothing else.
+fn open_device(
+    inbound: &model::Inbound,
+    tun: &model::Tun,
+    cores: &mut [Sockets],
+    (addresses, warnings): (&mut Vec<SocketAddr>, &mut Vec<String>),
+) -> Result<(), StartError> {
+    let build = |error: TunError| StartError::Build { name: inbound.name.clone(), source: error.into() };
+    let mut device = TunDevice::open(tun).map_err(build)?;
+    let found = std::mem::take(&mut device.warnings);
+    warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
+    let interface = Some(device.name().into());
+    let common = ListenOptions::from(&inbound.socket);
+    let options = ListenOptions { interface, v6_only: true, is_near: true, ..common };
+    for (ip, _) in &device.addresses {
+        let made = listen::listen_many(SocketAddr::new(*ip, 0), &options, cores.len());
+        let made = made.map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
+        addresses.push(made.addr);
+        for (core, socket) in cores.iter_mut().zip(made.sockets) {
+            core.listeners.push(socket);
+        }
+    }
+    if let Some(core) = cores.first_mut() {
+        core.device = Some((device, addresses.clone()));
+    }
+    Ok(())
 }
 
 /// Listens on the unix socket of `inbound`, if it has one.

@@ -1,5 +1,6 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod captured;
 mod connected;
 mod dns;
 mod fallback;
@@ -8,6 +9,7 @@ mod obfs;
 mod shadowsocks;
 mod snell;
 mod ssr;
+mod tun;
 mod tunnel;
 mod tunnel_packets;
 mod unauthenticated;
@@ -18,11 +20,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
+use adit_net::tun::TunDevice;
 
 use crate::budget::StreamSlot;
 use crate::carrier;
@@ -30,7 +34,9 @@ use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::notice;
-use crate::packet::{Engine, Exchange, Listener, PacketInbound, Renewal, Routes, SharedScratch};
+use crate::packet::{
+    Clients, Engine, Exchange, Listener, PacketInbound, Port, Renewal, Routes, SharedScratch,
+};
 use crate::salts::Salts;
 use crate::user::{Accounts, Ledger};
 
@@ -104,6 +110,20 @@ pub(crate) trait Serve {
     /// `exchange` is shared by the cores of the listener, with the number of this core.
     fn packets(&self, inbound: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>>;
 
+    /// The packets of its virtual interface, if it has one; its listeners are `listening`.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn device(
+        &self,
+        inbound: &Inbound,
+        device: TunDevice,
+        listening: &[SocketAddr],
+    ) -> io::Result<Option<Device>> {
+        let _ = (inbound, device, listening);
+        Ok(None)
+    }
+
     /// Answers the datagrams of a socket itself until told to stop; `None` if it passes them on instead.
     fn answer(
         self: Rc<Self>,
@@ -114,6 +134,16 @@ pub(crate) trait Serve {
         let _ = (inbound, stop);
         Err(socket)
     }
+}
+
+/// A virtual interface, for the datagram relay.
+pub(crate) struct Device {
+    /// The protocol of its clients.
+    packets: Box<dyn PacketInbound>,
+    /// Its packets.
+    port: Box<dyn Port>,
+    /// A flow that is still for so long is forgotten, if that differs from other inbounds.
+    idle: Option<Duration>,
 }
 
 /// State that an inbound shares over all cores.
@@ -135,6 +165,8 @@ impl Shared {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
             }
+            model::InboundProtocol::Captured(captured) => Arc::new(captured::CapturedFactory(*captured)),
+            model::InboundProtocol::Tun(tun) => Arc::new(tun::TunFactory::new(tun.clone())),
             model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
@@ -243,17 +275,38 @@ impl Inbound {
         }
     }
 
-    /// A `socket` for datagrams, whose clients speak `inbound` until `renewal` says otherwise.
+    /// Relays the packets of a virtual interface, whose listeners are `listening`, until told to end: connections that
+    /// are open while the process drains go on.
+    pub(crate) async fn run_device(
+        self: Rc<Self>,
+        device: TunDevice,
+        listening: Vec<SocketAddr>,
+        mut stop: Stop,
+    ) {
+        let made = self.protocol.device(&self, device, &listening).and_then(|device| {
+            let Some(Device { packets, port, idle }) = device else { return Ok(None) };
+            let udp = model::Udp { idle: idle.unwrap_or(self.udp.idle), ..(*self.udp).clone() };
+            let listener = self.packet_listener(packets, Clients::Port(port), Rc::default());
+            Engine::new(listener, &udp, self.scratch.clone()).map(Some)
+        });
+        match made {
+            Ok(Some(engine)) => Box::pin(engine.run(stop.ending())).await,
+            Ok(None) => {}
+            Err(error) => tracing::error!(inbound = &*self.name, %error, "interface lost"),
+        }
+    }
+
+    /// A way to clients that send datagrams, who speak `inbound` until `renewal` says otherwise.
     pub(crate) fn packet_listener(
         &self,
         inbound: Box<dyn PacketInbound>,
-        socket: std::net::UdpSocket,
+        clients: Clients,
         renewal: Rc<Renewal>,
     ) -> Listener {
         let (name, metrics) = (self.name.clone(), self.metrics.clone());
         let routes = self.origin.live.clone();
         let places = self.core.places.clone();
-        Listener { name, metrics, socket, inbound, routes, renewal, places }
+        Listener { name, metrics, clients, inbound, routes, renewal, places }
     }
 
     /// One task per connection.

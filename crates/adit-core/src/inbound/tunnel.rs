@@ -62,7 +62,7 @@ impl Tunnel {
 }
 
 /// The first bytes from the application; `None` if it ends without a byte.
-async fn first_bytes(near: &Endpoint) -> Option<Early> {
+pub(super) async fn first_bytes(near: &Endpoint) -> Option<Early> {
     rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
     let mut bytes = vec![0; FIRST_LEN];
     let received = near.stream.recv(&mut bytes).await.ok()?;

@@ -44,6 +44,8 @@ pub(crate) enum DropReason {
     Blocked,
     /// A rule refuses it.
     Rule,
+    /// A rule refuses it, and its sender is not to be told.
+    Silence,
     /// Its target is a fake address of no name.
     Unmapped,
     /// Its target's address may not be used.
@@ -76,7 +78,7 @@ impl DropReason {
             Self::Mailbox | Self::Backlog => &dropped.full,
             Self::Down => &dropped.no_server,
             Self::Blocked => &dropped.blocked,
-            Self::Rule | Self::Private(_) => &dropped.rule,
+            Self::Rule | Self::Silence | Self::Private(_) => &dropped.rule,
             Self::Limited => &dropped.user_limit,
             Self::Unmapped => &dropped.unmapped,
         };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_net::udp::Batch;
+use adit_net::udp::{Batch, Outgoing, Sent};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
@@ -39,6 +39,10 @@ pub(crate) struct Peer {
 pub(crate) struct Arrival {
     /// Address that it came from.
     pub(crate) peer: Peer,
+    /// The address and port that it was sent to before the firewall brought it here, where the listener asks for that.
+    pub(crate) original: Option<SocketAddr>,
+    /// The port that it was sent to, beside [`Peer::local`], where that is known; else 0.
+    pub(crate) port: u16,
     /// Its traffic class.
     pub(crate) class: u8,
     /// Seconds since the engine started.
@@ -162,6 +166,13 @@ pub(crate) trait PacketInbound: Any {
         source: &Target,
         unix_s: u64,
     ) -> Result<Range<usize>, WireError>;
+
+    /// Sends sealed datagrams from `batch` itself, where they do not leave by the listener's socket; called behind each
+    /// batch of answers, with none too. `None`: the listener sends them.
+    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Option<Sent> {
+        let _ = (batch, datagrams);
+        None
+    }
 
     /// Takes over the clients that `old` holds, which this one replaces: users may have changed.
     fn take_over(&mut self, old: &mut dyn PacketInbound) {

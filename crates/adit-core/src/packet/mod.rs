@@ -23,6 +23,7 @@ mod inbound;
 mod known;
 mod marks;
 mod outbound;
+mod port;
 mod ready;
 mod routes;
 mod scratch;
@@ -44,7 +45,8 @@ pub(crate) use marks::Marks;
 pub(crate) use outbound::{
     Carried, FlowCodec, FlowStream, FlowTransport, Lane, PacketFlow, PacketOutbound, Witness, set_options,
 };
+pub(crate) use port::{Clients, Port};
 pub(crate) use routes::{Decision, Question, Routes, Via};
 pub(crate) use scratch::{Scratch, SharedScratch};
 pub(crate) use shown::Shown;
-pub(crate) use table::Tick;
+pub(crate) use table::{FlowId, FlowTable, Tick};

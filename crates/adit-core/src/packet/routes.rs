@@ -61,6 +61,8 @@ pub(crate) enum Decision {
     At(Via, IpAddr),
     /// Nowhere.
     Reject,
+    /// Nowhere, and nobody is told.
+    Drop,
     /// The decision needs an address of the target's name, and there is none.
     Unresolved,
     /// The decision needs an address of the target's name, which is being looked up.

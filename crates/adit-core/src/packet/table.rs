@@ -102,6 +102,11 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         self.index.len()
     }
 
+    /// Whether a further flow takes the place of another one.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.capacity
+    }
+
     /// The flow of `key`. Does not count as a datagram.
     pub(crate) fn find<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<FlowId>
     where

@@ -362,6 +362,29 @@ impl Stream {
         }
     }
 
+    /// The address that the client has asked for, where the firewall has sent the connection to another one
+    /// (`SO_ORIGINAL_DST`); the address of this end where it has not.
+    ///
+    /// # Errors
+    /// As getsockopt(2): `NotFound` when the kernel does not track the connection.
+    pub fn original_addr(&self) -> io::Result<SocketAddr> {
+        let tcp = match &self.kind {
+            Kind::Tcp(tcp) => tcp,
+            Kind::Paced(paced) => &paced.0,
+            Kind::Unix(_) | Kind::Carried(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        #[cfg(target_os = "linux")]
+        {
+            let socket = SockRef::from(tcp);
+            let is_v4 = tcp.local_addr()?.is_ipv4();
+            let found = if is_v4 { socket.original_dst_v4() } else { socket.original_dst_v6() }?;
+            let found = found.as_socket().ok_or(io::ErrorKind::NotFound)?;
+            Ok(SocketAddr::new(found.ip().to_canonical(), found.port()))
+        }
+        #[cfg(not(target_os = "linux"))]
+        tcp.local_addr()
+    }
+
     /// Address of this end, likewise.
     ///
     /// # Errors

@@ -33,6 +33,10 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// The address of ours that it was sent to, where that is asked for.
     pub to: Option<IpAddr>,
+    /// The address and port that it was sent to before the system's firewall brought it here, where that is asked for.
+    pub original: Option<SocketAddr>,
+    /// The port that it was sent to, where that is known; else 0.
+    pub to_port: u16,
     /// Traffic class, where that is asked for.
     pub class: u8,
     /// Its start in the block.
@@ -124,6 +128,48 @@ impl Batch {
         self.spare_at = STRIDE * MESSAGES;
     }
 
+    /// Begins anew, for packets that the caller reads itself into [`Batch::packet_slot`]s.
+    pub fn begin_packets(&mut self) {
+        self.clear();
+    }
+
+    /// The place for packet `at` behind those that are kept, `front` bytes (at most [`HEADROOM`]) in front of it included:
+    /// 65,536 bytes and those. `None` once all places are taken.
+    pub fn packet_slot(&self, at: usize, front: usize) -> Option<Range<usize>> {
+        let start = Self::slot_start(at);
+        (at < MESSAGES && front <= HEADROOM).then(|| start - front..start + DATA)
+    }
+
+    /// Notes the payload of the packet in slot `at`, a range of the block, as datagrams from one address to another; it is
+    /// cut every `stride` bytes, unless that is 0.
+    pub fn push_payload(
+        &mut self,
+        at: usize,
+        (from, to): (SocketAddr, SocketAddr),
+        class: u8,
+        payload: Range<usize>,
+        stride: usize,
+    ) {
+        let Range { start, end } = payload;
+        let whole = Datagram {
+            from,
+            to: Some(to.ip()),
+            original: None,
+            to_port: to.port(),
+            class,
+            start,
+            end,
+            head: start - at * STRIDE,
+            tail: (at + 1) * STRIDE - end,
+        };
+        self.push_pieces(whole, if stride == 0 { usize::MAX } else { stride });
+    }
+
+    /// More packets wait, or none.
+    pub fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
     pub(super) fn clear(&mut self) {
         self.datagrams.clear();
         self.is_full = false;
@@ -146,7 +192,17 @@ impl Batch {
     /// Notes a datagram that is a part of a message.
     pub(super) fn push_range(&mut self, from: SocketAddr, to: Option<IpAddr>, range: Range<usize>) {
         let Range { start, end } = range;
-        self.datagrams.push(Datagram { from, to, class: 0, start, end, head: 0, tail: 0 });
+        self.datagrams.push(Datagram {
+            from,
+            to,
+            original: None,
+            to_port: 0,
+            class: 0,
+            start,
+            end,
+            head: 0,
+            tail: 0,
+        });
     }
 
     /// Notes message `at`, split where the kernel has merged.
@@ -157,14 +213,21 @@ impl Batch {
         let whole = Datagram {
             from,
             to: meta.to,
+            original: meta.original,
+            to_port: 0,
             class: meta.class,
             start,
             end,
             head: HEADROOM,
             tail: slot_end - end,
         };
-        let stride = meta.stride.map_or(usize::MAX, usize::from);
-        if meta.len <= stride {
+        self.push_pieces(whole, meta.stride.map_or(usize::MAX, usize::from));
+    }
+
+    /// Notes a message that is cut every `stride` bytes, at least 1.
+    fn push_pieces(&mut self, whole: Datagram, stride: usize) {
+        let Datagram { start, end, head, tail, .. } = whole;
+        if end - start <= stride {
             return self.datagrams.push(whole);
         }
         for piece in (start..end).step_by(stride) {
@@ -172,8 +235,8 @@ impl Batch {
             self.datagrams.push(Datagram {
                 start: piece,
                 end: piece_end,
-                head: if piece == start { HEADROOM } else { 0 },
-                tail: if piece_end == end { slot_end - end } else { 0 },
+                head: if piece == start { head } else { 0 },
+                tail: if piece_end == end { tail } else { 0 },
                 ..whole
             });
         }

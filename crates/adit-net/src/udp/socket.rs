@@ -145,6 +145,19 @@ impl Socket {
         Self::from_std(socket.into())
     }
 
+    /// A socket that sends from `source`, which need not be an address of this machine. Several may share one source.
+    ///
+    /// # Errors
+    /// The system's error: `PermissionDenied` without `CAP_NET_ADMIN` or `CAP_NET_RAW`; `AddrInUse` where a program of
+    /// this machine has that port and does not share it.
+    pub fn open_from(source: SocketAddr) -> io::Result<Self> {
+        let socket = unbound(Domain::for_address(source), &Egress::default())?;
+        socket.set_reuse_address(true)?;
+        crate::options::set_transparent(&socket, source.is_ipv6())?;
+        socket.bind(&source.into())?;
+        Self::from_std(socket.into())
+    }
+
     /// Sets the treatment of datagrams that are larger than the path takes.
     ///
     /// # Errors

@@ -111,6 +111,18 @@ pub fn report_destination(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
     }
 }
 
+/// Reports with each datagram the address and port that its sender asked for, where the system's firewall has brought it
+/// here (`TPROXY`); [`Meta::original`].
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub fn report_original(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
+    if is_v6 {
+        set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR, 1)?;
+    }
+    set_int(&socket, libc::IPPROTO_IP, libc::IP_RECVORIGDSTADDR, 1)
+}
+
 /// Reports with each datagram its traffic class, with the marks of congestion (RFC 3168); [`Meta::class`].
 ///
 /// # Errors

@@ -15,6 +15,8 @@ pub struct Meta {
     pub from: SocketAddr,
     /// Its destination, if [`super::report_destination`] is on; IPv4 never in mapped form.
     pub to: Option<IpAddr>,
+    /// Address and port that it was sent to, if [`super::report_original`] is on; IPv4 never in mapped form.
+    pub original: Option<SocketAddr>,
     /// If set, the buffer holds several datagrams of so many bytes each, the last of which may be shorter.
     pub stride: Option<u16>,
     /// Traffic class, if [`super::report_class`] is on.
@@ -98,6 +100,7 @@ impl Receiver {
             len: header.msg_len as usize,
             from,
             to: None,
+            original: None,
             stride: None,
             class: 0,
             dropped: None,
@@ -162,7 +165,24 @@ impl Meta {
                 let ip = data.first_chunk();
                 self.to = ip.map(|ip: &[u8; 16]| IpAddr::from(Ipv6Addr::from(*ip)).to_canonical());
             }
+            // struct sockaddr_in: family, port, address.
+            (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR) => {
+                let ip = data.get(4..).and_then(|ip| ip.first_chunk());
+                let ip = ip.map(|ip: &[u8; 4]| IpAddr::V4(Ipv4Addr::from(*ip)));
+                self.original = ip.zip(port(data)).map(SocketAddr::from);
+            }
+            // struct sockaddr_in6: family, port, flow, address, scope.
+            (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR) => {
+                let ip = data.get(8..).and_then(|ip| ip.first_chunk());
+                let ip = ip.map(|ip: &[u8; 16]| IpAddr::from(Ipv6Addr::from(*ip)).to_canonical());
+                self.original = ip.zip(port(data)).map(SocketAddr::from);
+            }
             _ => {}
         }
     }
+}
+
+/// The port of an address of either family.
+fn port(data: &[u8]) -> Option<u16> {
+    data.get(2..)?.first_chunk().map(|port| u16::from_be_bytes(*port))
 }

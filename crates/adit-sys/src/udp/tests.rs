@@ -180,3 +180,28 @@ fn sizes_are_refused_where_fragments_are_forbidden() {
     assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
     assert!(path_mtu(v4(), false).is_err());
 }
+
+#[test]
+fn the_address_that_was_asked_is_told_with_its_port() {
+    let (a, b) = (v4(), v4());
+    report_original(&b, false).unwrap();
+    let mut receiver = Receiver::new(2);
+    a.send_to(b"x", addr(&b)).unwrap();
+    let (meta, _) = receive(&b, &mut receiver, 1).remove(0);
+    assert_eq!(meta.original, Some(addr(&b)));
+    let Some(both) = v6() else { return };
+    report_original(&both, true).unwrap();
+    let port = addr(&both).port();
+    a.send_to(b"x", (Ipv4Addr::LOCALHOST, port)).unwrap();
+    let (meta, _) = receive(&both, &mut receiver, 1).remove(0);
+    assert_eq!(meta.original, Some((Ipv4Addr::LOCALHOST, port).into()));
+    let Ok(c) = ({
+        #[expect(clippy::disallowed_methods, reason = "tests of the calls below adit-net")]
+        UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))
+    }) else {
+        return;
+    };
+    c.send_to(b"x", (Ipv6Addr::LOCALHOST, port)).unwrap();
+    let (meta, _) = receive(&both, &mut receiver, 1).remove(0);
+    assert_eq!(meta.original, Some((Ipv6Addr::LOCALHOST, port).into()));
+}

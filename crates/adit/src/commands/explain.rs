@@ -10,6 +10,7 @@ use adit_config::codes::{self, Code};
 use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::Sets;
+use adit_core::capture::{self, Fate};
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
 use adit_net::reach::Reach;
@@ -45,6 +46,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         Some(setup) => setup.config.clone(),
         None => files::load(&given)?.config,
     };
+    capture::with_inbounds(&mut config)?;
     config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
@@ -126,6 +128,9 @@ struct Answer {
     /// The target is a private address, which the inbound does not lead to: refused, if this machine dials it.
     #[serde(skip_serializing_if = "Option::is_none")]
     private: Option<String>,
+    /// The fate of such traffic of local applications, where there is a capture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<String>,
     /// The same is decided by the addresses of the name, once they are known.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     depends_on_addresses: bool,
@@ -189,7 +194,23 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         members: outbound.map(|outbound| members(config, outbound, network)).unwrap_or_default(),
         carried: outbound.is_none_or(|outbound| carries(config, outbound, network)),
         private,
+        capture: fate(config, target, network, known.as_deref()),
         depends_on_addresses: is_bounded && known.is_none(),
+    })
+}
+
+/// The fate of such traffic of local applications, where there is a capture.
+fn fate(
+    config: &Config,
+    target: &route::Target,
+    network: Network,
+    addresses: Option<&[IpAddr]>,
+) -> Option<String> {
+    let address = addresses.and_then(|addresses| addresses.first().copied());
+    Some(match capture::explain(config, target, network, address)? {
+        Fate::Captured(how) => format!("captured {how}"),
+        Fate::Passed(why) => format!("not captured: {why}"),
+        Fate::Refused(why) => format!("refused: {why}"),
     })
 }
 
@@ -330,6 +351,9 @@ fn text(answer: &Answer) -> String {
     let from = answer.from.map(|from| format!(", from {from}")).unwrap_or_default();
     let mut line = |text: String| writeln!(out, "{text}").expect("a string takes any text");
     line(format!("{network} to {target}, in by {inbound}{from}"));
+    if let Some(fate) = &answer.capture {
+        line(format!("from an application of this machine: {fate}"));
+    }
     if let Some(addresses) = &answer.addresses {
         let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let list = match (&*list, &answer.lookup_error) {

@@ -35,8 +35,8 @@ pub(crate) enum Format {
     Entries(Option<Form>),
 }
 
-/// All that can be named; `ss-redir` and `ssr-redir` cannot, which this build cannot be.
-const ALL: [Format; 20] = [
+/// All that can be named.
+const ALL: [Format; 22] = [
     Format::Native,
     Format::Snell(opensnell::Program::Server),
     Format::Snell(opensnell::Program::Client),
@@ -44,11 +44,13 @@ const ALL: [Format; 20] = [
     Format::Libev(libev::Program::Server),
     Format::Libev(libev::Program::Tunnel),
     Format::Libev(libev::Program::Manager),
+    Format::Libev(libev::Program::Redir),
     Format::Rust(rust::Program::Local),
     Format::Rust(rust::Program::Server),
     Format::Rust(rust::Program::Manager),
     Format::Ssr(ssr::Program::Local),
     Format::Ssr(ssr::Program::Tunnel),
+    Format::Ssr(ssr::Program::Redir),
     Format::Ssr(ssr::Program::Server),
     Format::Servers,
     Format::Kcptun(Side::Client),

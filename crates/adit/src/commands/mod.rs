@@ -1,6 +1,7 @@
 //! adit's own commands.
 
 mod batch;
+mod capture;
 mod check;
 mod config;
 mod conns;
@@ -78,6 +79,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => control::reload(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
+        Command::Capture(command) => capture::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,
         Command::Convert(args) => {

@@ -144,8 +144,10 @@ fn has_user(inbound: &Inbound, name: &str) -> bool {
         InboundProtocol::Ssr(server) => server.users.users().iter().any(|user| *user.name == *name),
         InboundProtocol::Local(_)
         | InboundProtocol::Obfs(_)
+        | InboundProtocol::Captured(_)
         | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_) => false,
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => false,
     }
 }
 

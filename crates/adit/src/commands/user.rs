@@ -233,7 +233,11 @@ fn for_new_user<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'
     let may = |inbound: &&Inbound| match inbound.protocol {
         InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => true,
         InboundProtocol::Local(_) => name.is_some() || !inbound.protocol.users().is_empty(),
-        InboundProtocol::Obfs(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Dns(_) => false,
+        InboundProtocol::Obfs(_)
+        | InboundProtocol::Captured(_)
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Dns(_)
+        | InboundProtocol::Tun(_) => false,
     };
     let is_named = |inbound: &&Inbound| name.is_none_or(|name| *inbound.name == *name);
     let all: Vec<&Inbound> = config.inbounds.iter().filter(is_named).filter(may).collect();
@@ -279,8 +283,10 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Local(_)
         | InboundProtocol::Obfs(_)
+        | InboundProtocol::Captured(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. } => generate_key(&mut SystemRng, KEY_LEN),
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => generate_key(&mut SystemRng, KEY_LEN),
     })
 }
 

@@ -91,7 +91,17 @@ impl Fitter {
     fn datagrams(&mut self, config: &mut Config, fetched: bool, is_manager: bool) {
         let Config { inbounds, outbounds, .. } = config;
         for inbound in &mut *inbounds {
-            let InboundProtocol::Tunnel { transports, .. } = &mut inbound.protocol else { continue };
+            let transports = match &mut inbound.protocol {
+                InboundProtocol::Tunnel { transports, .. } => transports,
+                InboundProtocol::Captured(captured) => &mut captured.transports,
+                InboundProtocol::Local(_)
+                | InboundProtocol::Snell(_)
+                | InboundProtocol::Shadowsocks(_)
+                | InboundProtocol::Ssr(_)
+                | InboundProtocol::Obfs(_)
+                | InboundProtocol::Dns(_)
+                | InboundProtocol::Tun(_) => continue,
+            };
             if !transports.udp() || fetched || carries_datagrams(outbounds, &inbound.outbound) {
                 continue;
             }

@@ -8,6 +8,7 @@ mod database;
 mod fit;
 pub(crate) mod libev;
 mod manager;
+pub(crate) mod nat;
 mod online;
 mod process;
 mod report;

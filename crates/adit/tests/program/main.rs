@@ -7,6 +7,7 @@
 mod access;
 mod background;
 mod balancer;
+mod capture;
 mod clash;
 mod commands;
 mod convert;
@@ -32,6 +33,7 @@ mod snell;
 mod ssr;
 mod support;
 mod test_server;
+mod tun;
 mod units;
 mod up;
 mod users;

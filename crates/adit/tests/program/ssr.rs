@@ -355,7 +355,7 @@ fn statuses() {
         ("ssr-server -c bad-mudb.json", 1, "bad-mudb.json:1:"),
         ("ssr-server -p 1", 1, "password"),
         ("ssr-server -s 192.0.2.1 -p 1 -k hunter2", 1, "cannot listen on 192.0.2.1:1"),
-        ("ssr-redir -s 192.0.2.1 -p 1 -l 1 -k hunter2", 1, "until redirect exists"),
+        ("ssr-redir -s 192.0.2.1 -p 1 -k hunter2", 1, "local_port"),
         ("ssr-local -s 192.0.2.1 -p 1 -l 1 -k hunter2 -O auth_simple", 1, "every program has removed it"),
     ] {
         let args: Vec<&str> = line.split_whitespace().collect();

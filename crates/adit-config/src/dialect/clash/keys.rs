@@ -14,6 +14,8 @@ const OBEYED: &[&str] = &[
     "port",
     "socks-port",
     "mixed-port",
+    "redir-port",
+    "tproxy-port",
     "allow-lan",
     "bind-address",
     "authentication",
@@ -73,8 +75,6 @@ const LEFT_OUT: &[&str] = &[
     "ss-config",
     "vmess-config",
     "tuic-server",
-    "redir-port",
-    "tproxy-port",
     "tunnels",
 ];
 

@@ -8,7 +8,8 @@ use crate::dialect::json::Value;
 use crate::dialect::value;
 use crate::model::rule::Verdict;
 use crate::model::{
-    Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag, Transports, User,
+    Captured, CapturedBy, Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag,
+    Transports, User,
 };
 
 /// Most ports of one listener.
@@ -35,6 +36,22 @@ pub(super) fn read(
             Some(port) => {
                 let listen = vec![SocketAddr::new(ip, port)];
                 setup.config.inbounds.push(local(name, listen, accepts, users.clone()));
+            }
+            None => context.error(value.at, key, "no port"),
+        }
+    }
+    for (key, name, captured) in [
+        ("redir-port", "DEFAULT-REDIR", Captured { by: CapturedBy::Redirect, transports: Transports::Tcp }),
+        ("tproxy-port", "DEFAULT-TPROXY", Captured { by: CapturedBy::Tproxy, transports: Transports::Both }),
+    ] {
+        let Some(value) = tree::get(root, key) else { continue };
+        match tree::text(value).and_then(|text| text.parse::<u16>().ok()) {
+            Some(0) => {}
+            Some(port) => {
+                let protocol = InboundProtocol::Captured(captured);
+                let listen = vec![SocketAddr::new(ip, port)];
+                let inbound = local(name, listen, LocalProtocols::Mixed, Vec::new());
+                setup.config.inbounds.push(Inbound { protocol, ..inbound });
             }
             None => context.error(value.at, key, "no port"),
         }

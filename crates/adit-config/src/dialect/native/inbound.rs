@@ -7,10 +7,11 @@ use super::fields::{Fields, Report, Spanned};
 use super::rows::{dns as dns_rows, ends as rows, link, name_of};
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
-use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp};
+use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp, tun};
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
-    DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions, Tag, Transports,
+    Captured, CapturedBy, DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions,
+    Tag, Transports,
 };
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
@@ -35,7 +36,9 @@ pub(super) enum Kind {
     Shadowsocks,
     Ssr,
     Obfs,
+    Captured(CapturedBy),
     Tunnel,
+    Tun,
     Dns,
 }
 
@@ -48,6 +51,9 @@ pub(super) const KINDS: &[(&str, Kind)] = &[
     ("ssr", Kind::Ssr),
     ("obfs", Kind::Obfs),
     ("tunnel", Kind::Tunnel),
+    ("redirect", Kind::Captured(CapturedBy::Redirect)),
+    ("tproxy", Kind::Captured(CapturedBy::Tproxy)),
+    ("tun", Kind::Tun),
     ("dns", Kind::Dns),
 ];
 
@@ -55,14 +61,16 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let kind = fields.require(report, &rows::INBOUND_PROTOCOL);
     let name = fields.read(report, &rows::NAME);
     let outbound = fields.read(report, &rows::OUTBOUND_OF);
-    let listen = listen(&mut fields, report);
+    // The addresses of an interface are in another key.
+    let listens = kind != Some(Kind::Tun);
+    let listen = if listens { listen(&mut fields, report) } else { Vec::new() };
     let mut socket = SocketOptions {
-        fast_open: fields.read(report, &link::FAST_OPEN).unwrap_or(false),
+        fast_open: listens && fields.read(report, &link::FAST_OPEN).unwrap_or(false),
         tcp: tcp::read(&mut fields, report),
         interface: fields.read(report, &link::INTERFACE),
         unix: None,
-        reuse_port: fields.read(report, &link::REUSE_PORT).unwrap_or(false),
-        carrier: carrier::kcp(&mut fields, report).map(Box::new),
+        reuse_port: listens && fields.read(report, &link::REUSE_PORT).unwrap_or(false),
+        carrier: if listens { carrier::kcp(&mut fields, report).map(Box::new) } else { None },
         pace: None,
     };
     let is_server = matches!(kind, Some(Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
@@ -79,11 +87,24 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
         Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
         Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
+        Kind::Captured(by) => {
+            let transports = match by {
+                CapturedBy::Redirect => fields.read(report, &rows::SERVED).unwrap_or_default(),
+                CapturedBy::Tproxy => fields.read(report, &rows::TAKEN).unwrap_or(Transports::Both),
+            };
+            Some(InboundProtocol::Captured(Captured { by, transports }))
+        }
         Kind::Tunnel => {
             let target = fields.require(report, &rows::TARGET)?;
             let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
+        Kind::Tun if socket.tcp.multipath => {
+            let problem = Problem::new("protocol tun has no such key");
+            fields.wrong(report, &link::MULTIPATH, problem.hint("applications speak plain TCP to it"));
+            None
+        }
+        Kind::Tun => Some(InboundProtocol::Tun(tun::read(&mut fields, report, socket.interface.take()))),
         Kind::Dns => {
             asked.upstreams = fields.read(report, &dns_rows::ASKED).unwrap_or_default();
             asked.direct = fields.read(report, &dns_rows::ASKED_DIRECT).unwrap_or_default();
@@ -159,7 +180,9 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
     let is_open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
     out.put(&rows::NAME, &inbound.name);
     out.put(&rows::INBOUND_PROTOCOL, protocol_name(&inbound.protocol));
-    out.put(&rows::LISTEN, &inbound.listen);
+    if !matches!(inbound.protocol, InboundProtocol::Tun(_)) {
+        out.put(&rows::LISTEN, &inbound.listen);
+    }
     let restricts = match &inbound.protocol {
         InboundProtocol::Local(local) => {
             users::write(&mut out, local.users.iter().map(|user| (user, users::More::default())));
@@ -183,9 +206,20 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
             ssr::write_server(&mut out, server);
             true
         }
+        InboundProtocol::Captured(captured) => {
+            match captured.by {
+                CapturedBy::Redirect => out.put(&rows::SERVED, &captured.transports),
+                CapturedBy::Tproxy => out.put(&rows::TAKEN, &captured.transports),
+            }
+            false
+        }
         InboundProtocol::Tunnel { target, transports } => {
             out.put(&rows::TARGET, target);
             out.put(&rows::SERVED, transports);
+            false
+        }
+        InboundProtocol::Tun(tun) => {
+            tun::write(&mut out, tun);
             false
         }
         InboundProtocol::Dns(server) => {
@@ -231,7 +265,9 @@ pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
         InboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
         InboundProtocol::Ssr(_) => Kind::Ssr,
         InboundProtocol::Obfs(_) => Kind::Obfs,
+        InboundProtocol::Captured(captured) => Kind::Captured(captured.by),
         InboundProtocol::Tunnel { .. } => Kind::Tunnel,
+        InboundProtocol::Tun(_) => Kind::Tun,
         InboundProtocol::Dns(_) => Kind::Dns,
     };
     name_of(KINDS, &kind)

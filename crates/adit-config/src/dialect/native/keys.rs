@@ -31,6 +31,8 @@ pub enum Table {
     DnsPolicy,
     /// In a `[[dns.hosts]]`.
     DnsHost,
+    /// In `[capture]`.
+    Capture,
     /// In an `[[inbound]]`.
     Inbound,
     /// In an entry of an inbound's `users`.
@@ -49,7 +51,7 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -60,6 +62,7 @@ impl Table {
         Self::DnsUpstream,
         Self::DnsPolicy,
         Self::DnsHost,
+        Self::Capture,
         Self::Inbound,
         Self::User,
         Self::Outbound,
@@ -82,6 +85,7 @@ impl Table {
             Self::DnsUpstream => "[[dns.upstream]]",
             Self::DnsPolicy => "[[dns.policy]]",
             Self::DnsHost => "[[dns.hosts]]",
+            Self::Capture => "[capture]",
             Self::Inbound => "[[inbound]]",
             Self::User => "users of an [[inbound]]",
             Self::Outbound => "[[outbound]]",

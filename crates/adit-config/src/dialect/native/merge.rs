@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
-use crate::model::{AdminHttp, Config, ControlSocket, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp};
+use crate::model::{
+    AdminHttp, Capture, Config, ControlSocket, Dns, Inbound, Limits, Log, Outbound, StateFile, Udp,
+};
 
 /// Puts the configurations of several files, each valid by itself, together.
 ///
 /// Inbounds, outbounds, sets and rules add up; rules of an earlier file are asked first. An inbound keeps the outbound
 /// of its own file. A name stands for one thing;
 /// equal outbounds of one name are one outbound. Settings of the whole process (`cores`, `state`,
-/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`, `geoip`) may be set in one file, or alike in several.
+/// `[log]`, `[admin]`, `[limits]`, `[udp]`, `[dns]`, `[capture]`, `geoip`) may be set in one file, or alike in several.
 ///
 /// # Errors
 /// Names that are taken, and settings that contradict each other, by file.
@@ -44,6 +46,7 @@ impl Merged {
             plugin_user: _,
             udp,
             dns,
+            capture,
             inbounds,
             outbounds,
             rules,
@@ -61,6 +64,7 @@ impl Merged {
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);
         self.settle::<Udp>(file, "udp", udp, |config| &mut config.udp);
+        self.settle::<Option<Capture>>(file, "capture", capture, |config| &mut config.capture);
         self.settle::<Dns>(file, "dns", dns, |config| &mut config.dns);
         self.settle::<Option<GeoFile>>(file, "geoip", geoip, |config| &mut config.geoip);
         self.config.rules.extend(rules);

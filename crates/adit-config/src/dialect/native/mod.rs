@@ -17,6 +17,7 @@
 
 mod admin;
 mod bound;
+mod capture;
 mod carrier;
 mod choice;
 mod dns;
@@ -38,6 +39,7 @@ mod ssr;
 mod syntax;
 mod tcp;
 mod through;
+mod tun;
 mod users;
 mod write;
 
@@ -116,7 +118,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         outbounds.into_iter().map(|table| outbound::read(table, report)).collect();
     let inbounds = root.tables(report, &rows::root::INBOUND).unwrap_or_default();
     let inbounds: Vec<RawInbound> = inbounds.into_iter().map(|table| inbound::read(table, report)).collect();
-    if inbounds.is_empty() && !report.found.has_errors() {
+    let capture = root.table(report, &rows::root::CAPTURE_TABLE).map(|table| capture::read(table, report));
+    if inbounds.is_empty() && capture.is_none() && !report.found.has_errors() {
         let hint = "add an [[inbound]] with protocol and listen";
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
@@ -129,6 +132,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     let (dns, servers) = dns::resolve(dns, &config.outbounds, report);
     dns::check_sets(&dns, &config.sets, report);
     config.dns = dns;
+    config.capture = capture.map(|raw| capture::resolve(raw, &config.outbounds, report));
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, report);
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::model::{
-    AdminHttp, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose, InboundProtocol, Kcp,
-    KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log, ObfsClient, ObfsServer, Pace,
-    Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer, SnellVersion,
-    SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits, Users,
+    AdminHttp, Captured, CapturedBy, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose,
+    InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log,
+    ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient,
+    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer,
+    SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits, Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -52,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (10, 13));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (12, 13));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -693,6 +693,12 @@ fn inbound_strategy() -> impl Strategy<Value = Inbound> {
         shadowsocks_server().prop_map(InboundProtocol::Shadowsocks),
         (target(), transports)
             .prop_map(|(target, transports)| InboundProtocol::Tunnel { target, transports }),
+        (any::<bool>(), proptest::sample::select(rows::TRANSPORTS)).prop_map(
+            |(redirects, (_, transports))| {
+                let by = if redirects { CapturedBy::Redirect } else { CapturedBy::Tproxy };
+                InboundProtocol::Captured(Captured { by, transports })
+            }
+        ),
     ];
     let listen = proptest::collection::vec(any::<std::net::IpAddr>(), 1..3);
     let carrier = proptest::option::of(kcp_strategy());

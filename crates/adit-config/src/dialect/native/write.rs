@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{admin, dns, inbound, outbound, rule, set};
+use super::{admin, capture, dns, inbound, outbound, rule, set};
 use crate::model::{Config, StateFile};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
@@ -31,6 +31,9 @@ pub fn to_toml(config: &Config) -> String {
     out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
     out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
     dns::write(&mut out, &config.dns, &config.inbounds);
+    if let Some(capture) = &config.capture {
+        capture::write(&mut out, capture);
+    }
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`acl`] | access control files |
 //! | [`libev`] | flags and files of shadowsocks-libev |
+//! | [`nat`] | flags of `ss-nat` |
 //! | [`manager`] | the text protocol of `ss-manager` and `ssmanager` |
 //! | [`rust`] | flags and files of shadowsocks-rust |
 //! | [`sip002`] | `ss://` links |
@@ -16,6 +17,7 @@ mod getopt;
 mod given;
 pub mod libev;
 pub mod manager;
+pub mod nat;
 pub mod rust;
 pub(super) mod setup;
 pub mod sip002;

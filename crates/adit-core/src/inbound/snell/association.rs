@@ -269,7 +269,7 @@ impl Association {
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),
-            Decision::Reject => return Err(DropReason::Rule),
+            Decision::Reject | Decision::Drop => return Err(DropReason::Rule),
             Decision::Unresolved => return Err(DropReason::Unresolved),
             Decision::Pending => return self.wait(target, &block[payload]),
         };

@@ -14,7 +14,7 @@ use crate::budget::FlowSlot;
 use crate::packet::aliases::Alias;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
-use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
+use crate::packet::inbound::{Arrival, Client, Destination, Opened, Peer, next_together};
 use crate::packet::known::Known;
 use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
@@ -68,7 +68,8 @@ impl Engine {
             return Err(DropReason::Rule);
         }
         let peer = Self::peer_of(datagram);
-        let arrival = self.arrival(peer, datagram.class);
+        let arrival =
+            Arrival { port: datagram.to_port, ..self.arrival(peer, datagram.original, datagram.class) };
         let bytes = &mut scratch.batch.block[datagram.range()];
         let Some(opened) = self.inbound.open(&arrival, bytes)? else { return Ok(()) };
         let payload = Payload::of(datagram, opened.payload.clone());
@@ -86,7 +87,9 @@ impl Engine {
         if begins_anew {
             self.end_all(client, scratch);
         }
-        self.pass_on(client, peer, target, payload, scratch)
+        let result = self.pass_on(client, peer, &target, payload, scratch);
+        self.refused(peer, &target, &result);
+        result
     }
 
     /// Ends the flows of a client that begins anew. Its state stays: it is that of the new beginning.
@@ -103,16 +106,16 @@ impl Engine {
         &mut self,
         client: Client,
         peer: Peer,
-        target: Destination,
+        target: &Destination,
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
         let alias = match &self.fake {
-            Some(fake) => self.aliases.find(fake, &target)?,
+            Some(fake) => self.aliases.find(fake, target)?,
             None => None,
         };
         let given = target;
-        let target: &Target = alias.as_ref().map_or(&given, |alias| &alias.name);
+        let target: &Target = alias.as_ref().map_or(&**given, |alias| &alias.name);
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
@@ -120,10 +123,11 @@ impl Engine {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
+                Decision::Drop => return Err(DropReason::Silence),
                 Decision::Unresolved => return Err(DropReason::Unresolved),
                 Decision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
-                    return self.keep_undecided(client, (peer, payload.class), given, bytes);
+                    return self.keep_undecided(client, (peer, payload.class), given.clone(), bytes);
                 }
             }
         };
@@ -150,7 +154,7 @@ impl Engine {
         let question = Question { source: peer.at, user: self.inbound.account(client), target, protocol };
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now);
         match decision {
-            Decision::Through(_) | Decision::At(..) | Decision::Reject => {
+            Decision::Through(_) | Decision::At(..) | Decision::Reject | Decision::Drop => {
                 self.decisions.insert(*client, target, decision, self.now);
             }
             Decision::Unresolved | Decision::Pending => {}
@@ -397,7 +401,7 @@ impl Engine {
 
     fn take_one_moved(&mut self, moved: &Moved, scratch: &mut Scratch) -> Result<(), DropReason> {
         let whole = Payload::copy(scratch, &moved.bytes, moved.class).ok_or(DropReason::TooBig)?;
-        let arrival = self.arrival(moved.peer, moved.class);
+        let arrival = self.arrival(moved.peer, None, moved.class);
         let bytes = &mut scratch.batch.block[whole.range.clone()];
         let opened = self.inbound.open_moved(moved, &arrival, bytes)?;
         let payload = whole.part(opened.payload.clone());

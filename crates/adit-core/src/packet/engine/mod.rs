@@ -27,7 +27,8 @@ use super::drops::{DropReason, Tally};
 use super::gather::Gather;
 use super::inbound::{Arrival, PacketInbound, Peer};
 use super::marks::Marks;
-use super::outbound::{FlowTransport, PacketFlow, PacketOutbound, set_options};
+use super::outbound::{FlowTransport, PacketFlow, PacketOutbound};
+use super::port::{Clients, Port};
 use super::ready::Ready;
 use super::routes::{Decisions, FlowKey, Routes, Via};
 use super::scratch::SharedScratch;
@@ -80,8 +81,8 @@ pub(crate) struct Listener {
     pub(crate) name: Tag,
     /// Its counters.
     pub(crate) metrics: Arc<InboundMetrics>,
-    /// The socket.
-    pub(crate) socket: std::net::UdpSocket,
+    /// The way to its clients.
+    pub(crate) clients: Clients,
     /// The protocol of its clients.
     pub(crate) inbound: Box<dyn PacketInbound>,
     /// The router of its datagrams.
@@ -136,7 +137,7 @@ impl Renewal {
 pub(crate) struct Engine {
     name: Tag,
     metrics: Arc<InboundMetrics>,
-    listener: Socket,
+    listener: Box<dyn Port>,
     inbound: Box<dyn PacketInbound>,
     /// Constant answer of the inbound, kept here.
     is_sealed: bool,
@@ -262,13 +263,9 @@ impl Engine {
     /// # Errors
     /// The system's error.
     pub(crate) fn new(listener: Listener, udp: &Udp, scratch: SharedScratch) -> io::Result<Self> {
-        let Listener { name, metrics, socket, inbound, routes, renewal, places } = listener;
-        let listener = Socket::from_std(socket)?;
-        if listener.local_addr()?.ip().is_unspecified() {
-            listener.report_destination()?;
-        }
+        let Listener { name, metrics, clients, inbound, routes, renewal, places } = listener;
         let is_sealed = inbound.is_sealed();
-        set_options(&listener, udp, is_sealed)?;
+        let listener = clients.open(udp, is_sealed)?;
         let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
         let ready = Ready::default();
         Ok(Self {
@@ -381,6 +378,7 @@ impl Engine {
     /// A second has passed.
     fn tick(&mut self) {
         self.now = self.now.wrapping_add(1);
+        self.listener.tick(self.now);
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(&key);
         }
@@ -470,8 +468,15 @@ impl Engine {
     }
 
     /// The circumstances of a datagram from `peer`.
-    fn arrival(&self, peer: Peer, class: u8) -> Arrival {
-        Arrival { peer, class, now: self.now, unix_s: self.unix_s }
+    fn arrival(&self, peer: Peer, original: Option<SocketAddr>, class: u8) -> Arrival {
+        Arrival { peer, original, port: 0, class, now: self.now, unix_s: self.unix_s }
+    }
+
+    /// Tells the client's side of a datagram for `target` that goes no further, as far as it can be told.
+    fn refused(&mut self, peer: Peer, target: &Target, result: &Result<(), DropReason>) {
+        if let Err(reason) = result {
+            self.listener.refuse(peer, target, reason);
+        }
     }
 
     fn count(&self, reason: &DropReason) {

@@ -161,8 +161,9 @@ impl Engine {
     /// Sends what is queued for clients.
     pub(super) fn flush_clients(&mut self, scratch: &mut Scratch) {
         let Scratch { batch, outgoing } = scratch;
+        let own = self.inbound.send(batch, outgoing);
         if !outgoing.is_empty() {
-            let sent = self.listener.send(batch, outgoing);
+            let sent = own.unwrap_or_else(|| self.listener.send(batch, outgoing));
             self.metrics.datagrams.dropped.note(&sent);
             if let (Some((to, len)), Some(first)) = (sent.too_big_to, outgoing.first())
                 && let Some(id) = self.flows.at(first.key)

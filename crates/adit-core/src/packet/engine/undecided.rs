@@ -67,9 +67,10 @@ impl Engine {
         for entry in std::mem::take(&mut self.undecided.waiting) {
             let client = entry.client;
             let result = match Payload::copy(scratch, &entry.bytes, entry.class) {
-                Some(payload) => self.pass_on(client, entry.peer, entry.target, &payload, scratch),
+                Some(payload) => self.pass_on(client, entry.peer, &entry.target, &payload, scratch),
                 None => Err(DropReason::TooBig),
             };
+            self.refused(entry.peer, &entry.target, &result);
             // The flow that has begun meanwhile holds the client as well.
             self.inbound.release(&client);
             if let Err(reason) = result {

@@ -29,7 +29,11 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 fn is_server(inbound: &adit_config::model::Inbound) -> bool {
     !matches!(
         inbound.protocol,
-        InboundProtocol::Local(_) | InboundProtocol::Tunnel { .. } | InboundProtocol::Dns(_)
+        InboundProtocol::Local(_)
+            | InboundProtocol::Captured(_)
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_)
+            | InboundProtocol::Dns(_)
     )
 }
 
@@ -58,8 +62,10 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Obfs(_)
         | InboundProtocol::Local(_)
+        | InboundProtocol::Captured(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. } => None,
+        | InboundProtocol::Tunnel { .. }
+        | InboundProtocol::Tun(_) => None,
     });
     let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
         OutboundProtocol::Shadowsocks(client) => match &client.cover {

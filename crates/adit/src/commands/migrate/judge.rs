@@ -147,8 +147,10 @@ fn is_tcp(inbound: &Inbound) -> bool {
     let carries = match &inbound.protocol {
         Protocol::Shadowsocks(server) => server.transports.tcp(),
         Protocol::Tunnel { transports, .. } => transports.tcp(),
+        Protocol::Captured(captured) => captured.transports.tcp(),
         Protocol::Dns(server) => server.transports.tcp(),
         Protocol::Snell(_) | Protocol::Ssr(_) | Protocol::Obfs(_) | Protocol::Local(_) => true,
+        Protocol::Tun(_) => false,
     };
     carries && inbound.socket.carrier.is_none()
 }

@@ -6,7 +6,7 @@ use super::*;
 const SNELL: &str = "[Unit]\nDescription=Snell\n[Service]\nExecStart=/usr/local/bin/snell-server -c /etc/snell/snell-server.conf\n";
 const LIBEV: &str = "[Service]\nEnvironmentFile=/etc/default/shadowsocks-libev\nExecStart=/usr/bin/ss-server -c $CONFFILE $DAEMON_ARGS\n";
 const TEMPLATE: &str = "[Service]\nExecStart=/usr/bin/ss-server -c /etc/shadowsocks-libev/%i.json\n";
-const REDIR: &str = "[Service]\nExecStart=/usr/bin/ss-redir -c /etc/shadowsocks-libev/r.json\n";
+const REDIR: &str = "[Service]\nExecStart=/usr/bin/ssr-nat -s 192.0.2.1\n";
 const KCPTUN: &str = "[Service]\nExecStart=/opt/server_linux_amd64 -c /etc/kcptun/server.json\n";
 const SERVER: &str = "{\"server\":\"0.0.0.0\",\"server_port\":8388,\"password\":\"TwentyFourCharactersLong\",\"method\":\"aes-256-gcm\",\"bogus\":1}";
 
@@ -122,7 +122,7 @@ fn services_are_found_and_judged() {
         "Shadowsocks on 0.0.0.0:8388, key",
         "changed        line 1: bogus: unknown key",
         "changed        crypt: no such cipher",
-        "not supported  adit does not run in the place of ss-redir",
+        "not supported  adit does not run in the place of ssr-nat",
         "/etc/shadowsocksr/user-config.json: a file without a service",
     ] {
         assert!(text.contains(want), "{want}\n{text}");

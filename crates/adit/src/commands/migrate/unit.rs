@@ -125,7 +125,6 @@ fn python_off(line: &str) -> &str {
 /// Names of programs that adit replaces, or that people look for here.
 fn is_known(program: &str) -> bool {
     crate::answers_to(program)
-        || ["ss-redir", "ss-nat"].contains(&program)
         || ["ssr-", "snell-"].iter().any(|lead| program.starts_with(lead))
         || program.starts_with("kcptun")
 }

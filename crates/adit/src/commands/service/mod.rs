@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use adit_config::dialect::native;
-use adit_config::model::Config;
+use adit_config::model::{CapturedBy, Config, Inbound};
 use adit_net::tool;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -146,7 +146,12 @@ fn capabilities(config: Option<&Config>) -> Vec<&'static str> {
     if raw || bound {
         found.push("CAP_NET_RAW");
     }
-    if egress.clone().any(|egress| egress.mark.is_some()) {
+    let captures = |inbound: &Inbound| {
+        let captured = inbound.protocol.captured();
+        captured.is_some_and(|captured| captured.by == CapturedBy::Tproxy || captured.transports.udp())
+    };
+    let captures = config.capture.is_some() || config.inbounds.iter().any(captures);
+    if captures || egress.clone().any(|egress| egress.mark.is_some()) {
         found.push("CAP_NET_ADMIN");
     }
     found

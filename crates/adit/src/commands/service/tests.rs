@@ -97,6 +97,10 @@ fn capabilities_follow_the_configuration() {
     let of = |text: &str| capabilities(Some(&native::parse("t", text).unwrap().config));
     let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
     assert_eq!(of(inbound), ["CAP_NET_BIND_SERVICE"]);
+    assert_eq!(of("[capture]\n"), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
+    let redirect = inbound.replace("mixed", "redirect");
+    assert_eq!(of(&redirect), ["CAP_NET_BIND_SERVICE"], "the rules are somebody else's");
+    assert_eq!(of(&format!("{redirect}network = \"udp\"\n")), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
     let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nfwmark = 7\n");
     assert_eq!(of(&marked), ["CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_NET_ADMIN"]);
 }

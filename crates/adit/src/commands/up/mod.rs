@@ -238,7 +238,11 @@ fn has_udp(inbound: &Inbound) -> bool {
         Protocol::Shadowsocks(server) => server.transports.udp(),
         Protocol::Ssr(_) => true,
         Protocol::Dns(server) => server.transports.udp(),
-        Protocol::Obfs(_) | Protocol::Local(_) | Protocol::Tunnel { .. } => false,
+        Protocol::Obfs(_)
+        | Protocol::Local(_)
+        | Protocol::Captured(_)
+        | Protocol::Tunnel { .. }
+        | Protocol::Tun(_) => false,
     }
 }
 

@@ -10,19 +10,19 @@ use adit_proto::wire::Target;
 
 use super::root::MAX_OUTBOUNDS;
 use super::{
-    ALL, OBFS, REPLAY, Row, TRANSPORTS, Tables, all_quoted, any_text, chosen, exposed, flag, quoted, row,
-    rows, span, tables,
+    ALL, OBFS, ON_OFF, REPLAY, Row, TRANSPORTS, Tables, all_quoted, any_text, chosen, exposed, flag, quoted,
+    row, rows, span, tables,
 };
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::native::{inbound, obfs, outbound};
 use crate::dialect::value::{
-    MAX_CREDENTIAL, MAX_LISTEN, Problem, listen, name_server, obfs_host, psk, quote, secret, size, size_text,
-    target, text_of,
+    MAX_CREDENTIAL, MAX_LISTEN, Problem, duration, duration_text, listen, name_server, obfs_host, psk, quote,
+    secret, size, size_text, target, text_of,
 };
 use crate::model::{
     Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret,
-    SnellMode, Transports,
+    SnellMode, Transports, Tun, TunAddressError, TunPrefix, Udp,
 };
 
 const LOCAL: &[&str] = &["mixed", "socks", "http"];
@@ -38,9 +38,14 @@ pub(in crate::dialect::native) const SERVERS: &[&str] = &["snell", "shadowsocks"
 const ALONE: &[&str] = &["obfs"];
 const FIXED: &[&str] = &["tunnel", "obfs"];
 const FALLING_BACK: &[&str] = &["ssr", "obfs"];
-const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel"];
+const CARRYING: &[&str] = &["shadowsocks", "ssr", "tunnel", "redirect"];
+const TPROXY: &[&str] = &["tproxy"];
 const OPEN: &[&str] = &["mixed", "socks", "http", "snell"];
 const GROUP: &[&str] = &["group"];
+const TUN: &[&str] = &["tun"];
+/// Inbounds with an address to listen on.
+pub(in crate::dialect::native) const LISTENING: &[&str] =
+    &["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "dns"];
 
 /// Longest path of a plugin, and longest of its options and arguments, in bytes.
 const MAX_PLUGIN: usize = 4096;
@@ -74,14 +79,14 @@ rows! { ENDS;
         .at(Table::Inbound, ALL, "the protocol", "name in logs and status")
         .at(Table::Outbound, ALL, "the protocol", "name in logs, status and in `outbound` of inbounds"),
         |field, report| field.spanned(report, super::name), quote);
-    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel or dns", "\"mixed\"")
+    INBOUND_PROTOCOL: Row<inbound::Kind, str> = row(key("protocol", "mixed, socks, http, snell, shadowsocks, ssr, obfs, tunnel, redirect, tproxy, tun or dns", "\"mixed\"")
         .at(Table::Inbound, ALL, "required", "protocol of the port"),
         |field, report| field.choice(report, inbound::KINDS), quote);
     OUTBOUND_PROTOCOL: Row<outbound::Kind, str> = row(key("protocol", "direct, reject, snell, shadowsocks, ssr, obfs, socks5, http, dns, group, select, url-test, fallback or load-balance", "\"direct\"")
         .at(Table::Outbound, ALL, "required", "protocol to reach targets"),
         |field, report| field.choice(report, outbound::KINDS), quote);
     LISTEN: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("listen", "address:port, or a list", "\"127.0.0.1:1080\"")
-        .at(Table::Inbound, ALL, "required", "addresses to listen on; `:port` is every address of the machine"),
+        .at(Table::Inbound, LISTENING, "required", "addresses to listen on; `:port` is every address of the machine"),
         |field, report| field.list(report, MAX_LISTEN, listen), all_quoted);
     OUTBOUND_OF: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
         .at(Table::Inbound, ALL, "the first outbound", "outbound of its connections"),
@@ -165,6 +170,9 @@ rows! { ENDS;
         .at(Table::Inbound, CARRYING, "tcp", "traffic that is served: streams, datagrams or both")
         .at(Table::Outbound, CIPHERED, "tcp", "traffic for the server: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
+    TAKEN: Row<Transports> = row(key("network", "tcp, udp or tcp-and-udp", "\"udp\"")
+        .at(Table::Inbound, TPROXY, "tcp-and-udp", "traffic that the firewall brings: streams, datagrams or both"),
+        |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
     REPLAYED: Row<ReplayPolicy> = row(key("replay", "refuse, report or ignore", "\"report\"")
         .at(Table::Inbound, SHADOWSOCKS, "refuse", "policy for recorded connections; 2022 methods always refuse them"),
         |field, report| field.choice(report, REPLAY), |replay| chosen(REPLAY, replay));
@@ -233,6 +241,19 @@ rows! { ENDS;
     TICKET_INTERVAL: Row<Duration> = span(key("ticket-interval", "duration, in whole seconds", "\"2h\"")
         .at(Table::Outbound, ALONE, "1h", "go_quiet: time in which connections show one session ticket"));
 
+    ADDRESS: Row<Vec<Spanned<TunPrefix>>, [TunPrefix]> = row(key("address", "address/prefix, or one of IPv4 and one of IPv6", "[\"198.18.7.1/30\", \"fd00:7::1/126\"]")
+        .at(Table::Inbound, TUN, "198.18.0.1/30 and fdad:17:ad17::1/126", "addresses of the interface; the address behind each belongs to it too"),
+        |field, report| field.list(report, 2, |text| text.parse::<TunPrefix>().map_err(tun_address)), all_quoted);
+    TUN_MTU: Row<u16> = row(key("mtu", "1280 to 65535 bytes", "1500")
+        .at(Table::Inbound, TUN, "65535; 9000 without offload", "largest packet of the interface; 1500 suits applications that size datagrams by it"),
+        |field, report| field.number(report, Tun::MIN_MTU.into()..=u16::MAX.into()), ToString::to_string);
+    OFFLOAD: Row<bool> = row(key("offload", "on or off", "\"off\"")
+        .at(Table::Inbound, TUN, "on", "takes many packets of the kernel as one, if it gives them so"),
+        |field, report| field.choice(report, ON_OFF), |on| chosen(ON_OFF, on));
+    UDP_TIMEOUT: Row<Duration> = row(key("udp-timeout", "duration, at least 60s", "\"2m\"")
+        .at(Table::Inbound, TUN, "idle of [udp]", "forgets a flow of datagrams without one in either direction for this long"),
+        |field, report| field.parsed(report, udp_idle), |span| quote(&duration_text(*span)));
+
     MEMBERS: Tables = tables(key("members", "list of { name }", "[{ name = \"home\" }]")
         .at(Table::Outbound, GROUP, "required", "outbounds of which the one that answers best is used"), Table::Member, MAX_OUTBOUNDS);
     CHECK_URL: Row<Box<str>, str> = row(key("check-url", "address that begins with http://", "\"http://example.com/\"")
@@ -286,6 +307,15 @@ rows! { ENDS;
     UDP_WEIGHT: Row<u8> = row(key("udp-weight", "percent, 0 to 100", "50")
         .at(Table::Member, ALL, "100", "the same for datagrams"),
         |field, report| field.number(report, 0..=100), ToString::to_string);
+}
+
+fn tun_address(error: TunAddressError) -> Problem {
+    Problem::new(error.to_string()).hint("write for instance 198.18.0.1/30")
+}
+
+fn udp_idle(text: &str) -> Result<Duration, Problem> {
+    let idle = duration(text)?;
+    if idle < Udp::MIN_IDLE { Err(Problem::new("less than 60s")) } else { Ok(idle) }
 }
 
 fn of_ssr<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, NameError>) -> Result<T, Problem> {

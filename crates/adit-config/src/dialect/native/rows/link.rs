@@ -8,7 +8,7 @@ use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
 use adit_proto::wire::Target;
 
-use super::ends::SERVERS;
+use super::ends::{LISTENING, SERVERS};
 use super::{ALL, FAMILIES, Row, all_quoted, chosen, exposed, flag, quoted, row, rows, span};
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
@@ -43,7 +43,7 @@ rows! { LINKS;
     IPV6: Row<bool> = flag(key("ipv6", "true or false", "false")
         .at(Table::Outbound, DIALLING, "true", "false is short for family = \"ipv4-only\""));
     INTERFACE: Row<Box<str>, str> = row(key("interface", "name of an interface", "\"eth0\"")
-        .at(Table::Inbound, ALL, "any", "listens on this interface alone")
+        .at(Table::Inbound, ALL, "any; tun: adit0", "listens on this interface alone; tun: name of the interface that is made")
         .at(Table::Outbound, DIALLING, "by routing", "sends through this interface"),
         |field, report| field.parsed(report, interface), quote);
     EGRESS_INTERFACE: Row<Box<str>, str> = row(key("egress-interface", "name of an interface", "\"eth1\"")
@@ -62,9 +62,9 @@ rows! { LINKS;
         .at(Table::Outbound, DIALLING, "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given"),
         |field, report| field.list(report, MAX_DNS, name_server), all_quoted);
     REUSE_PORT: Row<bool> = flag(key("reuse-port", "true or false", "true")
-        .at(Table::Inbound, ALL, "false", "lets other processes of the same user listen there as well"));
+        .at(Table::Inbound, LISTENING, "false", "lets other processes of the same user listen there as well"));
     FAST_OPEN: Row<bool> = flag(key("tcp-fast-open", "true or false", "true")
-        .at(Table::Inbound, ALL, "false", "accepts data in the first packet")
+        .at(Table::Inbound, LISTENING, "false", "accepts data in the first packet")
         .at(Table::Outbound, DIALLING, "false", "sends data in the first packet"));
     KEEP_ALIVE: Row<Duration> = span(key("tcp-keep-alive", "duration, 1s to 32767s", "\"60s\"")
         .at(Table::Inbound, ALL, "15s", "silence after which the peer is asked whether it is there, and time between questions")
@@ -78,7 +78,7 @@ rows! { LINKS;
         .at(Table::Outbound, DIALLING, "by the system", "room for bytes that are not read yet, fixed (SO_RCVBUF)"),
         |field, report| field.number(report, 1..=TcpOptions::MAX_BUFFER as usize), ToString::to_string);
     MULTIPATH: Row<bool> = flag(key("tcp-multipath", "true or false", "true")
-        .at(Table::Inbound, ALL, "false", "accepts Multipath TCP (RFC 8684) where the system has it")
+        .at(Table::Inbound, LISTENING, "false", "accepts Multipath TCP (RFC 8684) where the system has it")
         .at(Table::Outbound, DIALLING, "false", "asks for Multipath TCP (RFC 8684) where the system has it"));
     TIMEOUT: Row<Duration> = span(key("timeout", "duration", "\"20s\"")
         .at(Table::Outbound, DIALLING, "10s", "time for name resolution and all attempts to connect together"));
@@ -96,33 +96,33 @@ rows! { LINKS;
         |field, report| field.number(report, *Pace::GAINS.start() as usize..=*Pace::GAINS.end() as usize), ToString::to_string);
 
     CARRIER: Row<Carrier> = row(key("carrier", "tcp or kcp", "\"kcp\"")
-        .at(Table::Inbound, ALL, "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams")
+        .at(Table::Inbound, LISTENING, "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams")
         .at(Table::Outbound, DIALLING, "tcp", "transport of outgoing connections; kcp: streams of a session over datagrams"),
         |field, report| field.choice(report, CARRIERS), |carrier| chosen(CARRIERS, carrier));
     CARRIER_SERVER: Row<Target> = row(key("carrier-server", "host:port", "\"kcp.example.com:29900\"")
         .at(Table::Outbound, DIALLING, "server; required for direct", "the other end of the carrier; with direct it says where streams go"),
         |field, report| field.parsed(report, value::target), quoted);
     CARRIER_KEY: Row<Secret> = row(key("carrier-key", "text", "\"known to both ends\"")
-        .at(Table::Inbound, ALL, "required with kcp", "secret that both ends of the carrier share")
+        .at(Table::Inbound, LISTENING, "required with kcp", "secret that both ends of the carrier share")
         .at(Table::Outbound, DIALLING, "required with kcp", "secret that both ends of the carrier share"),
         |field, report| field.parsed(report, |text| secret(text, MAX_KEY)), exposed);
     CARRIER_CRYPT: Row<Method> = row(key("carrier-crypt", "name of a cipher", "\"salsa20\"")
-        .at(Table::Inbound, ALL, "aes-128-gcm", "the carrier's cipher")
+        .at(Table::Inbound, LISTENING, "aes-128-gcm", "the carrier's cipher")
         .at(Table::Outbound, DIALLING, "aes-128-gcm", "the carrier's cipher"),
         |field, report| field.parsed(report, crypt), |crypt| quote(crypt.name()));
     CARRIER_PARITY: Row<KcpParity> = row(key("carrier-parity", "auto, off, or data/parity", "\"10/3\"")
-        .at(Table::Inbound, ALL, "auto", "parity packets that are sent along, for instance 10/3; auto follows the loss")
+        .at(Table::Inbound, LISTENING, "auto", "parity packets that are sent along, for instance 10/3; auto follows the loss")
         .at(Table::Outbound, DIALLING, "auto", "parity packets that are sent along, for instance 10/3; auto follows the loss"),
         |field, report| field.parsed(report, parity), |parity| quote(&parity_text(*parity)));
     CARRIER_MTU: Row<usize> = row(key("carrier-mtu", "128 to 1500", "1200")
-        .at(Table::Inbound, ALL, "1350", "length of datagrams")
+        .at(Table::Inbound, LISTENING, "1350", "length of datagrams")
         .at(Table::Outbound, DIALLING, "1350", "length of datagrams"),
         |field, report| field.number(report, 128..=1500), ToString::to_string);
     CARRIER_COMPRESSION: Row<bool> = flag(key("carrier-compression", "true or false", "true")
-        .at(Table::Inbound, ALL, "false", "compresses; both ends must agree")
+        .at(Table::Inbound, LISTENING, "false", "compresses; both ends must agree")
         .at(Table::Outbound, DIALLING, "false", "compresses; both ends must agree"));
     CARRIER_SMUX: Row<Option<Version>> = row(key("carrier-smux", "auto, 1 or 2", "\"1\"")
-        .at(Table::Inbound, ALL, "auto", "version of the multiplexer; auto takes what clients speak")
+        .at(Table::Inbound, LISTENING, "auto", "version of the multiplexer; auto takes what clients speak")
         .at(Table::Outbound, DIALLING, "auto", "version of the multiplexer; auto is 2"),
         |field, report| field.choice(report, VERSIONS), |version| chosen(VERSIONS, version));
     CARRIER_SESSIONS: Row<usize> = row(key("carrier-sessions", "1 to 1024", "4")

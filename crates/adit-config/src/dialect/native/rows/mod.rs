@@ -6,6 +6,7 @@
 //!
 //! Rows say what a value is. Rules about several keys together stand where the table is read.
 
+pub(super) mod capture;
 pub(in crate::dialect) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
@@ -84,6 +85,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     root::ADMIN_HTTP,
     root::SET,
     dns::DNS,
+    capture::CAPTURE,
     ends::ENDS,
     choice::CHOICE,
     link::LINKS,

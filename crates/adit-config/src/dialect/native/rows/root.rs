@@ -39,6 +39,8 @@ rows! { ROOT;
     UDP: Tables = tables(key("udp", "table", "").at(Table::Root, ALL, "", "settings of the datagram relay"), Table::Udp, 1);
     DNS_TABLE: Tables = tables(key("dns", "table", "")
         .at(Table::Root, ALL, "the system's resolver", "settings of name resolution"), Table::Dns, 1);
+    CAPTURE_TABLE: Tables = tables(key("capture", "table", "")
+        .at(Table::Root, ALL, "none", "captures the traffic of this machine, and of networks that it forwards for"), Table::Capture, 1);
     INBOUND: Tables = tables(key("inbound", "tables", "")
         .at(Table::Root, ALL, "required", "the inbounds"), Table::Inbound, MAX_INBOUNDS);
     OUTBOUND: Tables = tables(key("outbound", "tables", "")

@@ -65,7 +65,7 @@ const fn both(head: Head, default: &'static str, meaning: &'static str) -> Head 
     head.at(Table::Rule, ALL, default, meaning).at(Table::RulePart, ALL, default, meaning)
 }
 
-const fn list<T: std::fmt::Display>(
+pub(super) const fn list<T: std::fmt::Display>(
     head: Head,
     read: fn(&Field<'_>, &mut Report<'_>) -> Option<Vec<Spanned<T>>>,
 ) -> List<T> {

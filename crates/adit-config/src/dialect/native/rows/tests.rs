@@ -11,8 +11,20 @@ use crate::model::Config;
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;
 
-const PROTOCOLS: [&str; 9] =
-    ["mixed", "socks", "http", "snell", "shadowsocks", "ssr", "obfs", "tunnel", "dns"];
+const PROTOCOLS: [&str; 12] = [
+    "mixed",
+    "socks",
+    "http",
+    "snell",
+    "shadowsocks",
+    "ssr",
+    "obfs",
+    "tunnel",
+    "redirect",
+    "tproxy",
+    "tun",
+    "dns",
+];
 
 /// Rows that are other ways to write a key: what is written in their place.
 const SAME_AS: [(&str, &str); 3] =
@@ -25,6 +37,7 @@ fn lines(all: &[(&'static str, &str)]) -> Lines {
 /// The keys that a table of this protocol needs.
 fn least(table: Table, protocol: &str) -> Lines {
     let mut out = match table {
+        Table::Inbound if protocol == "tun" => lines(&[("protocol", "\"tun\"")]),
         Table::Inbound => lines(&[("protocol", &format!("\"{protocol}\"")), ("listen", "\"127.0.0.1:1\"")]),
         Table::Outbound => lines(&[("name", "\"tested\""), ("protocol", &format!("\"{protocol}\""))]),
         Table::User if protocol == "ssr" => {
@@ -74,7 +87,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
         "obfs-host" => lines(&[("obfs", "\"tls\"")]),
-        "mode" => lines(&[("version", "6")]),
+        "mode" if key.table != Table::Capture => lines(&[("version", "6")]),
         "reset-day" => lines(&[("quota", "\"1GB\"")]),
         "user-id" => lines(&[("user-key", "\"k\""), ("ssr-protocol", "\"auth_chain_a\"")]),
         "user-key" if protocol == "ssr" => lines(&[("user-id", "7"), ("ssr-protocol", "\"auth_chain_a\"")]),
@@ -267,7 +280,8 @@ fn each_example_is_read_and_written_and_read_again() {
             let config = load(&text, key);
             let written = to_toml(&config);
             assert_eq!(load(&written, key), config, "{protocol} {}\n{text}\n{written}", key.name);
-            let name = SAME_AS.iter().find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
+            let mut others = SAME_AS.iter().filter(|_| key.table != Table::Capture);
+            let name = others.find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
             if !key.example.is_empty() {
                 let found = written.lines().any(|line| line.contains(&format!("{name} = ")));
                 assert!(found, "{protocol} {name}\n{text}\n{written}");

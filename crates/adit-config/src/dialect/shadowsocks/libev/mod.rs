@@ -14,8 +14,9 @@
 //! | `password`, `key` | `-k` `--password`, `--key` | one of them is required | the key; `key` counts more |
 //! | `method` | `-m` | `chacha20-ietf-poly1305` | the method |
 //! | `mode` | `-u`, `-U` | `tcp_only` | what is carried |
-//! | `timeout` | `-t` | 60 s | time to connect, at most 10 s; streams live for `max(86400 s, timeout)` |
+//! | `timeout` | `-t` | 60 s; 600 s for `ss-redir` | time to connect, at most 10 s; streams live for `max(86400 s, timeout)` |
 //! | `plugin`, `plugin_opts` | `--plugin`, `--plugin-opts` | none | the plugin; `obfs-local` and `obfs-server` are built in where they only have a mode and a host |
+//! | `tcp_tproxy` | `-T` | off | connections come by TPROXY too; of `ss-redir` |
 //! | `tunnel_address` | `-L` | required of `ss-tunnel` | the target |
 //! | `fast_open` | `--fast-open` | off | TCP Fast Open: of a server's port, of a client's connections |
 //! | | `-i` | any | interface of outgoing connections |
@@ -58,7 +59,7 @@ pub enum Program {
     Tunnel,
     /// `ss-manager`: servers on demand.
     Manager,
-    /// `ss-redir`: transparent; known, but not in this build.
+    /// `ss-redir`: connections that the firewall redirects, datagrams by TPROXY.
     Redir,
 }
 

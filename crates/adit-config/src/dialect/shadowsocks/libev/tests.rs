@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::shadowsocks::setup::{Control, ManagerAddress};
 use crate::model::{
-    ClientCover, Family, InboundProtocol, KeyForm, Level, ObfsClient, ObfsServer, OutboundProtocol, Secret,
-    ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
+    Captured, CapturedBy, ClientCover, Family, InboundProtocol, KeyForm, Level, ObfsClient, ObfsServer,
+    OutboundProtocol, Secret, ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
 };
 
 /// The files that Debian 12 ships in `/etc/shadowsocks-libev`, keys and kinds of values alike.
@@ -276,12 +276,6 @@ fn errors_come_at_once_with_their_places() {
             None,
             &["ss-server --key: key 1 for aes-128-gcm must be 16 bytes"],
         ),
-        (
-            Program::Redir,
-            "-s a -p 1 -l 2 -k x -T",
-            None,
-            &["ss-redir: transparent proxying is not in this build\n  hint: run ss-local"],
-        ),
         (Program::Server, "", Some("[1]"), &["t.json:1:1: expected an object, found a list"]),
         (Program::Server, "", Some("{ // x\n}"), &["t.json:1:3: this dialect has no comments"]),
         (
@@ -418,5 +412,23 @@ proptest! {
         let text = pieces.concat();
         fuzz_libev(text.as_bytes());
         fuzz_libev(format!("{{\"server\":\"::1\",\"server_port\":1,\"password\":\"p\",\"local_port\":2,\"tunnel_address\":\"a:1\",{text}}}").as_bytes());
+    }
+}
+
+#[test]
+fn redir_takes_what_the_firewall_brings() {
+    for (flags, by, transports) in [
+        ("", CapturedBy::Redirect, Transports::Tcp),
+        ("-u", CapturedBy::Redirect, Transports::Both),
+        ("-T -u", CapturedBy::Tproxy, Transports::Both),
+        ("-U", CapturedBy::Redirect, Transports::Udp),
+    ] {
+        let setup = good(Program::Redir, &format!("-s a -p 1 -l 2 -b 0.0.0.0 -k x {flags}"), None);
+        let inbound = &setup.config.inbounds[0];
+        let captured = Captured { by, transports };
+        assert_eq!(inbound.protocol, InboundProtocol::Captured(captured), "{flags}");
+        assert_eq!((&*inbound.name, inbound.listen[0].to_string().as_str()), ("redir", "0.0.0.0:2"));
+        assert_eq!(setup.diagnostics.iter().count(), 0, "it serves nobody who asks it directly");
+        assert_eq!(setup.config.udp.idle.as_secs(), 600);
     }
 }

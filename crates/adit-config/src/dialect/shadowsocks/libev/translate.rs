@@ -18,9 +18,9 @@ use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, Manager
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
-    Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits, LocalProtocols, Log,
-    Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions, Transports, Udp,
+    Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits,
+    LocalProtocols, Log, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient,
+    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions, Transports, Udp,
 };
 
 /// Longest name of a user, in bytes.
@@ -28,6 +28,8 @@ const MAX_USER: usize = 256;
 
 /// Timeout of all programs but `ss-redir`.
 const TIMEOUT_S: u64 = 60;
+/// Timeout of `ss-redir`.
+const REDIR_TIMEOUT_S: u64 = 600;
 
 /// Longest time to connect, and shortest for datagrams.
 const TEN_S: u64 = 10;
@@ -122,15 +124,16 @@ impl Merged<'_> {
 
     /// Seconds, read as far as they are digits (`atoi`).
     fn timeout(&mut self) -> u64 {
-        let Some(given) = self.given(Key::Timeout) else { return TIMEOUT_S };
+        let default = if self.program == Program::Redir { REDIR_TIMEOUT_S } else { TIMEOUT_S };
+        let Some(given) = self.given(Key::Timeout) else { return default };
         let text = given.text().trim_start();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let seconds = text[..digits].parse().ok().filter(|s| *s > 0 && digits == text.len());
         if seconds.is_none() {
-            let problem = Problem::new(format!("no whole number of seconds, so {TIMEOUT_S} is used"));
+            let problem = Problem::new(format!("no whole number of seconds, so {default} is used"));
             given.warning(&mut self.found, problem);
         }
-        seconds.unwrap_or(TIMEOUT_S).min(u64::from(u32::MAX))
+        seconds.unwrap_or(default).min(u64::from(u32::MAX))
     }
 
     fn process(&mut self) -> Process {
@@ -376,14 +379,13 @@ impl Merged<'_> {
         let transports = self.transports();
         let choices = self.choices(timeout, transports);
         setup.config.outbounds = setup::outbounds(choices, Check::default());
-        if self.program == Program::Redir {
-            let problem = "transparent proxying is not in this build";
-            let error = Diagnostic::error(&"command line".into(), "ss-redir", problem);
-            self.found.push(error.hint("run ss-local, and point programs at its port"));
-        }
         let protocol = match target {
             Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
             Some(None) => return,
+            None if self.program == Program::Redir => {
+                let by = if self.switch(Key::Tproxy) { CapturedBy::Tproxy } else { CapturedBy::Redirect };
+                InboundProtocol::Captured(Captured { by, transports })
+            }
             // ss-local speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
             None => setup::local(LocalProtocols::Mixed),
         };
@@ -392,7 +394,12 @@ impl Merged<'_> {
         // There is one unless there is an error.
         let first = setup.config.outbounds.first();
         let outbound = first.map_or_else(|| setup::SERVERS.into(), |first| first.name.clone());
-        let name = if self.program == Program::Tunnel { "tunnel" } else { "local" }.into();
+        let name = match self.program {
+            Program::Tunnel => "tunnel",
+            Program::Redir => "redir",
+            Program::Local | Program::Server | Program::Manager => "local",
+        };
+        let name = name.into();
         setup.config.inbounds.push(Inbound {
             name,
             listen: vec![listen],
@@ -407,7 +414,9 @@ impl Merged<'_> {
         let host = self.given(Key::LocalAddress);
         let ip = setup::local_host(host.as_ref(), &mut self.found);
         let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        setup::warn_of_host(host.as_ref(), listen, &mut self.found);
+        if self.program != Program::Redir {
+            setup::warn_of_host(host.as_ref(), listen, &mut self.found);
+        }
         Some(listen)
     }
 

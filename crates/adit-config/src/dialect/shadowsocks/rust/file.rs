@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use self::log::LogFile;
 use super::Outside;
 use super::names::Names;
+use super::tun::TunKeys;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
@@ -20,7 +21,8 @@ use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, 
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
 use crate::model::{
-    Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports, Udp,
+    CapturedBy, Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports,
+    Udp,
 };
 use crate::source::Source;
 
@@ -127,6 +129,8 @@ pub(super) struct Local {
     pub(super) acl: Option<PathBuf>,
     /// Keys of the protocols dns and fake-dns.
     pub(super) names: Names,
+    /// Of protocol `tun`.
+    pub(super) tun: TunKeys,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,10 +138,11 @@ pub(super) enum Protocol {
     Socks,
     Http,
     Tunnel,
+    /// Connections that the firewall brings in this way, and datagrams by TPROXY.
+    Redir(CapturedBy),
     Dns,
     FakeDns,
-    /// Not in this build.
-    Later(&'static str),
+    Tun,
 }
 
 pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
@@ -145,13 +150,13 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
         "socks" => Protocol::Socks,
         "http" => Protocol::Http,
         "tunnel" => Protocol::Tunnel,
-        "redir" => Protocol::Later("redir"),
+        "redir" => Protocol::Redir(CapturedBy::Redirect),
         "dns" => Protocol::Dns,
-        "tun" => Protocol::Later("tun"),
+        "tun" => Protocol::Tun,
         "fake-dns" => Protocol::FakeDns,
         _ => {
             let problem = Problem::new(format!("unknown protocol: {}", excerpt(text)));
-            return Err(problem.hint("write socks, http, tunnel, dns or fake-dns"));
+            return Err(problem.hint("write socks, http, tunnel, redir, tun, dns or fake-dns"));
         }
     })
 }
@@ -443,8 +448,8 @@ impl Reader<'_, '_, '_> {
             None => return None,
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        let (users, names) = (Vec::new(), Names::default());
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names })
+        let (users, names, tun) = (Vec::new(), Names::default(), TunKeys::default());
+        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names, tun })
     }
 
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
@@ -465,11 +470,18 @@ impl Reader<'_, '_, '_> {
                 field.warning(self.report, Problem::new(NOT_YET));
             }
         }
-        let names = super::names::read(&mut fields, protocol, self.report);
-        // Keys of protocols that are left out as a whole.
-        for key in LATER_KEYS {
-            fields.take(key);
+        let redir = fields.take("tcp_redir");
+        let redir = redir.and_then(|field| field.parsed(self.report, redir_type));
+        // Datagrams come by TPROXY: Linux has no other way for them.
+        if let Some(field) = fields.take("udp_redir") {
+            field.parsed(self.report, redir_type);
         }
+        let protocol = match (protocol, redir) {
+            (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
+            (protocol, _) => protocol,
+        };
+        let names = super::names::read(&mut fields, protocol, self.report);
+        let tun = TunKeys::take(&mut fields, self.report);
         let mut users = Vec::new();
         for key in ["socks5_auth_config_path", "http_auth_config_path"] {
             let field = fields.take(key).filter(|_| !disabled);
@@ -480,7 +492,7 @@ impl Reader<'_, '_, '_> {
         if disabled {
             return None;
         }
-        if let Protocol::Later(_) = protocol {
+        if let Protocol::Tun = protocol {
             return Some(Local {
                 origin,
                 protocol,
@@ -491,6 +503,7 @@ impl Reader<'_, '_, '_> {
                 users,
                 acl,
                 names,
+                tun,
             });
         }
         if port_field.is_none() {
@@ -509,6 +522,7 @@ impl Reader<'_, '_, '_> {
             users,
             acl,
             names,
+            tun,
         })
     }
 
@@ -652,14 +666,15 @@ impl Reader<'_, '_, '_> {
     }
 }
 
-const LATER_KEYS: &[&str] = &[
-    "tcp_redir",
-    "udp_redir",
-    "tun_interface_name",
-    "tun_interface_address",
-    "tun_interface_destination",
-    "tun_device_fd_from_path",
-];
+/// The types of redirection that Linux has.
+pub(super) fn redir_type(text: &str) -> Result<CapturedBy, Problem> {
+    match text {
+        "redirect" => Ok(CapturedBy::Redirect),
+        "tproxy" => Ok(CapturedBy::Tproxy),
+        _ => Err(Problem::new(format!("no type of redirection that Linux has: {}", excerpt(text)))
+            .hint("write redirect or tproxy")),
+    }
+}
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
 fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {

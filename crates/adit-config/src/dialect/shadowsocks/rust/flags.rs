@@ -101,6 +101,10 @@ pub(super) enum Flag {
     InboundReceive,
     OutboundSend,
     OutboundReceive,
+    TunName,
+    TunAddress,
+    TunDestination,
+    TunPath,
     LocalDns,
     RemoteDns,
     FakeExpire,
@@ -108,6 +112,8 @@ pub(super) enum Flag {
     FakeV6,
     FakeDatabase,
     /// Belongs to protocols that are not in this build, or has no effect yet.
+    TcpRedir,
+    UdpRedir,
     Later,
     Help,
     Version,
@@ -131,7 +137,7 @@ macro_rules! known {
 known! {
     ALL value(Config, Some('c'), &["config"]) "FILE  configuration file";
     LOCAL value(LocalAddr, Some('b'), &["local-addr"]) "ADDRESS:PORT  local port";
-    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http or tunnel";
+    LOCAL value(Protocol, None, &["protocol"]) "NAME  what it speaks: socks (default), http, tunnel or tun";
     LOCAL value(ForwardAddr, Some('f'), &["forward-addr"]) "HOST:PORT  target of protocol tunnel";
     ENDS value(ServerAddr, Some('s'), &["server-addr"]) "HOST:PORT  server";
     MANAGER value(ServerHost, Some('s'), &["server-host"]) "ADDRESS  address of its servers";
@@ -172,18 +178,18 @@ known! {
     ALL value(Mark, None, &["outbound-fwmark"]) "MARK  marks what is sent (SO_MARK)";
     LOCAL value(Later, None, &["udp-bind-addr"]) "ADDRESS:PORT  no effect yet";
     LOCAL value(Later, None, &["udp-associate-addr"]) "ADDRESS:PORT  no effect yet";
-    LOCAL value(Later, None, &["tcp-redir"]) "TYPE  protocol redir, not in this build";
-    LOCAL value(Later, None, &["udp-redir"]) "TYPE  protocol redir, not in this build";
+    LOCAL value(TcpRedir, None, &["tcp-redir"]) "TYPE  redirect (default) or tproxy, for protocol redir";
+    LOCAL value(UdpRedir, None, &["udp-redir"]) "TYPE  tproxy, for protocol redir";
     LOCAL switch(Later, None, &["vpn"]) "no effect";
     LOCAL value(Later, None, &["stat-path"]) "FILE  no effect";
     LOCAL value(Later, None, &["stat-addr"]) "ADDRESS:PORT  no effect";
     LOCAL value(LocalDns, None, &["local-dns-addr"]) "ADDRESS:PORT  server for names that go straight, of protocol dns";
     LOCAL value(RemoteDns, None, &["remote-dns-addr"]) "HOST:PORT  server for the other names, of protocol dns";
     LOCAL value(Later, None, &["dns-addr"]) "ADDRESS  no effect: --protocol dns opens such a port";
-    LOCAL value(Later, None, &["tun-interface-name"]) "NAME  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-address"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-interface-destination"]) "NETWORK  protocol tun, not in this build";
-    LOCAL value(Later, None, &["tun-device-fd-from-path"]) "FILE  protocol tun, not in this build";
+    LOCAL value(TunName, None, &["tun-interface-name"]) "NAME  interface of protocol tun";
+    LOCAL value(TunAddress, None, &["tun-interface-address"]) "NETWORK  its address, as 10.255.0.1/24";
+    LOCAL value(TunDestination, None, &["tun-interface-destination"]) "NETWORK  far end, which is always the next address";
+    LOCAL value(TunPath, None, &["tun-device-fd-from-path"]) "FILE  not in this build: the interface is always made";
     LOCAL value(FakeExpire, None, &["fake-dns-record-expire-duration"]) "SECONDS  lifetime of answers of protocol fake-dns";
     LOCAL value(FakeV4, None, &["fake-dns-ipv4-network"]) "NETWORK  addresses of protocol fake-dns";
     LOCAL value(FakeV6, None, &["fake-dns-ipv6-network"]) "NETWORK  addresses of protocol fake-dns";

@@ -18,13 +18,14 @@
 //! | `manager_address`, `manager_port` | where a manager listens, or a server reports to |
 //! | `online_config` | a list of servers that is fetched |
 //!
-//! A local port of protocol `redir`, `dns`, `tun` or `fake-dns` is left out with a warning. A password `${NAME}` is
+//! A password `${NAME}` is
 //! that of the environment.
 
 mod file;
 mod flags;
 mod names;
 mod translate;
+mod tun;
 
 use std::path::{Path, PathBuf};
 

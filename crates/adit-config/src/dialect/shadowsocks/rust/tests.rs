@@ -110,11 +110,13 @@ fn the_extended_example() {
     let kinds = setup.config.inbounds.iter().map(|inbound| match &inbound.protocol {
         InboundProtocol::Local(local) => format!("{:?}", local.accepts),
         InboundProtocol::Tunnel { target, .. } => target.to_string(),
+        InboundProtocol::Captured(captured) => format!("{captured:?}"),
         InboundProtocol::Snell(_)
         | InboundProtocol::Shadowsocks(_)
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Dns(_)
-        | InboundProtocol::Obfs(_) => panic!(),
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Tun(_) => panic!(),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), ["Mixed", "Http", "8.8.8.8:53"]);
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
@@ -570,6 +572,46 @@ fn servers_as_links() {
     let bad = "{server: 'a b', server_port: 1, method: 'aes-128-gcm', password: 'hunter2'}";
     let problem = of(bad).unwrap_err();
     assert!(problem.contains("server") && !problem.contains("hunter2"), "{problem}");
+}
+
+#[test]
+fn an_interface_is_a_local_port_of_its_own() {
+    let tun = |line: &str, text: &str| {
+        let setup = good(Program::Local, line, Some(text));
+        assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
+        let inbound = setup.config.inbounds.iter().find(|inbound| inbound.listen.is_empty()).unwrap().clone();
+        let InboundProtocol::Tun(tun) = inbound.protocol else { panic!() };
+        let v4 = tun.v4.map(|v4| format!("{}/{}", v4.address(), v4.prefix()));
+        let v6 = tun.v6.map(|v6| format!("{}/{}", v6.address(), v6.prefix()));
+        (tun.name, tun.mtu, v4, v6)
+    };
+    let server = "server: 'a.example', server_port: 1, password: 'p', method: 'aes-256-gcm'";
+    let text = format!(
+        "{{{server}, locals: [{{protocol: 'tun', tun_interface_name: 'ss0', \
+         tun_interface_address: '10.255.0.1/24', tun_interface_destination: '10.255.0.2/24'}}, \
+         {{local_port: 1080}}]}}"
+    );
+    assert_eq!(tun("", &text), ("ss0".into(), 1500, Some("10.255.0.1/24".into()), None));
+    let text = format!("{{{server}, locals: [{{protocol: 'tun', tun_interface_address: 'fd00::1/64'}}]}}");
+    assert_eq!(tun("", &text), ("tun%d".into(), 1500, None, Some("fd00::1/64".into())));
+    let text = format!("{{{server}}}");
+    let line =
+        "--local-addr 127.0.0.1:1 --protocol tun --tun-interface-name x --tun-interface-address 10.0.0.1/30";
+    assert_eq!(tun(line, &text), ("x".into(), 1500, Some("10.0.0.1/30".into()), None));
+    for (keys, want) in [
+        ("tun_interface_address: '10.0.0.1/32'", "locals[0].tun_interface_address: the next address, which"),
+        ("tun_interface_address: '10.0.0.1'", "locals[0].tun_interface_address: no address/prefix"),
+        ("tun_interface_name: 'a/b'", "locals[0].tun_interface_name: no name of an interface"),
+        (
+            "tun_interface_destination: '10.0.0.1'",
+            "locals[0].tun_interface_destination: no address in the prefix",
+        ),
+        ("tun_device_fd_from_path: '/x'", "locals[0].tun_device_fd_from_path: not in this build"),
+    ] {
+        let text = format!("{{{server}, locals: [{{protocol: 'tun', {keys}}}]}}");
+        let (_, found) = run(Program::Local, "", Some(&text)).unwrap_err();
+        assert!(found.to_string().contains(want), "{keys}: {found}");
+    }
 }
 
 #[test]

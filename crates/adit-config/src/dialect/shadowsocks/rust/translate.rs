@@ -11,6 +11,7 @@ use adit_proto::wire::{Host, Target};
 use super::file::{self, Local, Origin, Protocol, Server, Wanted};
 use super::flags::{Flag, Flags};
 use super::names::{self, Names};
+use super::tun::TunKeys;
 use super::{Exit, Outside, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::native;
@@ -21,9 +22,9 @@ use crate::dialect::shadowsocks::setup::{
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::model::{
-    Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound, OutboundProtocol,
-    Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Tag,
-    TcpOptions, Transports, Udp, User,
+    Captured, Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound,
+    OutboundProtocol, Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey,
+    SocketOptions, Tag, TcpOptions, Transports, Udp, User,
 };
 use crate::source::Source;
 
@@ -299,6 +300,19 @@ impl Builder<'_> {
     fn flag_local(&mut self) -> Option<Local> {
         let (host, port) = self.flag(Flag::LocalAddr, split)?;
         let protocol = self.flag(Flag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
+        let redir = self.flag(Flag::TcpRedir, file::redir_type);
+        self.flag(Flag::UdpRedir, file::redir_type);
+        let protocol = match (protocol, redir) {
+            (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
+            (protocol, _) => protocol,
+        };
+        let text = |text: &str| Ok(text.to_owned());
+        let tun = TunKeys {
+            name: self.flag(Flag::TunName, text),
+            address: self.flag(Flag::TunAddress, text),
+            destination: self.flag(Flag::TunDestination, text),
+            fd_path: self.flag(Flag::TunPath, text),
+        };
         Some(Local {
             origin: Origin::Flag("--local-addr"),
             protocol,
@@ -309,6 +323,7 @@ impl Builder<'_> {
             users: Vec::new(),
             acl: None,
             names: self.flag_names(),
+            tun,
         })
     }
 
@@ -510,7 +525,7 @@ impl Builder<'_> {
                 // Its questions go to the server in streams.
                 Protocol::Dns => mode = Transports::Tcp,
                 Protocol::FakeDns => continue,
-                Protocol::Socks | Protocol::Http | Protocol::Tunnel | Protocol::Later(_) => {}
+                Protocol::Socks | Protocol::Http | Protocol::Tunnel | Protocol::Redir(_) | Protocol::Tun => {}
             }
             carried = Some(match carried {
                 Some(other) if other != mode => Transports::Both,
@@ -584,12 +599,15 @@ impl Builder<'_> {
     }
 
     fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
-        let Local { origin, protocol, host, port, forward, users, mode, names, .. } = local;
+        let Local { origin, protocol, host, port, forward, users, mode, names, tun, .. } = local;
         let report = &mut self.report;
-        if let Protocol::Later(name) = protocol {
-            let problem = Problem::new(format!("{name} is not in this build, so this port is left out"));
-            origin.warning(report, "protocol", problem);
-            return None;
+        if protocol == Protocol::Tun {
+            let tun = tun.interface(&origin, report)?;
+            // It counts among the local ports, which are numbered, and listens on none.
+            let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            taken.push(none);
+            let made = inbound(taken.len(), "tun", none, InboundProtocol::Tun(tun));
+            return Some(Inbound { listen: Vec::new(), ..made });
         }
         if port == 0 {
             origin.error(report, "local_port", Problem::new("missing"));
@@ -614,11 +632,16 @@ impl Builder<'_> {
             // Other protocols of the port do not disturb a SOCKS client.
             Protocol::Socks => LocalProtocols::Mixed,
             Protocol::Http => LocalProtocols::Http,
+            Protocol::Redir(by) => {
+                let transports = mode.unwrap_or(self.wanted.mode);
+                let protocol = InboundProtocol::Captured(Captured { by, transports });
+                return Some(inbound(taken.len(), "redir", listen, protocol));
+            }
             Protocol::Dns | Protocol::FakeDns => {
                 let server = names::inbound(&origin, (protocol, listen, mode), names, report)?;
                 return Some(inbound(taken.len(), "dns", listen, InboundProtocol::Dns(server)));
             }
-            Protocol::Tunnel | Protocol::Later(_) => {
+            Protocol::Tunnel | Protocol::Tun => {
                 let Some((host, port)) = forward else {
                     origin.error(
                         report,

@@ -37,7 +37,7 @@ use self::file::Values;
 pub use self::flags::{Daemon, Flags, Invocation, flags, usage};
 pub use self::mudb::{Database, MAX_LEN, Row, Rows, Traffic, add_traffic};
 use super::setup::Setup;
-use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::diagnostic::Diagnostics;
 use crate::source::Source;
 
 /// Exit status of a program after a mistake on the command line, or when something is missing.
@@ -50,7 +50,7 @@ pub enum Program {
     Local,
     /// `ssr-tunnel`: everything to one target.
     Tunnel,
-    /// `ssr-redir`: transparent; known, but not in this build.
+    /// `ssr-redir`: connections that the firewall redirects, datagrams by TPROXY.
     Redir,
     /// `ssr-server`, the Python server.
     Server,
@@ -108,12 +108,6 @@ pub fn load(
     file: Option<File<'_>>,
     database: Option<(&Path, &str)>,
 ) -> Result<Setup, Diagnostics> {
-    if program == Program::Redir {
-        let problem =
-            "ssr-redir does not run until redirect exists: transparent proxying is not in this build";
-        let error = Diagnostic::error(&"command line".into(), "ssr-redir", problem);
-        return Err(error.hint("run ssr-local, and point programs at its port").into());
-    }
     let mut found = flags.diagnostics.clone();
     let values = match file {
         Some((name, text)) => {

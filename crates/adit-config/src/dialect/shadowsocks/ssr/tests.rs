@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::native::to_toml;
 use crate::dialect::shadowsocks::setup::Control;
-use crate::model::{Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer, Transports};
+use crate::model::{
+    Captured, CapturedBy, Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer,
+    Transports,
+};
 
 fn flags_of(program: Program, line: &str) -> Flags {
     match flags(program, line.split_whitespace().map(OsString::from)) {
@@ -115,8 +118,9 @@ fn tunnels_and_what_is_not_there() {
         panic!("a tunnel")
     };
     assert_eq!((target.to_string().as_str(), *transports), ("mail.example:25", Transports::Both));
-    let redir = setup(Program::Redir, "-s a -p 1 -l 1 -k p", "").unwrap_err();
-    assert!(redir.contains("until redirect exists"), "{redir}");
+    let redir = setup(Program::Redir, "-s a -p 1 -l 1 -k p -u", "").unwrap();
+    let captured = Captured { by: CapturedBy::Redirect, transports: Transports::Both };
+    assert_eq!(redir.config.inbounds[0].protocol, InboundProtocol::Captured(captured));
 }
 
 #[test]

@@ -18,8 +18,8 @@ use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Process, Setup};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
-    Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits, LocalProtocols, Log,
-    OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
+    Captured, CapturedBy, Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits,
+    LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
 };
 
 /// Longest name of a user of the system, in bytes.
@@ -201,12 +201,20 @@ impl Merged<'_> {
         let protocol = match target {
             Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
             Some(None) => return,
+            None if self.program == Program::Redir => {
+                InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, transports })
+            }
             None => setup::local(LocalProtocols::Mixed),
         };
         // There is one unless there is an error.
         let (Some(listen), Some(first)) = (listen, setup.config.outbounds.first()) else { return };
         setup.config.inbounds.push(Inbound {
-            name: if self.program == Program::Tunnel { "tunnel" } else { "local" }.into(),
+            name: match self.program {
+                Program::Tunnel => "tunnel",
+                Program::Redir => "redir",
+                Program::Local | Program::Server => "local",
+            }
+            .into(),
             listen: vec![listen],
             socket: SocketOptions::default(),
             outbound: first.name.clone(),
@@ -219,7 +227,9 @@ impl Merged<'_> {
         let host = self.get(Key::LocalAddress);
         let ip = setup::local_host(host.as_ref(), &mut self.found);
         let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        setup::warn_of_host(host.as_ref(), listen, &mut self.found);
+        if self.program != Program::Redir {
+            setup::warn_of_host(host.as_ref(), listen, &mut self.found);
+        }
         Some(listen)
     }
 

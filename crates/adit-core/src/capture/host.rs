@@ -1,0 +1,87 @@
+//! Facts about this machine that rules depend on.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+
+use adit_config::model::{Capture, Config, Owner};
+use adit_net::netlink::Netlink;
+use adit_net::netlink::route::links;
+use adit_proto::wire::{Host as TargetHost, Target};
+
+use super::ruleset::TUN;
+use super::{CaptureError, Host};
+
+/// Most addresses of one server that are kept.
+const MAX_ADDRESSES: usize = 16;
+
+/// Whether the system has IPv6: some interface has an address of it.
+pub(super) fn has_v6() -> bool {
+    std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| !text.trim().is_empty())
+}
+
+/// Looks at this machine. Names are looked up as the system does it, so this comes before the capture.
+///
+/// # Errors
+/// When the kernel gives no answer, or a user or group is not there.
+pub(super) fn look(
+    capture: &Capture,
+    config: &Config,
+    has_owners: bool,
+    netlink: &mut Netlink,
+) -> Result<Host, CaptureError> {
+    let up = links(netlink)?.into_iter().filter(|link| link.is_up && link.name != "lo" && link.name != TUN);
+    let mut names: Vec<Box<str>> = up.map(|link| link.name.into()).collect();
+    names.sort();
+    let users = |owners: &[Owner]| numbers(owners, adit_net::uid_of);
+    let groups = |owners: &[Owner]| numbers(owners, adit_net::gid_of);
+    Ok(Host {
+        has_v6: has_v6(),
+        links: names,
+        servers: servers(config),
+        users: [users(&capture.exclude.users)?, users(&capture.include.users)?],
+        groups: [groups(&capture.exclude.groups)?, groups(&capture.include.groups)?],
+        tun_v4: None,
+        tun_v6: None,
+        has_owners,
+    })
+}
+
+fn numbers(owners: &[Owner], find: fn(&str) -> std::io::Result<u32>) -> Result<Vec<u32>, CaptureError> {
+    let mut all = Vec::new();
+    for owner in owners {
+        match owner {
+            Owner::Numbers(first, last) => all.extend(*first..=*last),
+            Owner::Name(name) => {
+                let number =
+                    find(name).map_err(|source| CaptureError::Owner { name: name.clone(), source })?;
+                all.push(number);
+            }
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+/// The addresses of the servers that plugins connect to: their sockets are not ours, so nothing marks them.
+fn servers(config: &Config) -> Vec<IpAddr> {
+    let targets = config.outbounds.iter().filter_map(|outbound| outbound.plugin_server());
+    let mut all: Vec<IpAddr> = targets.flat_map(addresses).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn addresses(target: &Target) -> Vec<IpAddr> {
+    match &target.host {
+        TargetHost::Ip(ip) => vec![*ip],
+        TargetHost::Name(name) => {
+            let found = (&**name, target.port).to_socket_addrs();
+            let found: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_else(|error| {
+                let server = &**name;
+                tracing::warn!(server, %error, "the server of a plugin cannot be looked up: its connections may be captured");
+                Vec::new()
+            });
+            found.into_iter().take(MAX_ADDRESSES).map(|addr| addr.ip()).collect()
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The parts of captures that this machine has: of one that runs, or of one that was killed.
+
+use std::fmt;
+
+use adit_net::netlink::nft::{self, Batch, FoundTable};
+use adit_net::netlink::route::{self, Tagged};
+use adit_net::netlink::{Family, Netlink};
+
+use super::CaptureError;
+use super::ruleset::{STRICT_TABLE, TABLE};
+
+/// All that a capture has made and this machine still has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Tables, with the owner.
+    tables: Vec<FoundTable>,
+    /// Routes and rules of routing.
+    tagged: Vec<Tagged>,
+    /// Connections that the kernel tracks, and how many it tracks at most.
+    pub tracked: Option<(u64, u64)>,
+}
+
+impl Found {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.tagged.is_empty()
+    }
+
+    /// The process that captures at this time, if its table has an owner.
+    pub fn owner(&self) -> Option<String> {
+        self.tables.iter().find_map(|table| Some(holder(table.owner?)))
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for table in &self.tables {
+            let kind = match (table.name.as_str(), table.owner) {
+                (STRICT_TABLE, _) => "refuses what would be captured and is not",
+                (_, Some(port)) => {
+                    writeln!(f, "table {}: captures, of {}", table.name, holder(port))?;
+                    continue;
+                }
+                (_, None) => "captures, without an owner",
+            };
+            writeln!(f, "table {}: {kind}", table.name)?;
+        }
+        self.tagged.iter().try_for_each(|tagged| writeln!(f, "{tagged}"))
+    }
+}
+
+/// The process behind a port of netlink, which mostly is its number.
+pub(super) fn holder(port: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{port}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => format!("netlink port {port}"),
+        name => format!("{name} (pid {port})"),
+    }
+}
+
+/// The parts of captures that this machine has.
+///
+/// # Errors
+/// When the kernel gives no answer.
+pub fn status() -> Result<Found, CaptureError> {
+    let (mut tables, mut routing) = (open(Family::Netfilter)?, open(Family::Route)?);
+    Ok(Found { tables: own_tables(&mut tables)?, tagged: route::tagged(&mut routing)?, tracked: tracked() })
+}
+
+/// Removes what captures have left that do not run any more.
+///
+/// # Errors
+/// [`CaptureError::Taken`] while one runs; the kernel's refusal.
+pub fn clean() -> Result<Found, CaptureError> {
+    let found = status()?;
+    if let Some(owner) = found.owner() {
+        return Err(CaptureError::Taken(owner));
+    }
+    remove_tables(&mut open(Family::Netfilter)?)?;
+    remove_tagged(&mut open(Family::Route)?)?;
+    Ok(found)
+}
+
+pub(super) fn open(family: Family) -> Result<Netlink, CaptureError> {
+    Netlink::open(family).map_err(|source| CaptureError::System {
+        what: "no socket to the kernel (netlink)".to_owned(),
+        source,
+    })
+}
+
+/// The tables of captures.
+pub(super) fn own_tables(netlink: &mut Netlink) -> Result<Vec<FoundTable>, CaptureError> {
+    let mut tables = nft::tables(netlink)?;
+    tables.retain(|table| [TABLE, STRICT_TABLE].contains(&&*table.name));
+    Ok(tables)
+}
+
+pub(super) fn remove_tables(netlink: &mut Netlink) -> Result<(), CaptureError> {
+    let tables = own_tables(netlink)?;
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    tables.iter().for_each(|table| batch.remove_table(&table.name));
+    Ok(batch.commit(netlink)?)
+}
+
+pub(super) fn remove_tagged(netlink: &mut Netlink) -> Result<(), CaptureError> {
+    for tagged in route::tagged(netlink)? {
+        tagged.remove(netlink)?;
+    }
+    Ok(())
+}
+
+/// Connections that the kernel tracks, and how many at most; a new one is dropped when the table is full.
+pub(super) fn tracked() -> Option<(u64, u64)> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    Some((read("count")?, read("max")?))
+}

@@ -1,0 +1,586 @@
+//! From settings and facts about the host to tables, rules of routing and routes. Nothing here asks the system.
+//!
+//! ```text
+//!   local application ─→ out_nat (first packet, TCP) ─ redirect ─→ listener for TCP
+//!                     ─→ out_mark (every packet)     ─ mark ─→ rule of routing ─→ lo or the TUN interface
+//!   lo, lan interface ─→ pre_mark                    ─ tproxy ─→ transparent listener
+//!   lan interface     ─→ pre_nat (first packet, TCP) ─ redirect ─→ listener for TCP
+//!   any packet        ─→ guard: the listeners answer nothing that was not brought to them
+//! ```
+//!
+//! Rules that exempt traffic come first and are the same everywhere: own sockets by their mark, answers, users and groups,
+//! interfaces, addresses of this machine, and the sets of addresses.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use adit_config::model::rule::{AddressRange, Cidr};
+use adit_config::model::{Capture, Selection};
+use adit_net::netlink::nft::{
+    Action, Chain, ChainKind, Element, Hook, Match, Rule, Set, SetKind, Table, merge_v4, merge_v6,
+};
+use adit_net::netlink::route::{MAIN, PolicyRule, Route, RuleAction};
+
+/// The table of the capture.
+pub(super) const TABLE: &str = "adit";
+/// The table that outlives the process where `strict` asks for it.
+pub(super) const STRICT_TABLE: &str = "adit_strict";
+/// The sets of addresses that names with a direct way resolve to.
+pub(super) const DIRECT: [&str; 2] = ["direct4", "direct6"];
+/// The interface of the capture.
+pub(super) const TUN: &str = "adit0";
+
+const DNS: u16 = 53;
+/// `mangle` and `dstnat` of nft(8).
+const MANGLE: i32 = -150;
+const DSTNAT: i32 = -100;
+
+/// The ports that are listened on, by family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) v4: Option<u16>,
+    pub(crate) v6: Option<u16>,
+}
+
+/// The way of TCP connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TcpWay {
+    /// By another target, to these ports.
+    Redirect(Ports),
+    /// As they are, to transparent listeners on loopback.
+    Tproxy(Ports),
+    /// By the TUN interface.
+    Tun,
+}
+
+/// The way of datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UdpWay {
+    /// As they are, to transparent listeners on loopback.
+    Tproxy(Ports),
+    /// By the TUN interface, with ICMP.
+    Tun,
+    /// Not at all: they are refused at once, so that applications take another way.
+    Refuse,
+}
+
+/// The ways of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ways {
+    pub(crate) tcp: TcpWay,
+    /// `None` leaves datagrams alone.
+    pub(crate) udp: Option<UdpWay>,
+    /// The inbound that answers questions for names.
+    pub(crate) dns: Option<Ports>,
+}
+
+/// Facts about the host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Host {
+    /// The system has IPv6.
+    pub(crate) has_v6: bool,
+    /// Interfaces that are switched on, without the loopback.
+    pub(crate) links: Vec<Box<str>>,
+    /// Servers that other programs of ours connect to, whose sockets carry no mark.
+    pub(crate) servers: Vec<IpAddr>,
+    /// Numbers of the users and groups that the settings name: excluded and included.
+    pub(crate) users: [Vec<u32>; 2],
+    pub(crate) groups: [Vec<u32>; 2],
+    /// The prefix of the TUN interface.
+    pub(crate) tun_v4: Option<(Ipv4Addr, u8)>,
+    pub(crate) tun_v6: Option<(Ipv6Addr, u8)>,
+    /// The kernel ends a table with the socket that made it.
+    pub(crate) has_owners: bool,
+}
+
+/// All that the capture makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ruleset {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) rules: Vec<PolicyRule>,
+    /// Settings below /proc/sys, with their values.
+    pub(crate) sysctls: Vec<(String, &'static str)>,
+}
+
+impl fmt::Display for Ruleset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.routes.iter().try_for_each(|route| writeln!(f, "{route}"))?;
+        self.rules.iter().try_for_each(|rule| writeln!(f, "{rule}"))?;
+        self.sysctls.iter().try_for_each(|(name, value)| writeln!(f, "{name} = {value}"))?;
+        self.tables.iter().try_for_each(|table| write!(f, "{table}"))
+    }
+}
+
+/// The capture that `capture` asks for.
+pub(crate) fn ruleset(capture: &Capture, ways: Ways, host: &Host) -> Ruleset {
+    let maker = Maker { capture, ways, host };
+    let mut tables = maker.tables();
+    if capture.strict {
+        tables.push(maker.strict_table());
+    }
+    let mut set = Ruleset { tables, routes: Vec::new(), rules: Vec::new(), sysctls: Vec::new() };
+    maker.add_routes(&mut set);
+    set
+}
+
+struct Maker<'a> {
+    capture: &'a Capture,
+    ways: Ways,
+    host: &'a Host,
+}
+
+fn rule(matches: impl Into<Vec<Match>>, actions: impl Into<Vec<Action>>) -> Rule {
+    Rule { matches: matches.into(), actions: actions.into() }
+}
+
+fn leave(matched: Match) -> Rule {
+    rule([matched], [Action::Return])
+}
+
+/// A family's match and port, where there is a port.
+fn each_port(ports: Ports) -> impl Iterator<Item = (Match, IpAddr, u16)> {
+    let v4 = ports.v4.map(|port| (Match::V4, IpAddr::from(Ipv4Addr::LOCALHOST), port));
+    let v6 = ports.v6.map(|port| (Match::V6, IpAddr::from(Ipv6Addr::LOCALHOST), port));
+    v4.into_iter().chain(v6)
+}
+
+impl Maker<'_> {
+    fn has_v6(&self) -> bool {
+        self.capture.ipv6 && self.host.has_v6
+    }
+
+    fn has_lan(&self) -> bool {
+        !self.capture.lan.is_empty()
+    }
+
+    /// Whether every packet is looked at: connections are told from each other elsewhere.
+    fn marks(&self) -> bool {
+        matches!(self.ways.udp, Some(UdpWay::Tproxy(_) | UdpWay::Tun))
+            || matches!(self.ways.tcp, TcpWay::Tproxy(_))
+    }
+
+    /// Everything goes by the TUN interface, and routing alone decides.
+    fn routes_all(&self) -> bool {
+        self.ways.tcp == TcpWay::Tun
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        if self.routes_all() {
+            return Vec::new();
+        }
+        let redirects = matches!(self.ways.tcp, TcpWay::Redirect(_)) || self.ways.dns.is_some();
+        let mut chains = Vec::new();
+        if self.marks() {
+            chains.extend(self.pre_mark());
+            chains.push(self.chain("out_mark", ChainKind::Route, Hook::Output, MANGLE, self.out_mark()));
+        }
+        if redirects {
+            if self.has_lan() {
+                let rules = self.pre_nat();
+                chains.push(self.chain("pre_nat", ChainKind::Nat, Hook::Prerouting, DSTNAT + 1, rules));
+            }
+            chains.push(self.chain("out_nat", ChainKind::Nat, Hook::Output, MANGLE + 1, self.out_nat()));
+        }
+        if self.ways.udp == Some(UdpWay::Refuse) {
+            chains.extend(self.refusals());
+        }
+        let guard = self.guard();
+        if !guard.is_empty() {
+            chains.push(self.chain("guard", ChainKind::Filter, Hook::Input, MANGLE, guard));
+        }
+        vec![Table { name: TABLE, has_owner: self.host.has_owners, sets: self.sets(), chains }]
+    }
+
+    fn chain(
+        &self,
+        name: &'static str,
+        kind: ChainKind,
+        hook: Hook,
+        priority: i32,
+        rules: Vec<Rule>,
+    ) -> Chain {
+        Chain { name, kind, hook, priority, rules }
+    }
+
+    fn sets(&self) -> Vec<Set> {
+        let (exclude, include) = (&self.capture.exclude, &self.capture.include);
+        let mut sets = Vec::new();
+        let mut add = |name, kind, has_ranges, elements: Vec<Element>| {
+            if !elements.is_empty() {
+                sets.push(Set { name, kind, has_ranges, has_timeout: false, elements });
+            }
+        };
+        let names = |names: &[Box<str>]| -> Vec<Element> {
+            let mut names: Vec<Box<str>> = names.to_vec();
+            names.sort();
+            names.dedup();
+            names.into_iter().map(Element::Name).collect()
+        };
+        let numbers = |numbers: &[u32]| numbers.iter().map(|number| Element::Number(*number)).collect();
+        add("lan", SetKind::Interface, false, names(&self.capture.lan));
+        let ([no_users, users], [no_groups, groups]) = (&self.host.users, &self.host.groups);
+        add("exclude_uid", SetKind::Uid, false, numbers(no_users));
+        add("include_uid", SetKind::Uid, false, numbers(users));
+        add("exclude_gid", SetKind::Gid, false, numbers(no_groups));
+        add("include_gid", SetKind::Gid, false, numbers(groups));
+        add("exclude_if", SetKind::Interface, false, names(&exclude.interfaces));
+        add("include_if", SetKind::Interface, false, names(&include.interfaces));
+        let [no4, no6] = self.excluded(exclude);
+        add("exclude4", SetKind::V4, true, no4);
+        add("exclude6", SetKind::V6, true, no6);
+        let [only4, only6] = ranges(include.addresses.iter().map(|cidr| cidr.range()));
+        add("include4", SetKind::V4, true, only4);
+        add("include6", SetKind::V6, true, only6);
+        for (name, kind) in DIRECT.into_iter().zip([SetKind::V4, SetKind::V6]) {
+            sets.push(Set { name, kind, has_ranges: false, has_timeout: true, elements: Vec::new() });
+        }
+        sets
+    }
+
+    /// Addresses that never are captured, those of the settings, and the servers of other programs of ours.
+    fn excluded(&self, exclude: &Selection) -> [Vec<Element>; 2] {
+        let fixed = [
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "224.0.0.0/4",
+            "255.255.255.255",
+            "::1",
+            "fe80::/10",
+            "ff00::/8",
+        ];
+        let fixed = fixed.into_iter().filter_map(Cidr::parse).map(Cidr::range);
+        let own = exclude.addresses.iter().map(|cidr| cidr.range());
+        let whole = |ip: &IpAddr| Cidr::new(*ip, if ip.is_ipv4() { 32 } else { 128 });
+        let servers = self.host.servers.iter().filter_map(whole).map(Cidr::range);
+        ranges(fixed.chain(own).chain(servers))
+    }
+
+    /// Traffic that leaves this machine's sockets and is exempt.
+    fn local_exemptions(&self) -> Vec<Rule> {
+        let (exclude, include) = (&self.capture.exclude, &self.capture.include);
+        let ([no_users, users], [no_groups, groups]) = (&self.host.users, &self.host.groups);
+        let given = [
+            (!no_users.is_empty(), Match::UidOf("exclude_uid")),
+            (!users.is_empty(), Match::NotUidOf("include_uid")),
+            (!no_groups.is_empty(), Match::GidOf("exclude_gid")),
+            (!groups.is_empty(), Match::NotGidOf("include_gid")),
+            (!exclude.interfaces.is_empty(), Match::OutOf("exclude_if")),
+            (!include.interfaces.is_empty(), Match::NotOutOf("include_if")),
+        ];
+        given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, matched)| leave(matched)).collect()
+    }
+
+    /// Targets that are exempt.
+    fn target_exemptions(&self) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = [
+            Match::ToLocal,
+            Match::ToBroadcast,
+            Match::ToMulticast,
+            Match::ToV4("exclude4"),
+            Match::ToV6("exclude6"),
+            Match::ToV4(DIRECT[0]),
+            Match::ToV6(DIRECT[1]),
+        ]
+        .map(leave)
+        .into();
+        let include = &self.capture.include.addresses;
+        if !include.is_empty() {
+            let has =
+                |is_v4| include.iter().any(|cidr| matches!(cidr.range(), AddressRange::V4(..)) == is_v4);
+            rules.push(leave(if has(true) { Match::NotToV4("include4") } else { Match::V4 }));
+            rules.push(leave(if has(false) { Match::NotToV6("include6") } else { Match::V6 }));
+        }
+        if !self.has_v6() {
+            rules.push(leave(Match::V6));
+        }
+        rules
+    }
+
+    /// Questions for names, which [`Maker::pre_nat`] and [`Maker::out_nat`] take.
+    fn dns_exemptions(&self) -> Vec<Rule> {
+        if self.ways.dns.is_none() {
+            return Vec::new();
+        }
+        [Match::Tcp, Match::Udp].map(|l4| rule([l4, Match::Port(DNS)], [Action::Return])).into()
+    }
+
+    /// The transports that are marked.
+    fn marked(&self) -> Vec<Match> {
+        let mut all = Vec::new();
+        if matches!(self.ways.tcp, TcpWay::Tproxy(_)) {
+            all.push(Match::Tcp);
+        }
+        match self.ways.udp {
+            Some(UdpWay::Tproxy(_)) => all.push(Match::Udp),
+            Some(UdpWay::Tun) => all.extend([Match::Udp, Match::Icmp, Match::Icmp6]),
+            Some(UdpWay::Refuse) | None => {}
+        }
+        all
+    }
+
+    /// The transparent listeners, with the transport of each.
+    fn transparent(&self) -> Vec<(Match, Ports)> {
+        let mut all = Vec::new();
+        if let TcpWay::Tproxy(ports) = self.ways.tcp {
+            all.push((Match::Tcp, ports));
+        }
+        if let Some(UdpWay::Tproxy(ports)) = self.ways.udp {
+            all.push((Match::Udp, ports));
+        }
+        all
+    }
+
+    /// Packets that come in: those of this machine that were marked and sent to `lo`, and those of networks.
+    fn pre_mark(&self) -> Option<Chain> {
+        let transparent = self.transparent();
+        if transparent.is_empty() && !self.has_lan() {
+            return None;
+        }
+        let mark = self.capture.mark;
+        let mut rules = vec![leave(Match::Mark(self.capture.own_mark)), leave(Match::Reply)];
+        for (l4, ports) in &transparent {
+            for (family, ip, port) in each_port(*ports) {
+                let matches = [Match::In("lo".into()), Match::Mark(mark), family, l4.clone()];
+                rules.push(rule(matches, [Action::Tproxy(ip, port), Action::Accept]));
+            }
+        }
+        if self.has_lan() {
+            rules.push(leave(Match::NotInOf("lan")));
+            rules.extend(self.dns_exemptions());
+            if matches!(self.ways.tcp, TcpWay::Tproxy(_)) {
+                // A connection that is open stays, even if the sets below have its target by now. Not for datagrams: they would
+                // reach the socket that answers come from.
+                let matches = [Match::Tcp, Match::HasTransparentSocket];
+                rules.push(rule(matches, [Action::SetMark(mark), Action::Accept]));
+            }
+            rules.extend(self.target_exemptions());
+            for (l4, ports) in &transparent {
+                for (family, ip, port) in each_port(*ports) {
+                    let actions = [Action::SetMark(mark), Action::Tproxy(ip, port), Action::Accept];
+                    rules.push(rule([family, l4.clone()], actions));
+                }
+            }
+            if self.ways.udp == Some(UdpWay::Tun) {
+                rules.extend(self.marked().into_iter().map(|l4| rule([l4], [Action::SetMark(mark)])));
+            }
+        }
+        Some(self.chain("pre_mark", ChainKind::Filter, Hook::Prerouting, MANGLE, rules))
+    }
+
+    /// Packets of this machine's sockets that are to be routed again.
+    fn out_mark(&self) -> Vec<Rule> {
+        let mut rules = vec![leave(Match::Mark(self.capture.own_mark)), leave(Match::Reply)];
+        rules.extend(self.local_exemptions());
+        rules.extend(self.dns_exemptions());
+        rules.extend(self.target_exemptions());
+        let mark = Action::SetMark(self.capture.mark);
+        rules.extend(self.marked().into_iter().map(|l4| rule([l4], [mark.clone()])));
+        rules
+    }
+
+    /// New connections of networks.
+    fn pre_nat(&self) -> Vec<Rule> {
+        let mut rules = vec![leave(Match::NotInOf("lan")), leave(Match::Mark(self.capture.own_mark))];
+        rules.extend(self.dns_redirects(None));
+        self.redirects(&mut rules);
+        rules
+    }
+
+    /// New connections of this machine.
+    fn out_nat(&self) -> Vec<Rule> {
+        let mut rules = vec![leave(Match::Mark(self.capture.own_mark))];
+        rules.extend(self.local_exemptions());
+        // Name servers of this machine on loopback are asked as before; their own questions are taken.
+        rules.extend(self.dns_redirects(Some(Match::NotOut("lo".into()))));
+        self.redirects(&mut rules);
+        rules
+    }
+
+    fn dns_redirects(&self, first: Option<Match>) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        for (family, _, port) in self.ways.dns.into_iter().flat_map(each_port) {
+            for l4 in [Match::Tcp, Match::Udp] {
+                let mut matches: Vec<Match> = first.iter().cloned().collect();
+                matches.extend([family.clone(), l4, Match::Port(DNS)]);
+                rules.push(rule(matches, [Action::Redirect(port)]));
+            }
+        }
+        rules
+    }
+
+    fn redirects(&self, rules: &mut Vec<Rule>) {
+        let TcpWay::Redirect(ports) = self.ways.tcp else { return };
+        rules.extend(self.target_exemptions());
+        for (family, _, port) in each_port(ports) {
+            rules.push(rule([family, Match::Tcp], [Action::Redirect(port)]));
+        }
+    }
+
+    /// The listeners answer nothing else: the one for redirected connections nobody that asks it itself, the one for names
+    /// nobody outside this machine and the networks that are named.
+    fn guard(&self) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if let TcpWay::Redirect(ports) = self.ways.tcp {
+            for (family, _, port) in each_port(ports) {
+                let matches = [family, Match::Tcp, Match::Port(port), Match::NotRedirected];
+                rules.push(rule(matches, [Action::Reset]));
+            }
+        }
+        let Some(dns) = self.ways.dns else { return rules };
+        rules.push(leave(Match::In("lo".into())));
+        if self.has_lan() {
+            rules.push(leave(Match::InOf("lan")));
+        }
+        for (family, _, port) in each_port(dns) {
+            rules.push(rule([family.clone(), Match::Tcp, Match::Port(port)], [Action::Reset]));
+            rules.push(rule([family, Match::Udp, Match::Port(port)], [Action::Prohibit]));
+        }
+        rules
+    }
+
+    /// Refuses datagrams that nothing carries.
+    fn refusals(&self) -> Vec<Chain> {
+        let refuse = |mut rules: Vec<Rule>| {
+            rules.extend(self.target_exemptions());
+            rules.push(rule([Match::Udp], [Action::Unreachable]));
+            rules
+        };
+        let mut out = vec![leave(Match::Mark(self.capture.own_mark)), leave(Match::Reply)];
+        out.extend(self.local_exemptions());
+        let mut chains = vec![self.chain("out_refuse", ChainKind::Filter, Hook::Output, 0, refuse(out))];
+        if self.has_lan() {
+            let forward = refuse(vec![leave(Match::Reply), leave(Match::NotInOf("lan"))]);
+            chains.push(self.chain("forward_refuse", ChainKind::Filter, Hook::Forward, 0, forward));
+        }
+        chains
+    }
+
+    /// Refuses what would be captured and was not. While the process runs nothing comes so far: it goes to this machine or
+    /// carries the mark.
+    fn strict_table(&self) -> Table {
+        let begin = || {
+            let marks = [self.capture.own_mark, self.capture.mark];
+            let mut rules: Vec<Rule> = marks.map(|mark| leave(Match::Mark(mark))).into();
+            rules.push(leave(Match::Reply));
+            rules
+        };
+        let end = |rules: &mut Vec<Rule>| {
+            rules.extend(self.target_exemptions());
+            rules.push(rule([Match::Tcp], [Action::Reset]));
+            match self.ways.udp {
+                _ if self.routes_all() => rules.push(rule([], [Action::Prohibit])),
+                Some(UdpWay::Tun) => rules.push(rule([], [Action::Prohibit])),
+                Some(UdpWay::Tproxy(_) | UdpWay::Refuse) => {
+                    rules.push(rule([Match::Udp], [Action::Prohibit]))
+                }
+                None => {}
+            }
+        };
+        let (mut out, mut forward) = (begin(), begin());
+        out.extend(self.local_exemptions());
+        end(&mut out);
+        forward.push(leave(if self.has_lan() { Match::NotInOf("lan") } else { Match::Tcp }));
+        let mut chains = vec![self.chain("out", ChainKind::Filter, Hook::Output, 0, out)];
+        if self.has_lan() {
+            end(&mut forward);
+            chains.push(self.chain("forward", ChainKind::Filter, Hook::Forward, 0, forward));
+        }
+        Table { name: STRICT_TABLE, has_owner: false, sets: self.sets(), chains }
+    }
+
+    fn add_routes(&self, set: &mut Ruleset) {
+        let families: &[bool] = if self.has_v6() { &[false, true] } else { &[false] };
+        for is_v6 in families.iter().copied() {
+            let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            if !self.transparent().is_empty() {
+                let table = self.capture.tproxy_table();
+                // A socket that is bound to an interface finds routes over that interface alone.
+                let links = self.host.links.iter().cloned();
+                let links = std::iter::once("lo".into()).chain(links);
+                set.routes.extend(links.map(|link| Route { to: (any, 0), is_local: true, link, table }));
+                set.rules.push(self.marked_rule(is_v6, self.capture.priority - 1, table));
+            }
+            if matches!(self.ways.tcp, TcpWay::Redirect(_)) || self.ways.dns.is_some() {
+                self.add_bound_routes(is_v6, set);
+            }
+            if self.ways.udp == Some(UdpWay::Tun) || self.routes_all() {
+                let table = self.capture.table;
+                set.routes.push(Route { to: (any, 0), is_local: false, link: TUN.into(), table });
+                match self.routes_all() {
+                    true => self.add_route_all_rules(is_v6, set),
+                    false => set.rules.push(self.marked_rule(is_v6, self.capture.priority + 1, table)),
+                }
+            }
+        }
+        if self.ways.udp == Some(UdpWay::Tun) || self.routes_all() {
+            set.sysctls.push((format!("net/ipv4/conf/{TUN}/rp_filter"), "2"));
+        }
+    }
+
+    fn marked_rule(&self, is_v6: bool, priority: u32, table: u32) -> PolicyRule {
+        let mark = Some(self.capture.mark);
+        PolicyRule { mark, ..PolicyRule::new(is_v6, priority, RuleAction::Table(table)) }
+    }
+
+    /// A connection of a socket that is bound to an interface is redirected to loopback, which that interface must lead to.
+    fn add_bound_routes(&self, is_v6: bool, set: &mut Ruleset) {
+        let table = self.capture.bound_table();
+        let (to, len): (IpAddr, u8) =
+            if is_v6 { (Ipv6Addr::LOCALHOST.into(), 128) } else { (Ipv4Addr::LOCALHOST.into(), 32) };
+        for link in &self.host.links {
+            set.routes.push(Route { to: (to, len), is_local: true, link: link.clone(), table });
+        }
+        if !self.host.links.is_empty() {
+            set.rules.push(PolicyRule::new(is_v6, self.capture.priority - 2, RuleAction::Table(table)));
+        }
+    }
+
+    /// Everything that has no address of this machine yet goes by the TUN interface, but for what the main table has a route
+    /// for beyond its default. Sockets that answer from an address of this machine keep their way.
+    fn add_route_all_rules(&self, is_v6: bool, set: &mut Ruleset) {
+        let (capture, to_tun) = (self.capture, RuleAction::Table(self.capture.table));
+        let at = capture.priority;
+        let local = |priority, from, action| PolicyRule {
+            link: Some("lo".into()),
+            from,
+            ..PolicyRule::new(is_v6, priority, action)
+        };
+        let mark = Some(capture.own_mark);
+        set.rules.push(PolicyRule { mark, ..PolicyRule::new(is_v6, at, RuleAction::Table(MAIN)) });
+        let beyond = PolicyRule::new(is_v6, at + 1, RuleAction::TableBeyond(MAIN, 0));
+        if is_v6 {
+            // A rule with a prefix does not match while there is no address, so those that have one are sent away first. The
+            // route is looked up again once the packet has the interface's address.
+            let own = self.host.tun_v6.map(|(ip, len)| local(at + 1, Some((ip.into(), len)), to_tun));
+            set.rules.extend(own);
+            let halves = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0)];
+            let main = RuleAction::Table(MAIN);
+            set.rules.extend(halves.map(|half| local(at + 1, Some((half.into(), 1)), main)));
+            set.rules.extend([beyond, local(at + 2, None, to_tun)]);
+        } else {
+            set.rules.push(beyond);
+            set.rules.push(local(at + 2, Some((Ipv4Addr::UNSPECIFIED.into(), 32)), to_tun));
+            let own = self.host.tun_v4.map(|(ip, len)| local(at + 2, Some((ip.into(), len)), to_tun));
+            set.rules.extend(own);
+        }
+        for link in &capture.lan {
+            set.rules.push(PolicyRule { link: Some(link.clone()), ..PolicyRule::new(is_v6, at + 2, to_tun) });
+        }
+    }
+}
+
+/// Ranges by family, joined.
+fn ranges(all: impl Iterator<Item = AddressRange>) -> [Vec<Element>; 2] {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for range in all {
+        match range {
+            AddressRange::V4(first, last) => v4.push((Ipv4Addr::from(first), Ipv4Addr::from(last))),
+            AddressRange::V6(first, last) => v6.push((Ipv6Addr::from(first), Ipv6Addr::from(last))),
+        }
+    }
+    [merge_v4(v4), merge_v6(v6)]
+}
+
+#[cfg(test)]
+mod tests;

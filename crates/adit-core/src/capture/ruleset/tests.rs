@@ -1,0 +1,240 @@
+//! Settings and facts, and the rules that they make.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use adit_config::dialect::native::parse;
+use adit_config::model::CaptureMode;
+
+use super::*;
+
+const PORTS: Ports = Ports { v4: Some(4001), v6: Some(4002) };
+
+fn capture(text: &str) -> Capture {
+    let text = format!("[capture]\n{text}\n[[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n");
+    parse("t.toml", &text).unwrap().config.capture.unwrap()
+}
+
+fn host() -> Host {
+    Host { has_v6: true, links: vec!["eth0".into()], has_owners: true, ..Host::default() }
+}
+
+fn text(capture: &Capture, ways: Ways, host: &Host) -> String {
+    ruleset(capture, ways, host).to_string()
+}
+
+fn ways(mode: CaptureMode) -> Ways {
+    let redirect = TcpWay::Redirect(PORTS);
+    match mode {
+        CaptureMode::Redirect => Ways { tcp: redirect, udp: None, dns: None },
+        CaptureMode::Tproxy => {
+            Ways { tcp: TcpWay::Tproxy(PORTS), udp: Some(UdpWay::Tproxy(PORTS)), dns: None }
+        }
+        CaptureMode::Auto => Ways { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS) },
+        CaptureMode::Tun => Ways { tcp: TcpWay::Tun, udp: None, dns: None },
+    }
+}
+
+#[test]
+fn redirect_is_one_chain_and_a_guard() {
+    let want = "\
+ip route add local 127.0.0.1/32 dev eth0 table 2024 protocol 173
+ip -6 route add local ::1/128 dev eth0 table 2024 protocol 173
+ip rule add pref 8998 lookup 2024 protocol 173
+ip -6 rule add pref 8998 lookup 2024 protocol 173
+table inet adit {
+	set exclude4 { type ipv4_addr; flags interval; elements = { 127.0.0.0-127.255.255.255, 169.254.0.0-169.254.255.255, 224.0.0.0-239.255.255.255, 255.255.255.255 }; }
+	set exclude6 { type ipv6_addr; flags interval; elements = { ::1, fe80::-febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff, ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff }; }
+	set direct4 { type ipv4_addr; flags timeout; }
+	set direct6 { type ipv6_addr; flags timeout; }
+	chain out_nat {
+		type nat hook output priority -149; policy accept;
+		meta mark 0x00002024 return
+		fib daddr type local return
+		fib daddr type broadcast return
+		fib daddr type multicast return
+		ip daddr @exclude4 return
+		ip6 daddr @exclude6 return
+		ip daddr @direct4 return
+		ip6 daddr @direct6 return
+		meta nfproto ipv4 meta l4proto tcp redirect to :4001
+		meta nfproto ipv6 meta l4proto tcp redirect to :4002
+	}
+	chain guard {
+		type filter hook input priority -150; policy accept;
+		meta nfproto ipv4 tcp dport 4001 ct status ! dnat reject with tcp reset
+		meta nfproto ipv6 tcp dport 4002 ct status ! dnat reject with tcp reset
+	}
+}
+";
+    assert_eq!(text(&capture(""), ways(CaptureMode::Redirect), &host()), want);
+}
+
+#[test]
+fn tproxy_marks_what_leaves_and_hands_over_what_comes_back() {
+    let capture = capture("mode = \"tproxy\"\nlan = \"br0\"\nipv6 = false");
+    let ports = Ports { v6: None, ..PORTS };
+    let ways = Ways { tcp: TcpWay::Tproxy(ports), udp: Some(UdpWay::Tproxy(ports)), dns: None };
+    let text = text(&capture, ways, &host());
+    let routing = "\
+ip route add local default dev lo table 2023 protocol 173
+ip route add local default dev eth0 table 2023 protocol 173
+ip rule add pref 8999 fwmark 0x2023 lookup 2023 protocol 173
+table inet adit {
+";
+    assert!(text.starts_with(routing), "{text}");
+    let pre = "
+	chain pre_mark {
+		type filter hook prerouting priority -150; policy accept;
+		meta mark 0x00002024 return
+		ct direction reply return
+		iifname \"lo\" meta mark 0x00002023 meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:4001 accept
+		iifname \"lo\" meta mark 0x00002023 meta nfproto ipv4 meta l4proto udp tproxy ip to 127.0.0.1:4001 accept
+		iifname != @lan return
+		meta l4proto tcp socket transparent 1 meta mark set 0x00002023 accept
+		fib daddr type local return
+		fib daddr type broadcast return
+		fib daddr type multicast return
+		ip daddr @exclude4 return
+		ip6 daddr @exclude6 return
+		ip daddr @direct4 return
+		ip6 daddr @direct6 return
+		meta nfproto ipv6 return
+		meta nfproto ipv4 meta l4proto tcp meta mark set 0x00002023 tproxy ip to 127.0.0.1:4001 accept
+		meta nfproto ipv4 meta l4proto udp meta mark set 0x00002023 tproxy ip to 127.0.0.1:4001 accept
+	}
+	chain out_mark {
+		type route hook output priority -150; policy accept;
+		meta mark 0x00002024 return
+		ct direction reply return
+";
+    assert!(text.contains(pre), "{text}");
+    assert!(text.contains("\t\tmeta l4proto udp meta mark set 0x00002023\n\t}\n}\n"), "{text}");
+    assert!(!text.contains("out_nat") && !text.contains("guard"), "{text}");
+}
+
+#[test]
+fn auto_with_an_interface_is_the_set_of_the_specification() {
+    let capture = capture("lan = [\"br0\"]\nexclude-uid = [1000]");
+    let host = Host { users: [vec![1000], Vec::new()], ..host() };
+    let text = text(&capture, ways(CaptureMode::Auto), &host);
+    for part in [
+        "ip route add default dev adit0 table 2022 protocol 173\n",
+        "ip rule add pref 9001 fwmark 0x2023 lookup 2022 protocol 173\n",
+        "ip -6 rule add pref 9001 fwmark 0x2023 lookup 2022 protocol 173\n",
+        "net/ipv4/conf/adit0/rp_filter = 2\n",
+        "set exclude_uid { type uid; elements = { 1000 }; }",
+        "\t\tct direction reply return\n\t\tmeta skuid @exclude_uid return\n\t\ttcp dport 53 return\n\t\tudp dport 53 return\n",
+        "\t\tmeta l4proto udp meta mark set 0x00002023\n\t\tmeta l4proto icmp meta mark set 0x00002023\n",
+        "\t\tmeta skuid @exclude_uid return\n\t\toifname != \"lo\" meta nfproto ipv4 tcp dport 53 redirect to :4001\n",
+        "type nat hook prerouting priority -99; policy accept;\n\t\tiifname != @lan return\n",
+        "\t\tmeta nfproto ipv4 udp dport 53 redirect to :4001\n",
+        "\t\tiifname \"lo\" return\n\t\tiifname @lan return\n\t\tmeta nfproto ipv4 tcp dport 4001 reject with tcp reset\n",
+    ] {
+        assert!(text.contains(part), "{part}\nin:\n{text}");
+    }
+}
+
+#[test]
+fn an_interface_alone_takes_rules_of_routing_and_no_table() {
+    let host = Host {
+        tun_v4: Some((Ipv4Addr::new(172, 19, 0, 1), 30)),
+        tun_v6: Some(("fdfe:dcba:9876::1".parse().unwrap(), 126)),
+        ..host()
+    };
+    let want = "\
+ip route add default dev adit0 table 2022 protocol 173
+ip -6 route add default dev adit0 table 2022 protocol 173
+ip rule add pref 9000 fwmark 0x2024 lookup main protocol 173
+ip rule add pref 9001 lookup main suppress_prefixlength 0 protocol 173
+ip rule add pref 9002 from 0.0.0.0/32 iif lo lookup 2022 protocol 173
+ip rule add pref 9002 from 172.19.0.1/30 iif lo lookup 2022 protocol 173
+ip rule add pref 9002 iif br0 lookup 2022 protocol 173
+ip -6 rule add pref 9000 fwmark 0x2024 lookup main protocol 173
+ip -6 rule add pref 9001 from fdfe:dcba:9876::1/126 iif lo lookup 2022 protocol 173
+ip -6 rule add pref 9001 from ::/1 iif lo lookup main protocol 173
+ip -6 rule add pref 9001 from 8000::/1 iif lo lookup main protocol 173
+ip -6 rule add pref 9001 lookup main suppress_prefixlength 0 protocol 173
+ip -6 rule add pref 9002 iif lo lookup 2022 protocol 173
+ip -6 rule add pref 9002 iif br0 lookup 2022 protocol 173
+net/ipv4/conf/adit0/rp_filter = 2
+";
+    assert_eq!(text(&capture("mode = \"tun\"\nlan = \"br0\""), ways(CaptureMode::Tun), &host), want);
+}
+
+#[test]
+fn selections_are_sets() {
+    let capture = capture(
+        "include-address = [\"192.0.2.0/25\", \"192.0.2.128/25\"]\nexclude-address = \"198.51.100.0/24\"\n\
+         include-interface = \"eth0\"\nexclude-interface = [\"wg1\", \"wg0\", \"wg0\"]\nmark = 7\ncapture-mark = 8",
+    );
+    let host = Host {
+        users: [Vec::new(), vec![5, 6]],
+        groups: [vec![27], Vec::new()],
+        servers: vec!["203.0.113.9".parse().unwrap(), "2001:db8::9".parse().unwrap()],
+        ..host()
+    };
+    let text = text(&capture, ways(CaptureMode::Redirect), &host);
+    for part in [
+        "set include4 { type ipv4_addr; flags interval; elements = { 192.0.2.0-192.0.2.255 }; }",
+        "set exclude_if { type ifname; elements = { \"wg0\", \"wg1\" }; }",
+        "set include_uid { type uid; elements = { 5, 6 }; }",
+        "set exclude_gid { type gid; elements = { 27 }; }",
+        "198.51.100.0-198.51.100.255, 203.0.113.9, 224.0.0.0",
+        "2001:db8::9, fe80::",
+        "\t\tmeta mark 0x00000007 return\n\t\tmeta skuid != @include_uid return\n\t\tmeta skgid @exclude_gid return\n\t\toifname @exclude_if return\n\t\toifname != @include_if return\n",
+        "\t\tip daddr != @include4 return\n\t\tmeta nfproto ipv6 return\n",
+    ] {
+        assert!(text.contains(part), "{part}\nin:\n{text}");
+    }
+}
+
+#[test]
+fn strict_refuses_what_would_be_captured() {
+    let text = text(&capture("strict = true\nlan = \"br0\""), ways(CaptureMode::Tproxy), &host());
+    let (_, strict) = text.split_once("table inet adit_strict {").unwrap();
+    let end = "\t\tmeta l4proto tcp reject with tcp reset\n\t\tmeta l4proto udp reject with icmpx admin-prohibited\n\t}\n";
+    assert_eq!(strict.matches(end).count(), 2, "{strict}");
+    assert!(strict.contains("\t\tmeta mark 0x00002024 return\n\t\tmeta mark 0x00002023 return\n"));
+    assert!(strict.contains("type filter hook forward priority 0"));
+    let sets = ruleset(&capture("strict = true"), ways(CaptureMode::Redirect), &host()).tables;
+    assert_eq!(sets.iter().map(|table| table.has_owner).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn datagrams_that_nothing_carries_are_refused() {
+    let ways = Ways { udp: Some(UdpWay::Refuse), ..ways(CaptureMode::Redirect) };
+    let text = text(&capture(""), ways, &host());
+    assert!(text.contains("\t\tmeta l4proto udp reject with icmpx port-unreachable\n"), "{text}");
+    assert!(!text.contains("chain out_mark"), "{text}");
+}
+
+/// nft(8) takes every text, which the encoder's tests compare with the kernel's form.
+#[test]
+fn the_text_is_that_of_nft() {
+    let settings = [
+        "",
+        "lan = [\"br0\", \"br1\"]\nstrict = true\nexclude-address = [\"192.0.2.0/24\", \"2001:db8::/32\"]",
+        "include-address = \"192.0.2.0/24\"\nexclude-interface = \"wg0\"\nstrict = true",
+    ];
+    for text in settings {
+        for mode in [CaptureMode::Redirect, CaptureMode::Tproxy, CaptureMode::Auto] {
+            for dns in [None, Some(PORTS)] {
+                let set = ruleset(&capture(text), Ways { dns, ..ways(mode) }, &host());
+                for table in set.tables {
+                    let mut command = Command::new("unshare");
+                    command.args(["-n", "nft", "-c", "-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+                    let Ok(mut child) = command.spawn() else { return eprintln!("SKIPPED: no unshare") };
+                    let text = table.to_string();
+                    child.stdin.take().unwrap().write_all(text.as_bytes()).ok();
+                    let output = child.wait_with_output().unwrap();
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    if said.contains("unshare") {
+                        return eprintln!("SKIPPED: {said}");
+                    }
+                    assert!(output.status.success(), "{said}\n{text}");
+                }
+            }
+        }
+    }
+}

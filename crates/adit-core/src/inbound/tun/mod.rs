@@ -1,0 +1,172 @@
+//! A virtual interface: everything that is routed to it becomes streams and datagrams.
+//!
+//! TCP is the kernel's own. Segments come back in with other addresses, so that they reach a listener of this inbound, and
+//! its answers are given their old addresses. A packet of up to 64 KiB is changed where it lies and written unsplit:
+//!
+//! ```text
+//!   application            interface, one loop reads it                      listener on A (one per core)
+//!   C:p → T:q      ─read→  N:n → A:l    ─write→ kernel's TCP ─────────────→  accept: peer N:n, so C:p asks for T:q
+//!   T:q → C:p      ←write─ T:q → C:p    ←read── A:l → N:n    ←─────────────  the relay writes
+//!
+//!   A: address of the interface, N: the next one, n: the number of the mapping (see nat)
+//! ```
+//!
+//! Datagrams of UDP need no stack: they go to the packet engine with their target, in its batch and where they were read,
+//! and answers get headers of IP and UDP when they are written (`port`). A question for an echo is answered for the
+//! addresses of the interface's own prefixes, which nobody else can have, and refused for all others.
+//!
+//! Packets that cannot be carried are refused at once, within a rate: segments by a reset, datagrams by ICMP.
+
+mod nat;
+mod packets;
+mod port;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_config::model;
+use adit_net::rt::Stream;
+use adit_net::tun::{TunDevice, TunSocket};
+use adit_proto::wire::Target;
+
+use self::nat::{Nat, StreamId};
+use self::packets::TunPackets;
+use self::port::TunPort;
+use super::{Device, Factory, Inbound, Serve};
+use crate::dispatch::{Future, Session};
+use crate::packet::{Exchange, PacketInbound, Routes as _};
+use crate::relay::{Early, Endpoint};
+
+/// State that the cores share.
+#[derive(Debug)]
+struct Shared {
+    config: model::Tun,
+    /// Looked at by the core that reads the interface for each segment, by others once per connection.
+    nat: Mutex<Nat>,
+}
+
+impl Shared {
+    fn nat(&self) -> MutexGuard<'_, Nat> {
+        self.nat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The interface's neighbour in a family, from whom the kernel gets connections.
+    fn neighbour(&self, is_v6: bool) -> Option<IpAddr> {
+        if is_v6 {
+            self.config.v6.map(|v6| v6.neighbour().into())
+        } else {
+            self.config.v4.map(|v4| v4.neighbour().into())
+        }
+    }
+
+    /// Whether an address is in a prefix of the interface.
+    fn owns(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.config.v4.is_some_and(|own| own.contains(v4)),
+            IpAddr::V6(v6) => self.config.v6.is_some_and(|own| own.contains(v6)),
+        }
+    }
+}
+
+/// The interface, for every core.
+#[derive(Debug, Clone)]
+pub(super) struct TunFactory(Arc<Shared>);
+
+impl TunFactory {
+    pub(super) fn new(config: model::Tun) -> Self {
+        Self(Arc::new(Shared { config, nat: Mutex::default() }))
+    }
+}
+
+impl Factory for TunFactory {
+    fn on_core(&self) -> Rc<dyn Serve> {
+        Rc::new(Tun(self.0.clone()))
+    }
+
+    /// The mappings of connections go on.
+    fn renewed(&self, _: &model::Inbound, _: &crate::user::Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+        Ok(Some(Arc::new(self.clone())))
+    }
+}
+
+/// The interface on one core.
+struct Tun(Arc<Shared>);
+
+impl Serve for Tun {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+        Box::pin(async move {
+            let mut near = Endpoint::plain(stream);
+            let Some(mapped) = Mapped::find(&self.0, peer) else { return near.stream.abort_on_close() };
+            let Some(session) = Box::pin(open(&inbound, &mut near, &mapped)).await else { return };
+            let entry = inbound.core.conns.enter_from(mapped.client.ip());
+            session.run(&mut near, &entry).await;
+        })
+    }
+
+    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        None
+    }
+
+    fn device(
+        &self,
+        inbound: &Inbound,
+        device: TunDevice,
+        listening: &[SocketAddr],
+    ) -> io::Result<Option<Device>> {
+        let socket = TunSocket::new(device)?;
+        let sources = packets::Sources::default();
+        let seen_as = (inbound.name.clone(), inbound.metrics.clone());
+        Ok(Some(Device {
+            packets: Box::new(TunPackets::new(sources.clone())),
+            port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, sources)),
+            idle: self.0.config.udp_idle,
+        }))
+    }
+}
+
+/// An accepted connection's mapping, which lives as long as this.
+struct Mapped {
+    shared: Arc<Shared>,
+    id: StreamId,
+    client: SocketAddr,
+    target: SocketAddr,
+}
+
+impl Mapped {
+    /// The mapping behind the connection from `peer`; `None` for one that does not come from the interface.
+    fn find(shared: &Arc<Shared>, peer: SocketAddr) -> Option<Self> {
+        if shared.neighbour(peer.is_ipv6()) != Some(peer.ip()) {
+            return None;
+        }
+        let (id, (client, target)) = shared.nat().accept(peer.is_ipv6(), peer.port())?;
+        Some(Self { shared: shared.clone(), id, client, target })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.shared.nat().close(self.id);
+    }
+}
+
+/// The session of a connection; `None` if it is refused, by a reset.
+async fn open(inbound: &Inbound, near: &mut Endpoint, mapped: &Mapped) -> Option<Box<Session>> {
+    if !inbound.origin.live.accepts(mapped.client.ip()) {
+        inbound.metrics.refused.rule.add(1);
+        near.stream.abort_on_close();
+        return None;
+    }
+    let mut early = Early::default();
+    let request = inbound.origin.request(mapped.client, None, Target::from(mapped.target));
+    let routed = request.route_after(near, &mut early).await?;
+    if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
+        early = super::tunnel::first_bytes(near).await?;
+    }
+    let session = routed.connect(early).await;
+    session.inspect_err(|_| near.stream.abort_on_close()).ok()
+}

@@ -1,0 +1,65 @@
+//! The interface's datagrams, for the packet engine.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use adit_proto::wire::{Host, Room, Target, WireError};
+
+use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+
+/// Most answers between two sends; a batch has fewer.
+const MOST: usize = 4096;
+
+/// The sources of answers that are to be sent, by the start of their payload, in their order.
+pub(super) type Sources = Rc<RefCell<VecDeque<(usize, SocketAddr)>>>;
+
+/// Nothing but payload, whose source and target are beside it.
+pub(super) struct TunPackets {
+    sources: Sources,
+}
+
+impl TunPackets {
+    /// Datagrams whose answers leave their `sources` for the one who sends them.
+    pub(super) fn new(sources: Sources) -> Self {
+        Self { sources }
+    }
+}
+
+impl PacketInbound for TunPackets {
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+        let to = arrival.peer.local.ok_or(DropReason::Unresolved)?;
+        let target = Target::from(SocketAddr::new(to, arrival.port));
+        let client = Client::Address(arrival.peer.at);
+        Ok(Some(Opened::new(client, Destination::Own(target), 0..datagram.len())))
+    }
+
+    fn room(&mut self, _: &Client, _: &Target) -> Room {
+        bare_room()
+    }
+
+    fn seal(
+        &mut self,
+        _: &Client,
+        _: &mut [u8],
+        payload: Range<usize>,
+        source: &Target,
+        _: u64,
+    ) -> Result<Range<usize>, WireError> {
+        let Host::Ip(ip) = source.host else {
+            return Err(WireError::Unsupported { what: "name as source of a packet", got: 0 });
+        };
+        let mut sources = self.sources.borrow_mut();
+        if sources.len() == MOST {
+            sources.pop_front();
+        }
+        sources.push_back((payload.start, SocketAddr::new(ip, source.port)));
+        Ok(payload)
+    }
+}

@@ -1,0 +1,87 @@
+//! The clients' side of an engine: a listening socket, or something else that gives and takes datagrams.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use adit_config::model::Udp;
+use adit_net::udp::{Batch, Outgoing, Sent, Socket};
+use adit_proto::wire::Target;
+
+use super::drops::DropReason;
+use super::inbound::Peer;
+use super::outbound::set_options;
+use super::table::Tick;
+
+/// A listener's way to its clients.
+pub(crate) enum Clients {
+    /// A socket that is not on the event loop yet.
+    Socket(std::net::UdpSocket),
+    /// Something else.
+    Port(Box<dyn Port>),
+}
+
+impl From<std::net::UdpSocket> for Clients {
+    fn from(socket: std::net::UdpSocket) -> Self {
+        Self::Socket(socket)
+    }
+}
+
+impl Clients {
+    /// Prepares it for the current event loop.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn open(self, udp: &Udp, is_sealed: bool) -> io::Result<Box<dyn Port>> {
+        let socket = match self {
+            Self::Port(port) => return Ok(port),
+            Self::Socket(socket) => Socket::from_std(socket)?,
+        };
+        if socket.local_addr()?.ip().is_unspecified() {
+            socket.report_destination()?;
+        }
+        set_options(&socket, udp, is_sealed)?;
+        Ok(Box::new(socket))
+    }
+}
+
+/// Gives and takes the datagrams of clients, a batch at a time.
+pub(crate) trait Port {
+    /// Receives what waits, as one batch, as [`Socket::poll_receive`] does.
+    ///
+    /// # Errors
+    /// When nothing will come any more.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        lost: &mut u64,
+    ) -> Poll<io::Result<()>>;
+
+    /// Sends datagrams from the block of `batch`, in order and without waiting.
+    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent;
+
+    /// A second has passed.
+    fn tick(&mut self, now: Tick) {
+        let _ = now;
+    }
+
+    /// A datagram of `peer` for `target` goes nowhere.
+    fn refuse(&mut self, peer: Peer, target: &Target, reason: &DropReason) {
+        let _ = (peer, target, reason);
+    }
+}
+
+impl Port for Socket {
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        lost: &mut u64,
+    ) -> Poll<io::Result<()>> {
+        Self::poll_receive(self, cx, batch, lost)
+    }
+
+    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+        Self::send(self, batch, datagrams)
+    }
+}

@@ -1,0 +1,27 @@
+//! `adit capture`: the parts of captures that this machine has.
+
+use adit_core::capture;
+
+use crate::cli::CaptureCommand;
+use crate::print;
+
+pub(super) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
+    match command {
+        CaptureCommand::Status => {
+            let found = capture::status()?;
+            let nothing = if found.is_empty() { "nothing is captured\n" } else { "" };
+            let tracked = found.tracked.map_or_else(String::new, |(count, max)| {
+                format!("tracked connections: {count} of {max} at most\n")
+            });
+            print::data(format_args!("{nothing}{found}{tracked}"))
+        }
+        CaptureCommand::Clean => {
+            let found = capture::clean()?;
+            match found.is_empty() {
+                true => print::data("nothing was left\n"),
+                false => print::data(format_args!("removed:\n{found}")),
+            }
+        }
+        CaptureCommand::Watch => Ok(capture::watch()?),
+    }
+}
