@@ -85,7 +85,7 @@ pub(crate) struct Conn {
     /// The user whose connection it is, where there are users.
     lease: RefCell<Option<Rc<Lease>>>,
     /// Is told of the first answer.
-    watch: RefCell<Option<Rc<Watch>>>,
+    watch: Cell<Option<Rc<Watch>>>,
     /// Its request, while there is one, for the list of connections.
     request: Cell<Option<Rc<dyn Describe>>>,
     /// The number of the request.
@@ -341,7 +341,7 @@ impl Entry {
 
     /// The first answer of this request is told to `watch`.
     pub(crate) fn set_watch(&self, watch: Option<Rc<Watch>>) {
-        self.conn.watch.replace(watch);
+        self.conn.watch.set(watch);
     }
 
     /// So many bytes wait for slow readers.

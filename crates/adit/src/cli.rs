@@ -273,6 +273,9 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "adit explain CODE | --codes\n       adit explain --to HOST:PORT | --batch FILE | --measure FILE [OPTIONS]"
+)]
 #[command(group = clap::ArgGroup::new("question").required(true).args(["code", "codes", "to", "measure", "batch"]))]
 pub(crate) struct ExplainArgs {
     /// Code of a message: ADIT-NET-02, or NET-02

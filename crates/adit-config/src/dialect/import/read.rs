@@ -411,13 +411,24 @@ fn cover(
             cover
         }
         Dialect::SingBox => {
-            let options = entry.text(report, "plugin_opts").unwrap_or_default();
-            let program = entry.text(report, "plugin").filter(|plugin| !plugin.is_empty());
-            let plugin = program.map(|program| plugin(&program, options.as_str().into()));
-            Some(setup::client_cover(plugin))
+            let is_there = |text: zeroize::Zeroizing<String>| !text.is_empty();
+            if !entry.text(report, "plugin").is_some_and(is_there) {
+                return Some(ClientCover::default());
+            }
+            let program = entry.parsed(report, "plugin", |text| value::text_of(text, MAX_PLUGIN))?;
+            let has_options = entry.text(report, "plugin_opts").is_some_and(is_there);
+            let options = if has_options {
+                entry.parsed(report, "plugin_opts", |text| value::text_of(text, MAX_PLUGIN))?
+            } else {
+                Box::default()
+            };
+            Some(setup::client_cover(Some(plugin(&program, options))))
         }
     }
 }
+
+/// Longest name and options of a plugin in bytes, as in adit.toml.
+const MAX_PLUGIN: usize = 4096;
 
 /// A plugin for streams.
 fn plugin(program: &str, options: Box<str>) -> Plugin {

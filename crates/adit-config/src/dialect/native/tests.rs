@@ -52,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (12, 13));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (11, 13));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
