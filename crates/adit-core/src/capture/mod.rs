@@ -5,7 +5,7 @@
 //!   kill:   the tables end with the socket that made them; a rule of routing without marks leads nowhere
 //! ```
 //!
-//! [`ruleset`] says what is made, [`active`] makes it and takes it away, [`host`] looks at the machine. The listeners are
+//! `ruleset` says what is made, `active` makes it and takes it away, `host` looks at the machine. The listeners are
 //! inbounds like any other: [`with_inbounds`] adds them to the configuration.
 
 mod active;
