@@ -42,7 +42,9 @@ fn no_descriptors_left() {
     let open: Vec<_> = (0..100).map(|_| TcpStream::connect(at)).collect();
     let line = first(&running);
     assert!(line.contains("code=ADIT-SYS-01"), "{line}");
-    assert!(line.contains("too few descriptors") || line.contains("cannot accept connections"), "{line}");
+    // An accepted connection, its way out or the listener may be the first that finds none.
+    let causes = ["too few descriptors", "cannot accept connections", "Too many open files"];
+    assert!(causes.iter().any(|cause| line.contains(cause)), "{line}");
     drop(open);
 }
 
