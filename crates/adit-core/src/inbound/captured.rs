@@ -14,23 +14,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use adit_config::model::{Captured, CapturedBy};
 use adit_net::reach::is_own;
-use adit_net::rt::{self, Stream};
+use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
 use self::packets::CapturedPackets;
+use super::connected::Connected;
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::packet::{Exchange, PacketInbound};
-use crate::relay::{Early, Endpoint};
-
-/// Longest wait for an application's first bytes, where the outbound wants them before it connects.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// Most bytes that are taken then.
-const FIRST_LEN: usize = 16 * 1024;
 
 /// The way in which traffic comes.
 #[derive(Debug)]
@@ -47,10 +41,8 @@ impl Factory for CapturedFactory {
 impl Serve for CapturedServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
         Box::pin(async move {
-            let mut near = Endpoint::plain(stream);
-            let Some(session) = Box::pin(self.open(&inbound, &mut near, peer)).await else { return };
-            let entry = inbound.core.conns.enter_from(peer.ip());
-            session.run(&mut near, &entry).await;
+            let Some(connected) = Box::pin(self.open(&inbound, stream, peer)).await else { return };
+            connected.run(&inbound, peer).await;
         })
     }
 
@@ -63,24 +55,17 @@ impl Serve for CapturedServer {
 }
 
 impl CapturedServer {
-    async fn open(&self, inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr) -> Option<Box<Session>> {
-        let target = match self.target(&near.stream) {
+    async fn open(&self, inbound: &Inbound, stream: Stream, peer: SocketAddr) -> Option<Connected> {
+        let target = match self.target(&stream) {
             Ok(target) => target,
             Err(error) => {
                 tracing::debug!(inbound = &*inbound.name, %peer, %error, "refused: not brought by the firewall");
                 inbound.metrics.refused.rule.add(1);
-                near.stream.abort_on_close();
+                stream.abort_on_close();
                 return None;
             }
         };
-        let mut early = Early::default();
-        let request = inbound.origin.request(peer, None, Target::from(target));
-        let routed = request.route_after(near, &mut early).await?;
-        if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
-            early = first_bytes(near).await?;
-        }
-        let session = routed.connect(early).await;
-        session.inspect_err(|_| near.stream.abort_on_close()).ok()
+        Connected::connect_plain(inbound, stream, peer, Target::from(target)).await
     }
 
     /// The address that the application has asked for.
@@ -99,13 +84,4 @@ impl CapturedServer {
         }
         Ok(target)
     }
-}
-
-/// The first bytes from the application; `None` if it ends without a byte.
-async fn first_bytes(near: &Endpoint) -> Option<Early> {
-    rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
-    let mut bytes = vec![0; FIRST_LEN];
-    let received = near.stream.recv(&mut bytes).await.ok()?;
-    bytes.truncate(received);
-    (received > 0).then_some(Early { bytes, ended: false })
 }

@@ -2,14 +2,20 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use adit_net::rt::Stream;
+use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use super::Inbound;
 use crate::dispatch::Session;
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Lease, Limit};
+
+/// Longest wait for an application's first bytes, where the outbound wants them before it connects.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Most bytes that are taken then.
+const FIRST_LEN: usize = 16 * 1024;
 
 /// A client with the way to its target.
 pub(super) struct Connected {
@@ -38,6 +44,24 @@ impl Connected {
         Some(Self::new(near, lease, session))
     }
 
+    /// The same for an application that sends no request. Its first bytes are awaited where the outbound wants them before
+    /// it connects.
+    pub(super) async fn connect_plain(
+        inbound: &Inbound,
+        stream: Stream,
+        peer: SocketAddr,
+        target: Target,
+    ) -> Option<Self> {
+        let (mut near, mut early) = (Endpoint::plain(stream), Early::default());
+        let request = inbound.origin.request(peer, None, target);
+        let routed = request.route_after(&mut near, &mut early).await?;
+        if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
+            early = first_bytes(&near).await?;
+        }
+        let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
+        Some(Self::new(near, None, session))
+    }
+
     /// Relays until the connection ends.
     pub(super) async fn run(self, inbound: &Inbound, peer: SocketAddr) {
         let Self { mut near, lease, session } = self;
@@ -47,6 +71,15 @@ impl Connected {
         }
         session.run(&mut near, &entry).await;
     }
+}
+
+/// The first bytes from the application; `None` if it ends without a byte.
+async fn first_bytes(near: &Endpoint) -> Option<Early> {
+    rt::timeout(PATIENCE, near.stream.readable()).await.ok()?.ok()?;
+    let mut bytes = vec![0; FIRST_LEN];
+    let received = near.stream.recv(&mut bytes).await.ok()?;
+    bytes.truncate(received);
+    (received > 0).then_some(Early { bytes, ended: false })
 }
 
 /// The place of a user's connection, which counts as a request.

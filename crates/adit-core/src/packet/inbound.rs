@@ -39,10 +39,8 @@ pub(crate) struct Peer {
 pub(crate) struct Arrival {
     /// Address that it came from.
     pub(crate) peer: Peer,
-    /// The address and port that it was sent to before the firewall brought it here, where the listener asks for that.
+    /// The address and port that the application sent it to, where a firewall or an interface brought it here.
     pub(crate) original: Option<SocketAddr>,
-    /// The port that it was sent to, beside [`Peer::local`], where that is known; else 0.
-    pub(crate) port: u16,
     /// Its traffic class.
     pub(crate) class: u8,
     /// Seconds since the engine started.

@@ -33,10 +33,8 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// The address of ours that it was sent to, where that is asked for.
     pub to: Option<IpAddr>,
-    /// The address and port that it was sent to before the system's firewall brought it here, where that is asked for.
+    /// The address and port that the application sent it to, where a firewall or an interface brought it here.
     pub original: Option<SocketAddr>,
-    /// The port that it was sent to, where that is known; else 0.
-    pub to_port: u16,
     /// Traffic class, where that is asked for.
     pub class: u8,
     /// Its start in the block.
@@ -154,8 +152,7 @@ impl Batch {
         let whole = Datagram {
             from,
             to: Some(to.ip()),
-            original: None,
-            to_port: to.port(),
+            original: Some(to),
             class,
             start,
             end,
@@ -192,17 +189,7 @@ impl Batch {
     /// Notes a datagram that is a part of a message.
     pub(super) fn push_range(&mut self, from: SocketAddr, to: Option<IpAddr>, range: Range<usize>) {
         let Range { start, end } = range;
-        self.datagrams.push(Datagram {
-            from,
-            to,
-            original: None,
-            to_port: 0,
-            class: 0,
-            start,
-            end,
-            head: 0,
-            tail: 0,
-        });
+        self.datagrams.push(Datagram { from, to, original: None, class: 0, start, end, head: 0, tail: 0 });
     }
 
     /// Notes message `at`, split where the kernel has merged.
@@ -214,7 +201,7 @@ impl Batch {
             from,
             to: meta.to,
             original: meta.original,
-            to_port: 0,
+
             class: meta.class,
             start,
             end,

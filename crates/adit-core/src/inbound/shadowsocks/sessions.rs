@@ -253,7 +253,7 @@ mod tests {
 
     fn arrival(port: u16) -> Arrival {
         let at = SocketAddr::from(([192, 0, 2, 7], port));
-        Arrival { peer: Peer { at, local: None }, original: None, port: 0, class: 0, now: 0, unix_s: NOW }
+        Arrival { peer: Peer { at, local: None }, original: None, class: 0, now: 0, unix_s: NOW }
     }
 
     #[test]

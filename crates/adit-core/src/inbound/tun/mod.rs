@@ -37,10 +37,10 @@ use adit_proto::wire::Target;
 use self::nat::{Nat, StreamId};
 use self::packets::TunPackets;
 use self::port::TunPort;
+use super::connected::Connected;
 use super::{Device, Factory, Inbound, Serve};
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Future;
 use crate::packet::{Exchange, PacketInbound, Routes as _};
-use crate::relay::{Early, Endpoint};
 
 /// State that the cores share.
 #[derive(Debug)]
@@ -100,11 +100,9 @@ struct Tun(Arc<Shared>);
 impl Serve for Tun {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
         Box::pin(async move {
-            let mut near = Endpoint::plain(stream);
-            let Some(mapped) = Mapped::find(&self.0, peer) else { return near.stream.abort_on_close() };
-            let Some(session) = Box::pin(open(&inbound, &mut near, &mapped)).await else { return };
-            let entry = inbound.core.conns.enter_from(mapped.client.ip());
-            session.run(&mut near, &entry).await;
+            let Some(mapped) = Mapped::find(&self.0, peer) else { return stream.abort_on_close() };
+            let Some(connected) = Box::pin(open(&inbound, stream, &mapped)).await else { return };
+            connected.run(&inbound, mapped.client).await;
         })
     }
 
@@ -154,19 +152,12 @@ impl Drop for Mapped {
     }
 }
 
-/// The session of a connection; `None` if it is refused, by a reset.
-async fn open(inbound: &Inbound, near: &mut Endpoint, mapped: &Mapped) -> Option<Box<Session>> {
+/// A connection with the way to its target; `None` if it is refused, by a reset.
+async fn open(inbound: &Inbound, stream: Stream, mapped: &Mapped) -> Option<Connected> {
     if !inbound.origin.live.accepts(mapped.client.ip()) {
         inbound.metrics.refused.rule.add(1);
-        near.stream.abort_on_close();
+        stream.abort_on_close();
         return None;
     }
-    let mut early = Early::default();
-    let request = inbound.origin.request(mapped.client, None, Target::from(mapped.target));
-    let routed = request.route_after(near, &mut early).await?;
-    if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
-        early = super::tunnel::first_bytes(near).await?;
-    }
-    let session = routed.connect(early).await;
-    session.inspect_err(|_| near.stream.abort_on_close()).ok()
+    Connected::connect_plain(inbound, stream, mapped.client, Target::from(mapped.target)).await
 }

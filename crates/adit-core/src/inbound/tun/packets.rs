@@ -34,8 +34,7 @@ impl PacketInbound for TunPackets {
     }
 
     fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
-        let to = arrival.peer.local.ok_or(DropReason::Unresolved)?;
-        let target = Target::from(SocketAddr::new(to, arrival.port));
+        let target = Target::from(arrival.original.ok_or(DropReason::Unresolved)?);
         let client = Client::Address(arrival.peer.at);
         Ok(Some(Opened::new(client, Destination::Own(target), 0..datagram.len())))
     }

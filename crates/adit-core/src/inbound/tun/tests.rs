@@ -234,8 +234,9 @@ fn datagrams_go_to_the_engine_and_answers_get_headers() {
                 bench.feed(head, &datagram(client, target, b"question")).await;
                 let found = bench.batch.get(0).unwrap();
                 assert_eq!(&bench.batch.block[found.range()], b"question");
-                let to = SocketAddr::new(found.to.unwrap(), found.to_port);
-                assert_eq!((found.from, to), (addr(client), addr(target)));
+                let to = (found.to, found.original);
+                let target_at = addr(target);
+                assert_eq!((found.from, to), (addr(client), (Some(target_at.ip()), Some(target_at))));
                 // Two answers of one length and a shorter one, from two sources.
                 let mut packets = TunPackets::new(bench.sources.clone());
                 let other = SocketAddr::new(addr(target).ip(), 99);

@@ -14,7 +14,7 @@ use crate::budget::FlowSlot;
 use crate::packet::aliases::Alias;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
-use crate::packet::inbound::{Arrival, Client, Destination, Opened, Peer, next_together};
+use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
 use crate::packet::known::Known;
 use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
@@ -68,8 +68,7 @@ impl Engine {
             return Err(DropReason::Rule);
         }
         let peer = Self::peer_of(datagram);
-        let arrival =
-            Arrival { port: datagram.to_port, ..self.arrival(peer, datagram.original, datagram.class) };
+        let arrival = self.arrival(peer, datagram.original, datagram.class);
         let bytes = &mut scratch.batch.block[datagram.range()];
         let Some(opened) = self.inbound.open(&arrival, bytes)? else { return Ok(()) };
         let payload = Payload::of(datagram, opened.payload.clone());

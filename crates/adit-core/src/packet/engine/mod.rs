@@ -469,7 +469,7 @@ impl Engine {
 
     /// The circumstances of a datagram from `peer`.
     fn arrival(&self, peer: Peer, original: Option<SocketAddr>, class: u8) -> Arrival {
-        Arrival { peer, original, port: 0, class, now: self.now, unix_s: self.unix_s }
+        Arrival { peer, original, class, now: self.now, unix_s: self.unix_s }
     }
 
     /// Tells the client's side of a datagram for `target` that goes no further, as far as it can be told.

@@ -20,14 +20,8 @@ fn overhead(method: &str) -> (usize, usize) {
 
     let key = ShadowsocksServerKey::new(key).unwrap();
     let mut server = shadowsocks_packets(&key, Arc::default(), (Arc::new(Exchange::new(1)), 0));
-    let arrival = Arrival {
-        peer: Peer { at: LOOPBACK, local: None },
-        original: None,
-        port: 0,
-        class: 0,
-        now: 0,
-        unix_s: NOW,
-    };
+    let arrival =
+        Arrival { peer: Peer { at: LOOPBACK, local: None }, original: None, class: 0, now: 0, unix_s: NOW };
     let opened = server.open(&arrival, &mut block[up.clone()]).unwrap().unwrap();
     assert_eq!((opened.payload.len(), &*opened.target), (PAYLOAD, &target), "{method}");
     server.hold(&opened.client).unwrap();
