@@ -11,6 +11,7 @@ pub mod clock;
 #[cfg(target_os = "linux")]
 pub mod diag;
 pub mod lock;
+pub mod names;
 #[cfg(target_os = "linux")]
 pub mod netlink;
 #[cfg(target_os = "linux")]
