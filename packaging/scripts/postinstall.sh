@@ -11,9 +11,10 @@ if ! grep -q '^adit:' /etc/passwd; then
     adduser -S -D -H -h /var/lib/adit -s /sbin/nologin -G adit adit
   fi
 fi
-# OpenWrt has no common way to make a system user: the service runs as root there.
-if grep -q '^adit:' /etc/passwd && [ "$(stat -c %u /etc/adit 2>/dev/null)" = 0 ]; then
-  chown adit:adit /etc/adit
+# OpenWrt has no common way to make a system user: the service runs as root there. Elsewhere services may enter the folder;
+# `adit up` gives it to them, with its file.
+if grep -q '^adit:' /etc/passwd; then
+  chgrp adit /etc/adit
 fi
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload || true

@@ -68,8 +68,11 @@ impl User {
             return Ok(());
         }
         // SAFETY: the name is a string that ends in NUL and outlives the call.
-        #[allow(clippy::useless_conversion, reason = "the type of the group differs between systems")]
-        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid.into()) })?;
+        #[cfg(not(target_vendor = "apple"))]
+        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid) })?;
+        // SAFETY: as above; Darwin takes the same number as a signed one.
+        #[cfg(target_vendor = "apple")]
+        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid.cast_signed()) })?;
         // SAFETY: takes no pointers. The C library changes all threads.
         check(unsafe { libc::setgid(self.gid) })?;
         // SAFETY: as above.

@@ -97,7 +97,7 @@ impl Unit {
              NotifyAccess=main\n\
              WatchdogSec={WATCHDOG}\n\
              ExecStart={program} run -c {config}\n\
-             ExecReload=/bin/kill -HUP $MAINPID\n\
+             ExecReload={program} reload -c {config}\n\
              Restart=on-failure\n\
              RestartSec=2\n\
              TimeoutStopSec=30\n\
