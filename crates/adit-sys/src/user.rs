@@ -145,6 +145,7 @@ mod tests {
 
     #[test]
     fn users_by_name_and_number() {
+        crate::names::pin_services();
         let root = User::find("root").unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert_eq!(User::find("0").unwrap(), root);
@@ -155,6 +156,7 @@ mod tests {
 
     #[test]
     fn groups_by_name() {
+        crate::names::pin_services();
         let root = if cfg!(target_os = "macos") { "wheel" } else { "root" };
         assert_eq!(find_group(root).unwrap(), 0);
         assert_eq!(find_group("no-such-group").unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -162,6 +164,7 @@ mod tests {
 
     #[test]
     fn becoming_oneself_is_nothing() {
+        crate::names::pin_services();
         // SAFETY: takes no pointers and cannot fail.
         let own = unsafe { libc::geteuid() };
         if let Ok(user) = User::find(&own.to_string()) {
