@@ -1,4 +1,4 @@
-//! The trait by which functions of this crate take sockets, whatever the system calls it.
+//! The trait by which functions of this crate take sockets, named alike on every system.
 
 /// A socket of this system: `AsFd` on Unix, `AsSocket` on Windows.
 #[cfg(unix)]
