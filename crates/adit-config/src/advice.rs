@@ -112,8 +112,11 @@ fn weak_method(file: &Arc<str>, end: &str, name: &Tag, method: Method) -> Option
 
 /// A warning for each listener whose port another listener has already taken on all addresses.
 fn covered(file: &Arc<str>, config: &Config) -> Vec<Diagnostic> {
-    let listeners: Vec<(&Inbound, SocketAddr)> =
-        config.inbounds.iter().flat_map(|inbound| inbound.listen.iter().map(move |at| (inbound, *at))).collect();
+    let listeners: Vec<(&Inbound, SocketAddr)> = config
+        .inbounds
+        .iter()
+        .flat_map(|inbound| inbound.listen.iter().map(move |at| (inbound, *at)))
+        .collect();
     let covers = |all: &(&Inbound, SocketAddr), one: &(&Inbound, SocketAddr)| {
         let ((wide, all), (narrow, one)) = (all, one);
         let is_wider = all.ip().is_unspecified() && !one.ip().is_unspecified();
@@ -368,7 +371,10 @@ mod tests {
         };
         let found = warnings(&file("rc4-md5"));
         assert_eq!(found.matches("rc4-md5 lets anybody on the path").count(), 2, "{found}");
-        assert!(found.contains("inbound shadowsocks: method") && found.contains("outbound o: method"), "{found}");
+        assert!(
+            found.contains("inbound shadowsocks: method") && found.contains("outbound o: method"),
+            "{found}"
+        );
         assert_eq!(warnings(&file("aes-256-gcm")), "");
     }
 

@@ -146,10 +146,14 @@ fn the_template_runs_each_file_of_the_folder() {
         "User=adit\n",
         "systemctl edit adit@NAME",
     ] {
-        assert!(template.contains(want) && !one.contains(want) || want == "User=adit\n", "{want}\n{template}");
+        assert!(
+            template.contains(want) && !one.contains(want) || want == "User=adit\n",
+            "{want}\n{template}"
+        );
     }
     assert!(!template.contains("StartLimitBurst") && !template.contains("=adit@"), "{template}");
-    let lines = |text: &str| text.lines().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>();
+    let lines =
+        |text: &str| text.lines().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>();
     let all = lines(&template);
     let lost: Vec<_> = lines(&one).into_iter().skip(1).filter(|key| !all.contains(key)).collect();
     assert_eq!(lost, ["StartLimitBurst"], "the hardening is that of the single service");

@@ -11,7 +11,10 @@ const WATCHDOG: &str = "30s";
 
 /// Lines of the unit for one service, and those of the template in their place.
 const DIFFERENCES: &[(&str, &str)] = &[
-    ("`systemctl edit adit@` changes it", "`systemctl edit adit@` changes all, `systemctl edit adit@NAME` one of them"),
+    (
+        "`systemctl edit adit@` changes it",
+        "`systemctl edit adit@` changes all, `systemctl edit adit@NAME` one of them",
+    ),
     ("StartLimitIntervalSec=60\nStartLimitBurst=10\n", "StartLimitIntervalSec=0\n"),
     ("Restart=on-failure\nRestartSec=2\n", "Restart=always\nRestartSec=1\n"),
     ("TimeoutStopSec=30\n", "TimeoutStopSec=45\n"),
