@@ -1,6 +1,5 @@
 //! Questions to the network: the clock, a name, a server.
 
-
 use std::time::Duration;
 
 use adit_config::advice::server_of;
