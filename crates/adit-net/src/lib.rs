@@ -20,6 +20,8 @@ pub mod netlink;
 pub mod notify;
 pub mod options;
 pub mod pace;
+#[cfg(target_os = "linux")]
+pub mod ping;
 pub mod plugin;
 pub mod probe;
 pub mod query;

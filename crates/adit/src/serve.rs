@@ -7,6 +7,7 @@ use adit_config::model::{
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::Running;
+use adit_core::capture::Lack;
 use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
@@ -38,8 +39,10 @@ pub(crate) fn run_holding<T>(
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(&config));
-    if std::env::var_os(WITHOUT_OWNER).is_some() {
-        adit_core::capture::force_without_owner();
+    for (variable, lack) in LACKS {
+        if std::env::var_os(variable).is_some() {
+            adit_core::capture::force(lack);
+        }
     }
     let mut running = adit_core::start(&config)?;
     // Rules and lists have become tables.
@@ -79,8 +82,12 @@ pub(crate) fn run_holding<T>(
     Ok(())
 }
 
-/// Makes a capture work as on kernels before 5.12; for tests.
-const WITHOUT_OWNER: &str = "ADIT_TEST_WITHOUT_TABLE_OWNER";
+/// Make a capture work as on machines that lack a part; for tests.
+const LACKS: [(&str, Lack); 3] = [
+    ("ADIT_TEST_WITHOUT_TABLE_OWNER", Lack::Owners),
+    ("ADIT_TEST_WITHOUT_TABLES", Lack::Tables),
+    ("ADIT_TEST_WITHOUT_INTERFACES", Lack::Interfaces),
+];
 
 /// The state of a process that listens on so many addresses, for the service manager.
 pub(crate) fn served(addresses: usize) -> String {

@@ -307,6 +307,11 @@ fn key_of(name: &Name) -> Box<str> {
     text.strip_suffix('.').unwrap_or(&text).into()
 }
 
+/// The name servers of the system (resolv.conf).
+pub(crate) fn system_servers() -> Vec<SocketAddr> {
+    files::ResolvConf::read(std::path::Path::new("/etc/resolv.conf")).servers
+}
+
 /// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.
 pub fn resolver(servers: &[SocketAddr]) -> Rc<dyn Resolve> {
     let dns = Dns::new(Arc::new(Shared::new(&adit_config::model::Dns::default())));

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -172,6 +172,10 @@ struct Engine {
     lists: OnceLock<Box<dyn Lists>>,
     dns: Arc<dns::Shared>,
     next: AtomicU64,
+    /// A thread tells the capture of interfaces.
+    watches_links: AtomicBool,
+    /// The capture begins once its server can be reached.
+    capture_waits: AtomicBool,
     stop: Stop,
 }
 
@@ -344,6 +348,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         lists: OnceLock::new(),
         dns,
         next: AtomicU64::new(0),
+        watches_links: AtomicBool::new(false),
+        capture_waits: AtomicBool::new(false),
         stop: stop.clone(),
     };
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
@@ -359,6 +365,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
                 .map_err(|source| StartError::Http { address: http.listen, source })?;
         }
         running.engine.directory.set_open();
+        running.engine.watch_links();
         Ok(())
     });
     match started {
@@ -380,7 +387,9 @@ impl Applier {
     /// # Errors
     /// As [`Running::apply`]; also once the process is to end.
     pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
-        self.0.apply(config)
+        let changes = self.0.apply(config)?;
+        self.0.watch_links();
+        Ok(changes)
     }
 
     /// The changes that [`Applier::apply`] would make. Addresses are not bound and plugins not started, so it may still fail

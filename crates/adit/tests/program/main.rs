@@ -8,6 +8,8 @@ mod access;
 mod background;
 mod balancer;
 mod capture;
+mod capture_faults;
+mod capture_tun;
 mod clash;
 mod commands;
 mod convert;

@@ -36,6 +36,7 @@ const OBEYED: &[&str] = &[
     "global-ua",
     "profile",
     "plugins-allowed",
+    "tun",
 ];
 
 /// Keys that do not change the way of traffic.
@@ -83,7 +84,7 @@ const REFUSED: &[&str] =
     &["interface-name", "routing-mark", "lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"];
 
 /// Keys that are the same with `enable: true`.
-const SWITCHED: &[&str] = &["tun", "sniffer", "iptables"];
+const SWITCHED: &[&str] = &["sniffer", "iptables"];
 
 /// Whether a key does not change the way of traffic.
 pub(in crate::dialect) fn is_quiet(key: &str) -> bool {

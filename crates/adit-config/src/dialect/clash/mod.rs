@@ -8,6 +8,7 @@
 //! the file says at an unknown plugin and at an empty group; adit refuses that traffic. A key that adit cannot obey and that would
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
+mod capture;
 mod flags;
 mod group;
 #[cfg(test)]
@@ -344,6 +345,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     keys::dns(context, root, &mut setup);
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
+    capture::read(context, root, &mut setup);
     keys::mode(context, root, &mut setup);
     if setup.mode.is_some() {
         flat.all(context);
