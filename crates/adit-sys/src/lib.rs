@@ -15,6 +15,7 @@ pub mod lock;
 pub mod netlink;
 #[cfg(target_os = "linux")]
 pub mod packet;
+pub mod pass;
 pub mod process;
 pub mod rate;
 #[cfg(target_os = "linux")]

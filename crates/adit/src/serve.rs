@@ -6,13 +6,13 @@ use adit_config::model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
-use adit_core::Running;
+use adit_core::{Running, Taking};
 use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{socket, supervisor};
+use crate::{socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -31,7 +31,27 @@ pub(crate) fn run_holding<T>(
     source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
+    run_to_the_end(config, source, hold).inspect_err(upgrade::failed)
+}
+
+/// Starts with the sockets of the process before this one, or of the service manager, or its own.
+fn start(config: &Config, taking: Option<&mut Taking>) -> anyhow::Result<Running> {
+    if let Some(taking) = taking {
+        return Ok(taking.start(config)?);
+    }
+    supervisor::adopt();
+    let running = adit_core::start(config)?;
+    supervisor::leave_rest();
+    Ok(running)
+}
+
+fn run_to_the_end<T>(
+    config: &Config,
+    source: Source,
+    hold: impl FnOnce(&Running) -> anyhow::Result<T>,
+) -> anyhow::Result<()> {
     Signals::outlive()?;
+    let mut taking = upgrade::taking()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
@@ -41,7 +61,7 @@ pub(crate) fn run_holding<T>(
     if std::env::var_os(WITHOUT_OWNER).is_some() {
         adit_core::capture::force_without_owner();
     }
-    let mut running = adit_core::start(config)?;
+    let mut running = start(config, taking.as_mut())?;
     let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {
@@ -59,7 +79,16 @@ pub(crate) fn run_holding<T>(
     socket::open(config, &mut running);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
+    if let Some(taking) = taking
+        && let Err(error) = taking.finish(&running)
+    {
+        running.end();
+        return Err(anyhow::Error::new(error).context("cannot take over"));
+    }
     let addresses = running.addresses().len();
+    if let Ok(sockets) = running.giver().sockets() {
+        supervisor::store(&sockets);
+    }
     let lines = Start::new(config, &running);
     let ready = || {
         lines.write();
@@ -68,7 +97,7 @@ pub(crate) fn run_holding<T>(
     };
     let heard = |signal| match signal {
         Signal::Stop => supervisor::stopping(),
-        Signal::Reload | Signal::User => requests.heard(signal),
+        Signal::Reload | Signal::User | Signal::Upgrade => requests.heard(signal),
     };
     let result = running.run_until_signal(ready, heard);
     drop((held, watchdog));

@@ -372,6 +372,20 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), 
     Ok((Arc::new(router), filter))
 }
 
+/// Whether a configuration can run as far as that can be told without its sockets and files.
+///
+/// # Errors
+/// When rules or names cannot be followed, or the capture needs something that is not there.
+pub(super) fn check(config: &Config) -> Result<(), StartError> {
+    let mut config = config.clone();
+    capture::with_inbounds(&mut config).map_err(StartError::Capture)?;
+    if let Some(capture) = &config.capture {
+        capture::check(capture).map_err(StartError::Capture)?;
+    }
+    check_dns(&config)?;
+    compile(&config).map(drop)
+}
+
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
 ///
 /// # Errors
