@@ -96,6 +96,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         | StartError::Sets(_)
         | StartError::Rules(_)
         | StartError::Core(_)
+        | StartError::Handover(_)
         | StartError::Ending => None,
     }
 }

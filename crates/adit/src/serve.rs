@@ -35,7 +35,7 @@ pub(crate) fn run_holding<T>(
 }
 
 /// Starts with the sockets of the process before this one, or of the service manager, or its own.
-fn start(config: &Config, taking: Option<&mut Taking>) -> anyhow::Result<Running> {
+fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
     if let Some(taking) = taking {
         return Ok(taking.start(config)?);
     }
@@ -51,7 +51,7 @@ fn run_to_the_end<T>(
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     Signals::outlive()?;
-    let mut taking = upgrade::taking()?;
+    let taking = upgrade::taking()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
@@ -61,7 +61,7 @@ fn run_to_the_end<T>(
     if std::env::var_os(WITHOUT_OWNER).is_some() {
         adit_core::capture::force_without_owner();
     }
-    let mut running = start(config, taking.as_mut())?;
+    let mut running = start(config, taking.as_ref())?;
     let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {

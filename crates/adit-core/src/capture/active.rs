@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,7 @@ use adit_net::netlink::nft::{Batch, Table};
 use adit_net::netlink::route::links;
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
+use serde::{Deserialize, Serialize};
 
 use crate::notice::Notice;
 
@@ -52,6 +55,29 @@ pub(crate) struct Active {
     /// The process that removes tables without an owner.
     guard: Option<Guard>,
     /// The kernel has no way for datagrams.
+    refuses_datagrams: bool,
+    /// It is another process's, which has it taken away or goes on with it.
+    is_foreign: bool,
+}
+
+/// A capture for another process.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// The socket that owns the table.
+    pub(crate) netlink: OwnedFd,
+    /// What the other process has to know.
+    pub(crate) facts: Facts,
+}
+
+/// The facts about a capture that the kernel does not tell.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    /// Fingerprint of tables, routes, rules and settings.
+    plan: u64,
+    /// Settings below /proc/sys as they were before.
+    saved: Vec<(PathBuf, String)>,
+    /// Addresses with a direct way, with the seconds that they live.
+    direct: Vec<(IpAddr, u64)>,
     refuses_datagrams: bool,
 }
 
@@ -109,6 +135,7 @@ impl Active {
             saved: Vec::new(),
             guard: None,
             refuses_datagrams: false,
+            is_foreign: false,
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -126,6 +153,78 @@ impl Active {
         *lock(&CURRENT) = Some(active.shared.clone());
         warn_of_tracking();
         Ok(active)
+    }
+
+    /// The capture for another process, which has to capture the same; `None` where the kernel ends no table with its process,
+    /// so that another process watches this one.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub(crate) fn lend(&self) -> io::Result<Option<Lent>> {
+        if !self.has_owner || self.guard.is_some() {
+            return Ok(None);
+        }
+        let (shared, now) = (lock(&self.shared), rt::now());
+        let lives = |until: &Instant| until.saturating_duration_since(now).as_secs();
+        let facts = Facts {
+            plan: plan(&self.ruleset),
+            saved: self.saved.clone(),
+            direct: shared.direct.iter().map(|(ip, until)| (*ip, lives(until))).collect(),
+            refuses_datagrams: self.refuses_datagrams,
+        };
+        Ok(Some(Lent { netlink: shared.netlink.copy()?, facts }))
+    }
+
+    /// The capture of another process. Nothing in the kernel changes, and nothing is taken away until [`Active::own`].
+    ///
+    /// # Errors
+    /// When `config` captures something else.
+    pub(crate) fn adopt(
+        lent: Lent,
+        capture: &Capture,
+        config: &Config,
+        ways: &Ways,
+    ) -> Result<Self, CaptureError> {
+        let Lent { netlink, facts } = lent;
+        let Facts { plan: wanted, saved, direct, refuses_datagrams } = facts;
+        let failed = |source| CaptureError::System { what: "taking over the capture".to_owned(), source };
+        let ways = if refuses_datagrams { without_datagrams(ways) } else { *ways };
+        let mut routing = open(Family::Route)?;
+        let host = host::look(capture, config, true, &mut routing)?;
+        let ruleset = ruleset(capture, ways, &host);
+        if plan(&ruleset) != wanted {
+            let text = "the configuration captures something else than the process that runs: `adit reload` first";
+            return Err(failed(io::Error::other(text)));
+        }
+        let now = rt::now();
+        let lives = |(ip, seconds): (IpAddr, u64)| Some((ip, now.checked_add(Duration::from_secs(seconds))?));
+        let direct = direct.into_iter().take(MAX_DIRECT).filter_map(lives).collect();
+        let netlink = Netlink::adopt(netlink).map_err(failed)?;
+        let tables = ruleset.tables.iter().map(|table| table.name).collect();
+        Ok(Self {
+            shared: Arc::new(Mutex::new(Shared { netlink, tables, direct })),
+            routing,
+            report: report(capture, &ways, true),
+            has_owner: true,
+            ruleset,
+            saved,
+            guard: None,
+            refuses_datagrams,
+            is_foreign: true,
+        })
+    }
+
+    /// It is this process's from now on.
+    pub(crate) fn own(&mut self) {
+        if std::mem::take(&mut self.is_foreign) {
+            *lock(&CURRENT) = Some(self.shared.clone());
+        }
+    }
+
+    /// It is another process's from now on, and stays as it is.
+    pub(crate) fn leave(mut self) {
+        self.is_foreign = true;
+        *lock(&CURRENT) = None;
     }
 
     /// Changes the capture to that of `config`, over the socket that owns the table. Connections that were captured go on.
@@ -248,8 +347,15 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.stop();
+        if !self.is_foreign {
+            self.stop();
+        }
     }
+}
+
+/// The fingerprint of what a capture puts into the kernel.
+fn plan(ruleset: &Ruleset) -> u64 {
+    adit_net::handover::key(&[&format!("{ruleset:?}")])
 }
 
 /// Whether datagrams are given up after this error: the mode leaves the choice, and the kernel lacks a part.

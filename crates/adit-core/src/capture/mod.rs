@@ -28,7 +28,7 @@ use adit_net::netlink::NetlinkError;
 pub use adit_net::netlink::fuzz_netlink;
 use thiserror::Error;
 
-pub(crate) use self::active::{Active, note_direct, set_without_owner};
+pub(crate) use self::active::{Active, Facts, Lent, note_direct, set_without_owner};
 pub use self::active::{bypass, watch};
 pub use self::explain::{Fate, explain};
 pub use self::leftovers::{Found, clean, status};

@@ -447,9 +447,14 @@ fn follow_capture(state: &mut State) -> Result<(), CaptureError> {
     };
     let dns = config.inbounds.iter().find(|inbound| inbound_name(&inbound.protocol) == "dns");
     let ways = capture::ways(settings, &config, &addresses, dns)?;
-    match &mut state.capture {
-        Some(active) => active.follow(settings, &config, &ways),
-        none => {
+    let lent = state.inherited.capture.take();
+    match (&mut state.capture, lent) {
+        (Some(active), _) => active.follow(settings, &config, &ways),
+        (none, Some(lent)) => {
+            *none = Some(Active::adopt(lent, settings, &config, &ways)?);
+            Ok(())
+        }
+        (none, None) => {
             *none = Some(Active::start(settings, &config, &ways)?);
             Ok(())
         }

@@ -39,7 +39,7 @@ use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
-use crate::capture::{self, Active, CaptureError, CaptureReport};
+use crate::capture::{self, Active, CaptureError, CaptureReport, Lent};
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
@@ -200,8 +200,8 @@ struct State {
     ledger: Option<Arc<Ledger>>,
     /// Made for the first server that remembers salts.
     salts: Option<Arc<Salts>>,
-    /// The key of the salts of the process before this one, if it has no file.
-    salts_key: Option<[u8; 16]>,
+    /// Things of the process before this one.
+    inherited: Inherited,
     /// The plugins of outbounds that are gone: connections may use them until they end.
     retired: Vec<Plugins>,
     /// The capture that runs.
@@ -242,7 +242,7 @@ impl State {
         let (salts, warning) = match place {
             StateFile::At(path) | StateFile::Try { path, .. } => Salts::start(&salts_path(path)),
             StateFile::Usual | StateFile::Off => {
-                (self.salts_key.map(|key| Arc::new(Salts::with_key(key))).unwrap_or_default(), None)
+                (self.inherited.salts_key.map(|key| Arc::new(Salts::with_key(key))).unwrap_or_default(), None)
             }
         };
         self.salts = Some(salts);
@@ -320,11 +320,20 @@ impl Engine {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub fn start(config: &Config) -> Result<Running, StartError> {
-    start_with(config, None)
+    start_with(config, Inherited::default())
 }
 
-/// The same, with the key of the fingerprints of salts.
-fn start_with(config: &Config, salts_key: Option<[u8; 16]>) -> Result<Running, StartError> {
+/// Things of the process before this one that are not files.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// The key of the fingerprints of salts, which counts if they have no file.
+    salts_key: Option<[u8; 16]>,
+    /// The capture, until it is taken over.
+    capture: Option<Lent>,
+}
+
+/// The same, with what the process before this one had.
+fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartError> {
     let count = config.cores.unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
@@ -359,7 +368,7 @@ fn start_with(config: &Config, salts_key: Option<[u8; 16]>) -> Result<Running, S
         outbounds: BTreeMap::new(),
         ledger: None,
         salts: None,
-        salts_key,
+        inherited,
         retired: Vec::new(),
         capture: None,
     };

@@ -7,13 +7,14 @@
 //!   from then on each new salt of the old process is first shown to the new one, which has the file
 //! ```
 
+use std::io;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use adit_net::rt;
 
-use super::file::{FileError, Kind, SaltFile};
+use super::file::{Kind, SaltFile};
 use super::{Key, Salts};
 
 /// Where salts are written to.
@@ -79,7 +80,7 @@ impl Salts {
     ///
     /// # Errors
     /// When it cannot be synced; it is kept then.
-    pub(crate) fn release(&self) -> std::io::Result<()> {
+    pub(crate) fn release(&self) -> io::Result<()> {
         let mut sink = self.sink.write().unwrap_or_else(PoisonError::into_inner);
         if let Sink::File(file, _) = &*sink {
             file.sync()?;
@@ -113,7 +114,7 @@ impl Salts {
     ///
     /// # Errors
     /// When the file cannot be had; salts end with the process then.
-    pub(crate) fn resume(&self, path: Option<PathBuf>, missed: &[Print]) -> Result<(), FileError> {
+    pub(crate) fn resume(&self, path: Option<PathBuf>, missed: &[Print]) -> io::Result<()> {
         let mut sink = self.sink.write().unwrap_or_else(PoisonError::into_inner);
         let (journal, kept) = match mem::take(&mut *sink) {
             Sink::Journal(journal, path) => (journal.into_inner().unwrap_or_else(PoisonError::into_inner), path),
@@ -125,7 +126,7 @@ impl Salts {
         };
         let Some(path) = kept else { return Ok(()) };
         let unix_s = rt::unix_time();
-        let opened = SaltFile::open(&path, self.key, unix_s)?;
+        let opened = SaltFile::open(&path, self.key, unix_s).map_err(io::Error::other)?;
         for Print { is_recent, print } in journal {
             let kind = if is_recent { Kind::Recent } else { Kind::Lasting };
             opened.file.append(kind, print, unix_s)?;

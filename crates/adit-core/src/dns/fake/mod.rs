@@ -225,8 +225,10 @@ impl Fake {
         let learned = || entries.iter().filter(is_good).map(|(number, name)| (*number, &**name));
         let mut state = self.state();
         let State { pool, store, .. } = &mut *state;
-        let more = Pool::load(self.places, pool.entries().chain(learned()));
-        *pool = more;
+        let mut all: Vec<(u32, String)> =
+            pool.entries().map(|(number, name)| (number, name.to_owned())).collect();
+        all.extend(learned().map(|(number, name)| (number, name.to_owned())));
+        *pool = Pool::load(self.places, all.iter().map(|(number, name)| (*number, &**name)));
         if let Some(store) = store {
             learned().for_each(|(number, name)| store.append(number, name));
         }

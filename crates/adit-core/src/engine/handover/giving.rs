@@ -14,6 +14,7 @@ use adit_net::rt;
 use super::satellite::{Satellite, Verdicts};
 use super::wire::{self, Answer, Clients, Message, VERSION};
 use super::{HandoverError, plain};
+use crate::capture::Lent;
 use crate::engine::order::{HandOver, Order};
 use crate::engine::{Engine, Running};
 use crate::salts::Print;
@@ -47,6 +48,8 @@ struct Left {
     salts: Option<PathBuf>,
     prints: Vec<Print>,
     sockets: bool,
+    /// The other process goes on with the capture.
+    capture: bool,
 }
 
 impl Running {
@@ -92,6 +95,11 @@ impl Giver {
         };
         let open = u64::try_from(engine.directory.open()).unwrap_or(0) + engine.flows();
         announce(&Given { program, open });
+        if left.capture
+            && let Some(active) = engine.state().capture.take()
+        {
+            active.leave();
+        }
         engine.finish_handover(link, drain);
         Ok(())
     }
@@ -115,9 +123,6 @@ impl Engine {
         }
         if self.has_ports() {
             return unfit("ports that a manager has opened cannot be handed over: restart the process".into());
-        }
-        if state.capture.is_some() {
-            return unfit("a capture cannot be handed over: restart the process".into());
         }
         for held in state.inbounds.values() {
             let name = &held.model.name;
@@ -167,9 +172,15 @@ impl Engine {
         }
         let salts = self.release_stores(left)?;
         let step = "opening everything";
-        wire::send(link, &Message::Stores { salts }, &[]).map_err(HandoverError::link(step))?;
+        let (facts, netlink) = self.lend_capture()?.map(|lent| (lent.facts, lent.netlink)).unzip();
+        let passed: Vec<_> = netlink.iter().map(|netlink| netlink.as_fd()).collect();
+        let stores = Message::Stores { salts, capture: facts };
+        wire::send(link, &stores, &passed).map_err(HandoverError::link(step))?;
         let taken = match answer(link, step, READY)? {
-            Answer::Ready { taken } => taken.into_iter().collect::<HashSet<usize>>(),
+            Answer::Ready { taken, has_capture } => {
+                left.capture = has_capture;
+                taken.into_iter().collect::<HashSet<usize>>()
+            }
             other => return Err(HandoverError::link(step)(wire::unexpected(&other))),
         };
         let numbers = (0..).zip(labels).filter(|(number, _)| taken.contains(number));
@@ -188,6 +199,15 @@ impl Engine {
             Answer::Serving { program } => Ok(program),
             other => Err(HandoverError::link("serving")(wire::unexpected(&other))),
         }
+    }
+
+    /// The capture, for the other process.
+    fn lend_capture(&self) -> Result<Option<Lent>, HandoverError> {
+        let state = self.state();
+        let Some(active) = &state.capture else { return Ok(None) };
+        let lent = active.lend().map_err(HandoverError::own("no descriptor is left"))?;
+        let text = "a capture on a kernel before 5.12 cannot be handed over: restart the process";
+        lent.map(Some).ok_or_else(|| HandoverError::Unfit(text.into()))
     }
 
     /// Leaves the files of this process. Gives the key of the fingerprints of salts.
@@ -252,7 +272,7 @@ impl Engine {
 
     /// This process goes on as before.
     fn take_back(&self, left: Left) {
-        let Left { stores, salts, prints, sockets } = left;
+        let Left { stores, salts, prints, sockets, capture: _ } = left;
         if sockets {
             self.tell(|_| Order { hand_over: Some(HandOver::Undo), ..Order::default() });
             handover::release();

@@ -10,7 +10,9 @@ use adit_net::handover::{self, Adopted, Earlier, Label, Link};
 
 use super::HandoverError;
 use super::wire::{self, Answer, Message, VERSION};
-use crate::engine::{Engine, Running, StartError, start_with};
+use crate::capture::Lent;
+use crate::engine::apply::check;
+use crate::engine::{Engine, Inherited, Running, StartError, start_with};
 use crate::salts::{Print, Salts};
 use crate::user::{Charged, Ledger};
 
@@ -26,7 +28,6 @@ const MOST_SOCKETS: usize = 65_536;
 pub struct Taking {
     link: Link,
     cores: usize,
-    salts: Option<[u8; 16]>,
 }
 
 impl Taking {
@@ -53,26 +54,28 @@ impl Taking {
             adopt(label, number, descriptor).map_err(HandoverError::link(step))?;
         }
         let link = link.try_clone().map_err(HandoverError::own("no descriptor is left"))?;
-        Ok(Self { link, cores: cores.max(1), salts: None })
+        Ok(Self { link, cores: cores.max(1) })
     }
 
     /// Says that the configuration is good, and waits for the files of the old process.
-    fn prepared(&mut self) -> Result<(), HandoverError> {
+    fn prepared(&self) -> Result<Inherited, HandoverError> {
         let step = "taking over the files";
         wire::send(&self.link, &Answer::Prepared, &[]).map_err(HandoverError::link(step))?;
-        let (message, _) = wire::receive(&self.link, Some(STEP)).map_err(HandoverError::link(step))?;
-        let Message::Stores { salts } = message else {
+        let received = wire::receive(&self.link, Some(STEP));
+        let (message, passed) = received.map_err(HandoverError::link(step))?;
+        let Message::Stores { salts, capture } = message else {
             return Err(HandoverError::link(step)(wire::unexpected(&message)));
         };
-        self.salts = salts;
-        Ok(())
+        let netlink = passed.into_iter().next();
+        let capture = capture.zip(netlink).map(|(facts, netlink)| Lent { netlink, facts });
+        Ok(Inherited { salts_key: salts, capture })
     }
 
     /// As [`start`](crate::start), with the sockets of the old process. Nothing is accepted before [`Taking::finish`].
     ///
     /// # Errors
     /// [`StartError`], also when the old process says no.
-    pub fn start(&mut self, config: &Config) -> Result<Running, StartError> {
+    pub fn start(&self, config: &Config) -> Result<Running, StartError> {
         handover::hold();
         let mut config = config.clone();
         if config.cores.is_some_and(|cores| cores != self.cores) {
@@ -82,9 +85,9 @@ impl Taking {
             );
         }
         config.cores = Some(self.cores);
-        let checked = super::super::apply::check(&config);
-        checked.and_then(|()| self.prepared().map_err(StartError::Handover))?;
-        start_with(&config, self.salts)
+        check(&config)?;
+        let inherited = self.prepared().map_err(StartError::Handover)?;
+        start_with(&config, inherited)
     }
 
     /// Serves: from now on connections are accepted, and the old process finishes those that it has.
@@ -94,7 +97,8 @@ impl Taking {
     pub fn finish(self, running: &Running) -> Result<(), HandoverError> {
         let step = "taking over the clients";
         let engine = running.engine.clone();
-        let ready = Answer::Ready { taken: handover::taken() };
+        let has_capture = engine.state().capture.is_some();
+        let ready = Answer::Ready { taken: handover::taken(), has_capture };
         wire::send(&self.link, &ready, &[]).map_err(HandoverError::link(step))?;
         let verdicts = self.receive_clients(&engine).map_err(HandoverError::link(step))?;
         handover::leave_rest();
@@ -111,6 +115,9 @@ impl Taking {
             spawn("adit-verdicts", Box::new(move || judge(&verdicts, salts.as_deref())))?;
         }
         let earlier = Earlier::begin();
+        if let Some(active) = &mut engine.state().capture {
+            active.own();
+        }
         handover::release();
         let serving = Answer::Serving { program: env!("CARGO_PKG_VERSION").into() };
         wire::send(&self.link, &serving, &[]).map_err(HandoverError::link(step))?;

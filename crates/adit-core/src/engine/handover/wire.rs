@@ -9,6 +9,7 @@ use adit_net::handover::Link;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::capture::Facts;
 use crate::salts::Print;
 use crate::user::{Change, Credit};
 
@@ -40,6 +41,8 @@ pub(super) enum Message {
     Stores {
         /// The key of the fingerprints of salts, if there are any.
         salts: Option<[u8; 16]>,
+        /// The capture, if there is one; the descriptor of the socket that owns its table comes along.
+        capture: Option<Facts>,
     },
     /// Serve from now on. The descriptors of the pairs follow, that of the link for verdicts, then the fingerprints.
     Go {
@@ -79,6 +82,9 @@ pub(super) enum Answer {
     Ready {
         /// The numbers of the sockets that were taken.
         taken: Vec<usize>,
+        /// Whether the capture was.
+        #[serde(default)]
+        has_capture: bool,
     },
     /// It accepts.
     Serving {
