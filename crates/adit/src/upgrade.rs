@@ -91,8 +91,15 @@ pub(crate) fn upgrade(
 
 /// Ends a process that does not take over. Gives its status if it had ended by itself.
 fn end(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
-    // It may be about to end: its error came first.
-    let own = child.try_wait()?;
+    // It may be about to end: its end of the link closes first.
+    let mut own = child.try_wait()?;
+    for _ in 0..20 {
+        if own.is_some() {
+            return Ok(own);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        own = child.try_wait()?;
+    }
     child.kill()?;
     child.wait()?;
     Ok(own)

@@ -17,7 +17,7 @@ use adit_sys::pass::{self, MAX_PASSED};
 const VARIABLE: &str = "ADIT_HANDOVER";
 /// Longest frame in bytes: the addresses of some 400,000 clients.
 const MAX_FRAME: usize = 16 << 20;
-/// Time for the other side to take a frame.
+/// Time for the other side to take a frame, or to send the rest of one.
 const WRITE: Duration = Duration::from_secs(10);
 
 /// One end of the link.
@@ -67,7 +67,10 @@ impl Link {
     pub fn receive(&self, patience: Option<Duration>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         self.0.set_read_timeout(patience)?;
         let (mut head, mut passed) = ([0; 4], Vec::new());
-        self.fill(&mut head, &mut passed)?;
+        self.fill(&mut head[..1], &mut passed)?;
+        // What has begun is read to its end: the next frame must not begin in the middle of this one.
+        self.0.set_read_timeout(Some(WRITE))?;
+        self.fill(&mut head[1..], &mut passed)?;
         let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
         if len > MAX_FRAME {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));

@@ -43,7 +43,7 @@ pub enum HandoverError {
     #[error("{0}")]
     Refused(String),
     /// The other process said something else, or nothing at all.
-    #[error("{step}: {source}")]
+    #[error("{step}")]
     Link {
         /// What was waited for.
         step: &'static str,

@@ -1,6 +1,7 @@
 //! The old process behind the hand-over: it reports to the new one until its last connection has ended.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,13 +58,15 @@ struct Reports {
     ledger: Arc<Ledger>,
     /// `None` once the new process is gone.
     link: Mutex<Option<Link>>,
+    /// The log says that the file is another process's.
+    is_told: AtomicBool,
 }
 
 impl Satellite {
     /// Starts to report.
     pub(super) fn start(ledger: Arc<Ledger>, link: Link) -> Self {
         let reader = link.try_clone();
-        let reports = Arc::new(Reports { ledger, link: Mutex::new(Some(link)) });
+        let reports = Arc::new(Reports { ledger, link: Mutex::new(Some(link)), is_told: AtomicBool::new(false) });
         let (end, ended) = channel();
         let follow = reports.clone();
         let run = move || {
@@ -104,8 +107,10 @@ impl Reports {
         let mut link = self.link();
         let Some(open) = &*link else {
             // Another process may still hold the file: the next second tries again.
-            if let Err(error) = self.ledger.resume() {
-                tracing::warn!(%error, "the state file cannot be taken back yet");
+            if let Err(error) = self.ledger.resume()
+                && !self.is_told.swap(true, Ordering::Relaxed)
+            {
+                tracing::warn!(%error, "the state file cannot be taken back yet: it is tried again every second");
             }
             return;
         };
@@ -113,7 +118,7 @@ impl Reports {
         if credits.is_empty() {
             return;
         }
-        if let Err(error) = wire::send(open, &Message::Credits(credits.clone()), &[]) {
+        if let Err(error) = wire::send(open, &Message::Credits { users: credits.clone() }, &[]) {
             self.ledger.take_back(&credits);
             self.lose(&mut link, &error);
         }
@@ -129,7 +134,7 @@ impl Reports {
     fn read(&self, link: &Link) {
         loop {
             match wire::receive(link, None) {
-                Ok((Answer::Changes(changes), _)) => self.ledger.follow(&changes),
+                Ok((Answer::Changes { users }, _)) => self.ledger.follow(&users),
                 Ok(_) => {}
                 Err(error) => return self.lose(&mut self.link(), &error),
             }

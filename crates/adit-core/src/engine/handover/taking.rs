@@ -179,9 +179,9 @@ fn judge(link: &Link, salts: Option<&Salts>) {
 fn follow(link: &Link, ledger: &Arc<Ledger>, mut charged: Charged, _earlier: Earlier) {
     loop {
         let mut changes = match wire::receive(link, Some(EVERY)) {
-            Ok((Message::Credits(credits), _)) => {
-                let gone = ledger.credit(&credits);
-                charged.note(&credits);
+            Ok((Message::Credits { users }, _)) => {
+                let gone = ledger.credit(&users);
+                charged.note(&users);
                 gone
             }
             Ok((Message::Bye, _)) => {
@@ -200,7 +200,7 @@ fn follow(link: &Link, ledger: &Arc<Ledger>, mut charged: Charged, _earlier: Ear
             }
         };
         changes.extend(ledger.charges(&mut charged));
-        if !changes.is_empty() && wire::send(link, &Answer::Changes(changes), &[]).is_err() {
+        if !changes.is_empty() && wire::send(link, &Answer::Changes { users: changes }, &[]).is_err() {
             // What it sent before may still be there.
             tracing::debug!("the process before this one takes no changes");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_net::handover::{Kind, Label, Link};
 
-use super::wire::{self, Message, VERSION};
+use super::wire::{self, Answer, Message, VERSION};
 use super::{HandoverError, Taking};
 
 fn hello(version: u32, sockets: Vec<String>) -> Message {
@@ -66,4 +66,34 @@ fn prints_and_clients_arrive_as_they_were_sent() {
     wire::receive_prints(&other, frames, patience, |print| got.push(print)).unwrap();
     assert_eq!(got, prints);
     assert!(wire::receive_prints(&other, 1, patience, |_| {}).is_err(), "cut");
+}
+
+/// Every message can be written, and is read as it was: some forms of enumerations have no JSON.
+#[test]
+fn messages_of_both_sides() {
+    let (one, other) = Link::pair().unwrap();
+    let patience = Some(Duration::from_secs(10));
+    for message in [
+        hello(VERSION, vec!["x".into()]),
+        Message::Sockets,
+        Message::Stores { salts: Some([7; 16]), capture: None },
+        Message::Announced,
+        Message::Credits { users: Vec::new() },
+        Message::Bye,
+    ] {
+        wire::send(&one, &message, &[]).unwrap();
+        let (read, _) = wire::receive::<Message>(&other, patience).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{message:?}"));
+    }
+    for answer in [
+        Answer::Prepared,
+        Answer::Ready { taken: vec![1, 2], has_capture: true },
+        Answer::Serving { program: "1".into() },
+        Answer::Failed { cause: "x".into() },
+        Answer::Changes { users: Vec::new() },
+    ] {
+        wire::send(&one, &answer, &[]).unwrap();
+        let (read, _) = wire::receive::<Answer>(&other, patience).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{answer:?}"));
+    }
 }

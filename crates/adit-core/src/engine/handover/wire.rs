@@ -58,7 +58,10 @@ pub(super) enum Message {
     /// The service manager knows of the new process.
     Announced,
     /// What users have done in the old process.
-    Credits(Vec<Credit>),
+    Credits {
+        /// User by user.
+        users: Vec<Credit>,
+    },
     /// The old process has no connections left.
     Bye,
 }
@@ -97,7 +100,10 @@ pub(super) enum Answer {
         cause: String,
     },
     /// Changes that concern users of the old process.
-    Changes(Vec<Change>),
+    Changes {
+        /// User by user.
+        users: Vec<Change>,
+    },
 }
 
 /// Sends one message.
