@@ -80,7 +80,7 @@ fn a_process_that_ends_at_any_step_changes_nothing() {
     let text = format!(
         "cores = 2\nstate = \"{}\"\n[limits]\ndrain = \"100ms\"\n\
          [[inbound]]\nname = \"tunnel\"\nprotocol = \"tunnel\"\nlisten = \"127.0.0.1:0\"\ntarget = \"{target}\"\n\
-         network = \"tcp+udp\"\noutbound = \"direct\"\n\
+         network = \"tcp-and-udp\"\noutbound = \"direct\"\n\
          [[inbound]]\nname = \"server\"\nprotocol = \"snell\"\nlisten = \"127.0.0.1:0\"\noutbound = \"direct\"\n\
          users = [ {{ name = \"ann\", password = \"a key of some length\" }} ]\n\
          [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",

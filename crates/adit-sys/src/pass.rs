@@ -42,7 +42,9 @@ pub fn send_with(socket: &impl AsFd, bytes: &[u8], passed: &[BorrowedFd<'_>]) ->
         }
         for (at, descriptor) in passed.iter().enumerate() {
             // SAFETY: the data of the message has room for all numbers; their place need not be aligned.
-            unsafe { libc::CMSG_DATA(header).cast::<RawFd>().add(at).write_unaligned(descriptor.as_raw_fd()) };
+            unsafe {
+                libc::CMSG_DATA(header).cast::<RawFd>().add(at).write_unaligned(descriptor.as_raw_fd())
+            };
         }
     }
     // SAFETY: `message` points to `part`, `bytes` and `control`, which outlive the call; it writes to none of them.
@@ -164,7 +166,8 @@ mod tests {
     #[test]
     fn descriptors_go_along_with_bytes() {
         let (one, other) = UnixStream::pair().unwrap();
-        let pairs: Vec<(UnixStream, UnixStream)> = (0..MAX_PASSED).map(|_| UnixStream::pair().unwrap()).collect();
+        let pairs: Vec<(UnixStream, UnixStream)> =
+            (0..MAX_PASSED).map(|_| UnixStream::pair().unwrap()).collect();
         let ends: Vec<BorrowedFd<'_>> = pairs.iter().map(|(end, _)| end.as_fd()).collect();
         assert_eq!(send_with(&one, b"hello", &ends).unwrap(), 5);
         assert_eq!(send_with(&one, b"!", &[]).unwrap(), 1);
@@ -203,7 +206,9 @@ mod tests {
 
     #[test]
     fn an_inherited_descriptor_is_taken_once() {
-        assert!(take_inherited(1).is_err() && take_inherited(-1).is_err() && take_inherited(1 << 20).is_err());
+        assert!(
+            take_inherited(1).is_err() && take_inherited(-1).is_err() && take_inherited(1 << 20).is_err()
+        );
         let (own, _other) = UnixStream::pair().unwrap();
         assert!(take_inherited(own.as_raw_fd()).is_err(), "this process has opened it");
         let raw = std::os::fd::IntoRawFd::into_raw_fd(own);

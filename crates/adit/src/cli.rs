@@ -464,7 +464,8 @@ pub(crate) struct UpgradeArgs {
 
 /// A time with its unit.
 fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) =
+        text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| "give a number and a unit, as 30s or 10m".to_owned())?;
     let most = 7 * 86_400_000;
     let millis = match unit {

@@ -15,7 +15,8 @@ use adit_config::dialect::{Loaded, native};
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
-    Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running, StartError,
+    Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running,
+    StartError,
 };
 use adit_net::rt::Signal;
 use anyhow::anyhow;
@@ -220,7 +221,9 @@ impl Reloader {
             }
         };
         let result = if self.source.files.iter().any(|file| is_stdin(file)) {
-            Err(anyhow!("the configuration came from standard input, which another process cannot read again"))
+            Err(anyhow!(
+                "the configuration came from standard input, which another process cannot read again"
+            ))
         } else {
             upgrade::upgrade(&self.giver, binary, drain, announce)
         };

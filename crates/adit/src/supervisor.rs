@@ -65,7 +65,10 @@ pub(crate) fn adopt() {
 pub(crate) fn leave_rest() {
     let (labels, others) = handover::leave_rest();
     if !labels.is_empty() || others > 0 {
-        tracing::info!(sockets = labels.len() + others, "sockets of the service manager that nothing listens on any more");
+        tracing::info!(
+            sockets = labels.len() + others,
+            "sockets of the service manager that nothing listens on any more"
+        );
     }
     if let Some(manager) = manager() {
         labels.into_iter().for_each(|label| manager.forget(label));

@@ -60,7 +60,8 @@ pub(crate) fn upgrade(
     announce: impl FnOnce(u32, &Given),
 ) -> anyhow::Result<()> {
     let own = BINARY.get().map(PathBuf::as_path);
-    let binary = binary.or(own).ok_or_else(|| anyhow!("the path of the binary is not known: give --binary"))?;
+    let binary =
+        binary.or(own).ok_or_else(|| anyhow!("the path of the binary is not known: give --binary"))?;
     tracing::info!(binary = %binary.display(), "upgrade: starting the new process");
     let (ours, theirs) = Link::pair().context("no descriptor is left")?;
     let args: Vec<OsString> = std::env::args_os().collect();

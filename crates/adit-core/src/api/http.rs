@@ -25,11 +25,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 ///
 /// # Errors
 /// When its address cannot be listened on.
-pub(crate) fn start(
-    cores: &mut Cores,
-    http: &AdminHttp,
-    directory: Arc<Directory>,
-) -> io::Result<Vec<Kept>> {
+pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<Vec<Kept>> {
     let (ready, made) = std::sync::mpsc::channel();
     let AdminHttp { listen, token, per_user } = http.clone();
     cores.start("adit-http".into(), move || async move {

@@ -127,8 +127,7 @@ async fn accept(
         let Some(accepted) = rt::race(accepted, closed).await else { continue };
         match accepted {
             Ok(stream) => {
-                let (directory, follower, serving) =
-                    (directory.clone(), follower.clone(), serving.clone());
+                let (directory, follower, serving) = (directory.clone(), follower.clone(), serving.clone());
                 serving.set(serving.get() + 1);
                 rt::spawn_local(async move {
                     drop(serve(stream, &directory, follower.as_deref()).await);
@@ -221,9 +220,7 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
         | Answer::Files(_)
         | Answer::Differences(_)
         | Answer::Refused(_)
-        | Answer::Upgraded { .. } => {
-            Err(io::ErrorKind::InvalidData.into())
-        }
+        | Answer::Upgraded { .. } => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

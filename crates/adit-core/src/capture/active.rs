@@ -193,7 +193,8 @@ impl Active {
         let host = host::look(capture, config, true, &mut routing)?;
         let ruleset = ruleset(capture, ways, &host);
         if plan(&ruleset) != wanted {
-            let text = "the configuration captures something else than the process that runs: `adit reload` first";
+            let text =
+                "the configuration captures something else than the process that runs: `adit reload` first";
             return Err(failed(io::Error::other(text)));
         }
         let now = rt::now();

@@ -217,8 +217,7 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, hand_over, drain, jobs, done } =
-            order;
+        let Order { config, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             self.router.replace(router);
@@ -541,8 +540,15 @@ async fn wait_for_end(site: &Site, stop: Stop) {
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
     let limit = site.drain.get().unwrap_or(site.config.borrow().limits.drain);
-    site.each_table(Conns::end_resting);
+    // Behind a hand-over nobody is cut before the limit: a client may be about to use its connection.
+    let is_replaced = site.drain.get().is_some();
+    if !is_replaced {
+        site.each_table(Conns::end_resting);
+    }
     let unauthenticated = async {
+        if is_replaced {
+            std::future::pending::<()>().await;
+        }
         rt::sleep(limit.min(UNAUTHENTICATED)).await;
         guard.dismiss();
         std::future::pending().await

@@ -197,11 +197,12 @@ fn open(
             kept.extend(copies);
         }
         let exchange = Arc::new(Exchange::new(made.sockets.len()));
-        let sockets = made.sockets.into_iter().zip(labels).enumerate().map(|(at, (socket, label))| Datagrams {
-            socket,
-            label,
-            exchange: (exchange.clone(), at),
-        });
+        let sockets = made
+            .sockets
+            .into_iter()
+            .zip(labels)
+            .enumerate()
+            .map(|(at, (socket, label))| Datagrams { socket, label, exchange: (exchange.clone(), at) });
         spread(cores, sockets, |core, socket| core.datagrams.push(socket));
     }
     Ok((addr, warnings))

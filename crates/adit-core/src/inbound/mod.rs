@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
-use adit_net::pace::{Pacer, check_pace};
 use adit_net::handover::{self, Switch};
+use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
 

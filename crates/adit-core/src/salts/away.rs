@@ -117,7 +117,9 @@ impl Salts {
     pub(crate) fn resume(&self, path: Option<PathBuf>, missed: &[Print]) -> io::Result<()> {
         let mut sink = self.sink.write().unwrap_or_else(PoisonError::into_inner);
         let (journal, kept) = match mem::take(&mut *sink) {
-            Sink::Journal(journal, path) => (journal.into_inner().unwrap_or_else(PoisonError::into_inner), path),
+            Sink::Journal(journal, path) => {
+                (journal.into_inner().unwrap_or_else(PoisonError::into_inner), path)
+            }
             Sink::Away(_) => (missed.to_vec(), path),
             other @ (Sink::None | Sink::File(..)) => {
                 *sink = other;

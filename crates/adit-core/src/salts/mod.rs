@@ -34,8 +34,8 @@ use self::file::{Kind, SaltFile};
 use self::prints::{Plain, Prints};
 use crate::notice::Notice;
 
-pub(crate) use self::away::{Arbiter, Print};
 use self::away::Sink;
+pub(crate) use self::away::{Arbiter, Print};
 pub(crate) use self::file::salts_path;
 
 /// Salts without a time that are remembered at least.

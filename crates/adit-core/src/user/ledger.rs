@@ -24,8 +24,8 @@ use crate::notice::Notice;
 
 mod away;
 
-pub(crate) use self::away::{Change, Charged, Credit};
 use self::away::Away;
+pub(crate) use self::away::{Change, Charged, Credit};
 
 /// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);

@@ -146,7 +146,9 @@ impl Outlet {
             let header = write_header(datagram);
             match (&self.socket).write_vectored(&[IoSlice::new(&header), IoSlice::new(bytes)]) {
                 Ok(_) => passed += 1,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => *lost += 1,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    *lost += 1
+                }
                 Err(_) => {
                     is_over = true;
                     return true;

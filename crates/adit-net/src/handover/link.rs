@@ -97,7 +97,10 @@ impl Link {
                 Err(error) => return Err(error),
             }
             if passed.len() > MAX_PASSED {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors with one frame"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "too many descriptors with one frame",
+                ));
             }
         }
         Ok(())

@@ -38,8 +38,7 @@ struct Pool {
     taken: Vec<(usize, RawFd)>,
 }
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { waiting: Vec::new(), taken: Vec::new() });
+static POOL: Mutex<Pool> = Mutex::new(Pool { waiting: Vec::new(), taken: Vec::new() });
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +51,10 @@ fn pool() -> MutexGuard<'static, Pool> {
 pub fn adopt(fd: OwnedFd, adopted: Adopted) -> io::Result<()> {
     let kind = kind_of(&fd)?;
     if adopted.label.is_some_and(|label| label.kind != kind) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a socket is of another kind than its label says"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a socket is of another kind than its label says",
+        ));
     }
     let socket = SockRef::from(&fd);
     socket.set_nonblocking(true)?;
@@ -76,7 +78,12 @@ fn kind_of(fd: &impl AsFd) -> io::Result<Kind> {
 }
 
 /// The sockets for a purpose, in their order: those with this key, else those of a service manager at this address or path.
-pub(crate) fn take(kind: Kind, key: u64, addr: Option<SocketAddr>, path: Option<&std::path::Path>) -> Vec<OwnedFd> {
+pub(crate) fn take(
+    kind: Kind,
+    key: u64,
+    addr: Option<SocketAddr>,
+    path: Option<&std::path::Path>,
+) -> Vec<OwnedFd> {
     let mut pool = pool();
     let is_meant = |waiting: &Waiting| {
         let is_at = |exactly: bool| {

@@ -329,7 +329,7 @@ fn a_process_that_cannot_take_over_changes_nothing() {
     let mut stream = socks5(site.local("snell"), "127.0.0.1", target.port());
     round_trip(&mut stream, 1000);
     let script = |name: &str, text: &str| -> PathBuf {
-        let path = site.dir.file(name, &format!("#!/bin/sh\n{text}\n"));
+        let path = site.dir.file(name, &format!("#!/bin/bash\n{text}\n"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path
     };
@@ -340,7 +340,8 @@ fn a_process_that_cannot_take_over_changes_nothing() {
         "{good}[[inbound]]\nname = \"more\"\nprotocol = \"mixed\"\nlisten = \"{}\"\noutbound = \"direct\"\n",
         taken.local_addr().unwrap()
     );
-    let garbage = "eval \"printf '\\\\005\\\\000\\\\000\\\\000{\\\"x\\\":' >&${ADIT_HANDOVER%%:*}\"; exec sleep 60";
+    let garbage =
+        "eval \"printf '\\\\005\\\\000\\\\000\\\\000{\\\"x\\\":' >&${ADIT_HANDOVER%%:*}\"; exec sleep 60";
     let oversized = "eval \"printf 'garbage without end' >&${ADIT_HANDOVER%%:*}\"; exec sleep 60";
     let cases = [
         ("/no/such/binary".into(), &good, "cannot start /no/such/binary"),
@@ -354,13 +355,8 @@ fn a_process_that_cannot_take_over_changes_nothing() {
     for (binary, text, want) in cases {
         site.dir.file("adit.toml", text);
         // The configuration may be no good: the socket is named.
-        let (status, out, err) = site.dir.run(&[
-            "upgrade",
-            "--socket",
-            "adit.sock",
-            "--binary",
-            &binary.display().to_string(),
-        ]);
+        let (status, out, err) =
+            site.dir.run(&["upgrade", "--socket", "adit.sock", "--binary", &binary.display().to_string()]);
         assert!(status == 1 && out.is_empty() && err.contains(want), "{want}: {status} {out}{err}");
         round_trip(&mut stream, 1000);
         round_trip(&mut socks5(site.local("ss"), "127.0.0.1", target.port()), 1000);
@@ -412,7 +408,8 @@ fn a_removed_user_is_cut_in_both_processes() {
     site.upgrade(&[]);
     let path = site.dir.path().join("adit.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("name = \"ann\"", "name = \"eve\"").replace(ANN, "another key")).unwrap();
+    std::fs::write(&path, text.replace("name = \"ann\"", "name = \"eve\"").replace(ANN, "another key"))
+        .unwrap();
     let (status, _, err) = site.dir.run(&["reload", "-c", "adit.toml"]);
     assert_eq!(status, 0, "{err}");
     let until = Instant::now() + PATIENCE;
@@ -447,7 +444,10 @@ fn a_kill_costs_a_second_of_counters_at_most() {
     // A second between two images, and the time that a loaded machine takes to write one.
     let age = Duration::from_millis(1500);
     let least = moved.iter().rev().find(|(at, _)| killed.duration_since(*at) > age).unwrap().1;
-    assert!((least..=sum).contains(&up) && (least..=sum).contains(&down), "{up} {down} of {sum}, least {least}");
+    assert!(
+        (least..=sum).contains(&up) && (least..=sum).contains(&down),
+        "{up} {down} of {sum}, least {least}"
+    );
 }
 
 /// Children of the new process, and of the old one, inherit none of the sockets.
@@ -466,7 +466,9 @@ fn plugins_inherit_no_sockets() {
     site.dir.file("adit.toml", &more);
     site.upgrade(&[]);
     let fds = site.dir.path().join("fds");
-    wait_until("the plugin runs", || std::fs::read_to_string(&fds).is_ok_and(|text| text.lines().count() > 2));
+    wait_until("the plugin runs", || {
+        std::fs::read_to_string(&fds).is_ok_and(|text| text.lines().count() > 2)
+    });
     let text = std::fs::read_to_string(&fds).unwrap();
     assert!(!text.contains("socket:"), "{text}");
 }

@@ -214,7 +214,9 @@ impl Fake {
             }
             Err(error) => {
                 let path = path.display();
-                tracing::warn!("cannot use {path} for fake addresses: {error}; names will have other addresses after a restart");
+                tracing::warn!(
+                    "cannot use {path} for fake addresses: {error}; names will have other addresses after a restart"
+                );
             }
         }
     }

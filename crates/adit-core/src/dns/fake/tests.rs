@@ -147,7 +147,11 @@ fn names_keep_their_addresses_in_the_next_process() {
         let new = open();
         new.learn(&old.hand_over());
         assert_eq!((new.number("a.test"), new.number("b.test")), (first, second));
-        assert_eq!((old.number("b.test"), old.number("c.test")), (second, None), "the other one gives addresses");
+        assert_eq!(
+            (old.number("b.test"), old.number("c.test")),
+            (second, None),
+            "the other one gives addresses"
+        );
         let third = new.number("c.test");
         assert!(third.is_some() && third != first && third != second);
         drop(new);

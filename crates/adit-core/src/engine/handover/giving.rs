@@ -122,7 +122,9 @@ impl Engine {
             return unfit("the process is ending".to_owned());
         }
         if self.has_ports() {
-            return unfit("ports that a manager has opened cannot be handed over: restart the process".into());
+            return unfit(
+                "ports that a manager has opened cannot be handed over: restart the process".into(),
+            );
         }
         for held in state.inbounds.values() {
             let name = &held.model.name;

@@ -66,7 +66,8 @@ impl Satellite {
     /// Starts to report.
     pub(super) fn start(ledger: Arc<Ledger>, link: Link) -> Self {
         let reader = link.try_clone();
-        let reports = Arc::new(Reports { ledger, link: Mutex::new(Some(link)), is_told: AtomicBool::new(false) });
+        let reports =
+            Arc::new(Reports { ledger, link: Mutex::new(Some(link)), is_told: AtomicBool::new(false) });
         let (end, ended) = channel();
         let follow = reports.clone();
         let run = move || {

@@ -46,7 +46,8 @@ fn garbage_in_the_place_of_a_description() {
 #[test]
 fn prints_and_clients_arrive_as_they_were_sent() {
     let (one, other) = Link::pair().unwrap();
-    let prints: Vec<_> = (0..3_u8).map(|n| crate::salts::Print::parse([n % 2, n, 1, 2, 3, 4, 5, 6, 7])).collect();
+    let prints: Vec<_> =
+        (0..3_u8).map(|n| crate::salts::Print::parse([n % 2, n, 1, 2, 3, 4, 5, 6, 7])).collect();
     let peers: Vec<SocketAddr> = vec!["192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:6".parse().unwrap()];
     let go = Message::Go {
         datagrams: vec![wire::Clients { socket: 3, peers: peers.clone() }],
@@ -59,7 +60,9 @@ fn prints_and_clients_arrive_as_they_were_sent() {
     one.send(&[0; 10], &[]).unwrap();
     let patience = Duration::from_secs(10);
     let (message, _) = wire::receive::<Message>(&other, Some(patience)).unwrap();
-    let Message::Go { datagrams, names, prints: frames, has_verdicts: false } = message else { panic!("{message:?}") };
+    let Message::Go { datagrams, names, prints: frames, has_verdicts: false } = message else {
+        panic!("{message:?}")
+    };
     assert_eq!((datagrams[0].socket, &datagrams[0].peers, frames), (3, &peers, 1));
     assert_eq!(names, [(7, "a.test".to_owned())]);
     let mut got = Vec::new();

@@ -118,7 +118,10 @@ pub(super) fn receive<T: DeserializeOwned>(
 ) -> io::Result<(T, Vec<OwnedFd>)> {
     let (bytes, passed) = link.receive(patience)?;
     let message = serde_json::from_slice(&bytes).map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("the other process speaks another version: {error}"))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the other process speaks another version: {error}"),
+        )
     })?;
     Ok((message, passed))
 }

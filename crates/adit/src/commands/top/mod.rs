@@ -101,9 +101,7 @@ fn kick(socket: &Path, of: Kicked) -> String {
             | Answer::Differences(_)
             | Answer::Refused(_)
             | Answer::Upgraded { .. },
-        ) => {
-            "the process answers something else".to_owned()
-        }
+        ) => "the process answers something else".to_owned(),
         Err(error) => format!("no answer: {error}"),
     }
 }
