@@ -1,5 +1,7 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use std::time::Duration;
+
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
@@ -34,15 +36,22 @@ pub(crate) fn run_holding<T>(
     run_to_the_end(config, source, hold).inspect_err(upgrade::failed)
 }
 
+/// Time for the service manager to close a socket.
+const FORGOTTEN: Duration = Duration::from_millis(300);
+
 /// Starts with the sockets of the process before this one, or of the service manager, or its own.
 fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
     if let Some(taking) = taking {
         return Ok(taking.start(config)?);
     }
     supervisor::adopt();
-    let running = adit_core::start(config)?;
-    supervisor::leave_rest();
-    Ok(running)
+    let started = adit_core::start(config);
+    // A socket of the manager that is for something else now may be what holds an address.
+    if supervisor::leave_rest() && started.is_err() {
+        std::thread::sleep(FORGOTTEN);
+        return Ok(adit_core::start(config)?);
+    }
+    Ok(started?)
 }
 
 fn run_to_the_end<T>(

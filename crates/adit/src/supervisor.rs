@@ -61,8 +61,8 @@ pub(crate) fn adopt() {
     }
 }
 
-/// Closes the sockets of the manager that the configuration does not use.
-pub(crate) fn leave_rest() {
+/// Closes the sockets of the manager that the configuration does not use; true if there were any.
+pub(crate) fn leave_rest() -> bool {
     let (labels, others) = handover::leave_rest();
     if !labels.is_empty() || others > 0 {
         tracing::info!(
@@ -70,9 +70,11 @@ pub(crate) fn leave_rest() {
             "sockets of the service manager that nothing listens on any more"
         );
     }
+    let has_any = !labels.is_empty() || others > 0;
     if let Some(manager) = manager() {
         labels.into_iter().for_each(|label| manager.forget(label));
     }
+    has_any
 }
 
 /// Leaves copies of the listening sockets with a manager that keeps such (`FDSTORE`), and has it close those that are gone.
