@@ -16,6 +16,11 @@ struct Control([u8; 16 + MAX_PASSED * 4 + 16]);
 ///
 /// # Errors
 /// The error of `sendmsg`; `InvalidInput` for no bytes or more than [`MAX_PASSED`] descriptors.
+#[allow(
+    clippy::unnecessary_cast,
+    clippy::cast_possible_truncation,
+    reason = "the fields are narrower elsewhere"
+)]
 pub fn send_with(socket: &impl AsFd, bytes: &[u8], passed: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if bytes.is_empty() || passed.len() > MAX_PASSED {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -32,19 +37,20 @@ pub fn send_with(socket: &impl AsFd, bytes: &[u8], passed: &[BorrowedFd<'_>]) ->
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: `CMSG_SPACE` computes with its argument alone.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as _;
+        // SAFETY: all fields of the structure are numbers, for which zero is a value.
+        let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        (head.cmsg_level, head.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        // SAFETY: `CMSG_LEN` computes with its argument alone.
+        head.cmsg_len = unsafe { libc::CMSG_LEN(len) } as _;
         // SAFETY: the control buffer is large enough for one header and its data, and aligned for the header.
         let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-        // SAFETY: `header` points into `control`, which is that long.
-        unsafe {
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(len) as _;
-        }
+        // SAFETY: `header` points into `control`, which is long enough and aligned for it.
+        unsafe { header.write(head) };
+        // SAFETY: `header` points to a whole header.
+        let data: *mut RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
         for (at, descriptor) in passed.iter().enumerate() {
             // SAFETY: the data of the message has room for all numbers; their place need not be aligned.
-            unsafe {
-                libc::CMSG_DATA(header).cast::<RawFd>().add(at).write_unaligned(descriptor.as_raw_fd())
-            };
+            unsafe { data.wrapping_add(at).write_unaligned(descriptor.as_raw_fd()) };
         }
     }
     // SAFETY: `message` points to `part`, `bytes` and `control`, which outlive the call; it writes to none of them.
@@ -57,6 +63,11 @@ pub fn send_with(socket: &impl AsFd, bytes: &[u8], passed: &[BorrowedFd<'_>]) ->
 ///
 /// # Errors
 /// The error of `recvmsg`; `InvalidData` if more descriptors came than [`MAX_PASSED`], all of which are closed then.
+#[allow(
+    clippy::unnecessary_cast,
+    clippy::cast_possible_truncation,
+    reason = "the fields are narrower elsewhere"
+)]
 pub fn receive_with(socket: &impl AsFd, bytes: &mut [u8], passed: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; _]);
@@ -77,14 +88,16 @@ pub fn receive_with(socket: &impl AsFd, bytes: &mut [u8], passed: &mut Vec<Owned
     // SAFETY: the kernel has filled `message`; the header, if there is one, lies in `control`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !header.is_null() {
-        // SAFETY: `header` points to a whole header in `control`.
-        let (level, kind, len) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+        // SAFETY: `header` points to a whole header in `control`, which is aligned for it.
+        let head = unsafe { header.read() };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: `CMSG_LEN` computes with its argument alone.
             let front = unsafe { libc::CMSG_LEN(0) } as usize;
-            for at in 0..(len as usize).saturating_sub(front) / size_of::<RawFd>() {
+            // SAFETY: `header` points to a whole header.
+            let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast_const().cast();
+            for at in 0..(head.cmsg_len as usize).saturating_sub(front) / size_of::<RawFd>() {
                 // SAFETY: the kernel has written that many numbers behind the header.
-                let raw = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().add(at).read_unaligned() };
+                let raw = unsafe { data.wrapping_add(at).read_unaligned() };
                 // SAFETY: the kernel has just opened this descriptor for us, and nothing else owns it.
                 passed.push(unsafe { OwnedFd::from_raw_fd(raw) });
             }

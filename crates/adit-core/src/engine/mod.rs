@@ -330,11 +330,13 @@ struct Inherited {
     salts_key: Option<[u8; 16]>,
     /// The capture, until it is taken over.
     capture: Option<Lent>,
+    /// The number of its event loops, which its sockets are for.
+    cores: Option<usize>,
 }
 
 /// The same, with what the process before this one had.
 fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartError> {
-    let count = config.cores.unwrap_or_else(|| {
+    let count = inherited.cores.or(config.cores).unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
     let count = count.max(1);

@@ -539,7 +539,7 @@ async fn wait_for_end(site: &Site, stop: Stop) {
     let Site { guard, active, .. } = site;
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
-    let limit = site.drain.get().unwrap_or(site.config.borrow().limits.drain);
+    let limit = site.drain.get().unwrap_or_else(|| site.config.borrow().limits.drain);
     // Behind a hand-over nobody is cut before the limit: a client may be about to use its connection.
     let is_replaced = site.drain.get().is_some();
     if !is_replaced {

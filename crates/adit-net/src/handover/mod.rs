@@ -10,13 +10,13 @@
 //! A [`Label`] says what a socket was opened for. A socket is taken again only for the same purpose: same kind, address and
 //! interface. Everything that is not taken is closed.
 //!
-//! Streams: both processes share one queue of connections, so nobody is refused meanwhile. The [`gate`] keeps a process from
+//! Streams: both processes share one queue of connections, so nobody is refused meanwhile. The gate keeps a process from
 //! accepting while the other one does.
 //!
 //! Datagrams: both processes share one queue of datagrams, and one of them reads it: the new one, from the moment at which
 //! the old one has stopped. The old one names the addresses of its clients then. The new one passes datagrams from these
-//! addresses on, over a socket pair per listening socket, until the old one says that a client is gone ([`Outlet`],
-//! [`Inlet`]). This way round, new clients have the full speed at once, the detour ends with the last old client, and the
+//! addresses on, over a socket pair per listening socket, until the old one says that a client is gone (`Outlet`,
+//! `Inlet`). This way round, new clients have the full speed at once, the detour ends with the last old client, and the
 //! death of the old process costs its own clients alone. Each process answers over the shared socket itself. The queue
 //! between the two holds 4 MiB; datagrams beyond are lost and counted, as in the kernel's own queue.
 

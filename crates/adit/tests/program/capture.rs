@@ -317,7 +317,8 @@ fn an_upgrade_leaves_the_rules_as_they_are() {
     // A configuration that captures something else is refused.
     let file = nets.dir.path().join("host.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("[capture]", "[capture]\nexclude-address = \"198.51.100.0/24\"")).unwrap();
+    std::fs::write(&file, text.replace("[capture]", "[capture]\nexclude-address = \"198.51.100.0/24\""))
+        .unwrap();
     let (status, out) = nets.adit(&["upgrade", "-c", "host.toml"]);
     assert!(status == 1 && out.contains("`adit reload` first"), "{out}");
     assert_eq!(shown(&nets), captured);

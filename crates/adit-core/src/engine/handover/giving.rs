@@ -168,23 +168,23 @@ impl Engine {
         wire::send(link, &hello, &[]).map_err(HandoverError::link(step))?;
         let descriptors: Vec<_> = sockets.iter().map(|kept| kept.as_fd()).collect();
         wire::send_all(link, &descriptors).map_err(HandoverError::link(step))?;
-        match answer(link, "checking the configuration", PREPARED)? {
-            Answer::Prepared => {}
-            other => return Err(HandoverError::link("checking the configuration")(wire::unexpected(&other))),
-        }
+        let step = "checking the configuration";
+        let prepared = answer(link, step, PREPARED)?;
+        let Answer::Prepared = prepared else {
+            return Err(HandoverError::link(step)(wire::unexpected(&prepared)));
+        };
         let salts = self.release_stores(left)?;
         let step = "opening everything";
         let (facts, netlink) = self.lend_capture()?.map(|lent| (lent.facts, lent.netlink)).unzip();
         let passed: Vec<_> = netlink.iter().map(|netlink| netlink.as_fd()).collect();
         let stores = Message::Stores { salts, capture: facts };
         wire::send(link, &stores, &passed).map_err(HandoverError::link(step))?;
-        let taken = match answer(link, step, READY)? {
-            Answer::Ready { taken, has_capture } => {
-                left.capture = has_capture;
-                taken.into_iter().collect::<HashSet<usize>>()
-            }
-            other => return Err(HandoverError::link(step)(wire::unexpected(&other))),
+        let ready = answer(link, step, READY)?;
+        let Answer::Ready { taken, has_capture } = ready else {
+            return Err(HandoverError::link(step)(wire::unexpected(&ready)));
         };
+        left.capture = has_capture;
+        let taken: HashSet<usize> = taken.into_iter().collect();
         let numbers = (0..).zip(labels).filter(|(number, _)| taken.contains(number));
         let numbers: HashMap<Label, usize> = numbers.map(|(number, label)| (label, number)).collect();
         left.sockets = true;
@@ -197,10 +197,12 @@ impl Engine {
             left.prints = salts.hand_over(Box::new(Verdicts::new(ours)));
         }
         self.go(link, passed, (verdicts, left))?;
-        match answer(link, "serving", SERVING)? {
-            Answer::Serving { program } => Ok(program),
-            other => Err(HandoverError::link("serving")(wire::unexpected(&other))),
-        }
+        let step = "serving";
+        let serving = answer(link, step, SERVING)?;
+        let Answer::Serving { program } = serving else {
+            return Err(HandoverError::link(step)(wire::unexpected(&serving)));
+        };
+        Ok(program)
     }
 
     /// The capture, for the other process.
@@ -301,7 +303,9 @@ impl Engine {
         handover::commit();
         // The manager of the service knows the new process by now.
         wire::send(&link, &Message::Announced, &[]).ok();
-        self.tell(|_| Order { drain: Some(drain), ..Order::default() });
+        // Each loop knows before it hears that it is to finish.
+        let order = |_: &_| Order { drain: Some(drain), ..Order::default() };
+        self.send_and_wait(self.cores.iter().map(order).collect());
         let satellite = Satellite::start(self.state().ledger(), link);
         *self.satellite.lock().unwrap_or_else(PoisonError::into_inner) = Some(satellite);
         // The thread that waits for signals finishes the connections.

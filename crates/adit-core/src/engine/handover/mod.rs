@@ -72,12 +72,14 @@ impl HandoverError {
 
 /// The errors of a link in words that say what happened.
 fn plain(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-            io::Error::new(error.kind(), "the other process has ended")
-        }
-        io::ErrorKind::TimedOut => io::Error::new(error.kind(), "the other process says nothing"),
-        _ => error,
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof};
+    let kind = error.kind();
+    if matches!(kind, UnexpectedEof | BrokenPipe | ConnectionReset) {
+        io::Error::new(kind, "the other process has ended")
+    } else if kind == TimedOut {
+        io::Error::new(kind, "the other process says nothing")
+    } else {
+        error
     }
 }
 

@@ -68,7 +68,7 @@ impl Taking {
         };
         let netlink = passed.into_iter().next();
         let capture = capture.zip(netlink).map(|(facts, netlink)| Lent { netlink, facts });
-        Ok(Inherited { salts_key: salts, capture })
+        Ok(Inherited { salts_key: salts, capture, cores: Some(self.cores) })
     }
 
     /// As [`start`](crate::start), with the sockets of the old process. Nothing is accepted before [`Taking::finish`].
@@ -77,17 +77,15 @@ impl Taking {
     /// [`StartError`], also when the old process says no.
     pub fn start(&self, config: &Config) -> Result<Running, StartError> {
         handover::hold();
-        let mut config = config.clone();
         if config.cores.is_some_and(|cores| cores != self.cores) {
             tracing::warn!(
                 cores = self.cores,
                 "`cores` stays as it is in the process before: restart adit to change it"
             );
         }
-        config.cores = Some(self.cores);
-        check(&config)?;
+        check(config)?;
         let inherited = self.prepared().map_err(StartError::Handover)?;
-        start_with(&config, inherited)
+        start_with(config, inherited)
     }
 
     /// Serves: from now on connections are accepted, and the old process finishes those that it has.
