@@ -1,5 +1,8 @@
 //! A process that is to take over and ends, or talks nonsense, at each step: the one that runs goes on as before.
 
+#![allow(clippy::disallowed_methods, reason = "these tests are the world outside")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;

@@ -507,7 +507,7 @@ mod tests {
         let ports = Ports { v4: Some(4001), v6: None };
         let ways = Ways { tcp: TcpWay::Redirect(ports), udp: Some(UdpWay::Tproxy(ports)), dns: Some(ports) };
         let refused = |number| {
-            let source = std::io::Error::from_raw_os_error(number);
+            let source = io::Error::from_raw_os_error(number);
             CaptureError::from(NetlinkError { part: "a rule".to_owned(), text: None, source })
         };
         let (auto, tproxy) = (config("").capture.unwrap(), config("mode = \"tproxy\"").capture.unwrap());

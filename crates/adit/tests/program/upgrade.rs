@@ -124,6 +124,15 @@ impl Site {
         line.split("address=").nth(1).unwrap().trim().parse().unwrap()
     }
 
+    /// Waits until no process has the state file: a killed process ends thread by thread.
+    fn wait_for_files(&self) {
+        let lock = self.dir.path().join("users.state.lock");
+        wait_until("the files are free", || {
+            let lock = std::fs::File::open(&lock).unwrap();
+            adit_net::try_lock(&lock).unwrap()
+        });
+    }
+
     fn try_upgrade(&self, args: &[&str]) -> (i32, String, String) {
         self.dir.run(&[&["upgrade", "-c", "adit.toml"], args].concat())
     }
@@ -274,6 +283,7 @@ fn everything_goes_on_and_new_connections_reach_the_new_process() {
     // All of it is in the file.
     signal(processes[2], "TERM");
     wait_until("the last process ends", || !is_alive(processes[2]));
+    site.wait_for_files();
     let again = Running::start(site.dir.adit(&["run", "-c", "adit.toml"]));
     again.line("inbound=kcp");
     assert_eq!(site.bytes_of("ann"), (of_ann, of_ann));
@@ -437,6 +447,7 @@ fn a_kill_costs_a_second_of_counters_at_most() {
     }
     site.server.signal("KILL");
     let killed = Instant::now();
+    site.wait_for_files();
     let again = Running::start(site.dir.adit(&["run", "-c", "adit.toml"]));
     again.line("inbound=kcp");
     assert!(!again.log().contains("damaged"), "{}", again.log());

@@ -158,5 +158,5 @@ fn names_keep_their_addresses_in_the_next_process() {
         old.resume();
         assert!(old.number("d.test").is_some());
     }
-    std::fs::remove_dir_all(&dir).ok();
+    fs::remove_dir_all(&dir).ok();
 }

@@ -13,6 +13,7 @@ fn hello(version: u32, sockets: Vec<String>) -> Message {
 
 /// A description that fits nothing is an error, and no panic: the process that hands over goes on.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a socket of the wrong kind")]
 fn garbage_in_the_place_of_a_description() {
     let label = Label { kind: Kind::Streams, key: 1, index: 0 }.to_string();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_config::model::{User, UserLimits};
+use adit_config::model::{Secret, User, UserLimits};
 use adit_net::rt;
 
 use super::super::Ledger;
@@ -12,7 +12,7 @@ use crate::user::tests::Folder;
 
 fn user(name: &str, quota: Option<u64>) -> User {
     let limits = UserLimits { quota, ..UserLimits::default() };
-    User { name: name.into(), key: format!("key of {name}").into(), limits }
+    User { name: name.into(), key: Secret::new(format!("key of {name}")), limits }
 }
 
 fn open(path: &Path, users: &[User]) -> (Arc<Ledger>, Accounts) {
@@ -31,7 +31,7 @@ fn up(account: &crate::user::Account) -> u64 {
     account.traffic.up.value()
 }
 
-fn as_sent<T: serde::Serialize + serde::de::DeserializeOwned>(sent: &[T]) -> Vec<T> {
+fn as_sent<T: Serialize + serde::de::DeserializeOwned>(sent: &[T]) -> Vec<T> {
     serde_json::from_slice(&serde_json::to_vec(sent).unwrap()).unwrap()
 }
 
