@@ -103,6 +103,7 @@ const ABSENT: &[(&str, &str)] =
 
 fn main() -> ExitCode {
     upgrade::begin();
+    adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let Some(status) = plugin::begin(&args) {
         return status;

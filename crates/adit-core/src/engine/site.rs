@@ -1,5 +1,7 @@
 //! One core: its inbounds and outbounds, by name, and how it follows orders.
 
+mod listed;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,7 +32,8 @@ use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{
-    self, Around, Board, Check, Choice, ChoicePackets, Connector, Group, GroupPackets, Tester, Through,
+    self, Around, Board, Check, Choice, ChoicePackets, ChoiceShared, Connector, Group, GroupPackets, Tester,
+    Through,
 };
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
@@ -87,6 +90,10 @@ struct Site {
     probers: RefCell<BTreeMap<Tag, Stopper>>,
     /// Time for connections to finish, where another process has taken over.
     drain: Cell<Option<Duration>>,
+    /// The groups whose members are chosen.
+    choices: Rc<RefCell<BTreeMap<Tag, Arc<ChoiceShared>>>>,
+    /// The tasks that test the entries of lists, on the first core, with the lists as they were when a task began.
+    listed: RefCell<BTreeMap<Tag, (model::Provider, Stopper)>>,
 }
 
 /// An inbound on one core.
@@ -155,6 +162,8 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         inbounds: RefCell::default(),
         probers: RefCell::default(),
         drain: Cell::default(),
+        choices: Rc::default(),
+        listed: RefCell::default(),
         config: RefCell::new(config),
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
@@ -236,9 +245,11 @@ impl Site {
         for name in remove {
             self.outbounds.remove(&name);
             self.probers.borrow_mut().remove(&name);
+            self.choices.borrow_mut().remove(&name);
         }
         if is_other {
             self.put_direct();
+            self.check_lists();
         }
         if drain.is_some() {
             self.drain.set(drain);
@@ -304,6 +315,7 @@ impl Site {
             outbound::Shared::Choice(shared) => {
                 let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
                 self.check(&name, &group);
+                self.choices.borrow_mut().insert(name.clone(), shared.clone());
                 let packets = ChoicePackets::new(group.clone(), &self.dns);
                 Leaf { outbound: group, packets: Some(Rc::new(packets)) }
             }
@@ -318,8 +330,9 @@ impl Site {
                 factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
             }
         };
-        // A stream through another outbound carries no datagrams: they are refused, and take no other way.
-        let packets = leaf.packets.filter(|_| model.dial.through.is_none());
+        // Through another outbound go streams alone: other datagrams are refused, and take no other way.
+        let carries = model.dial.through.is_none() || model.has_datagrams_in_streams();
+        let packets = leaf.packets.filter(|_| carries);
         self.outbounds.put(name, Leaf { packets, ..leaf });
     }
 
