@@ -47,8 +47,9 @@ pub use dns::{
     fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup, resolver,
 };
 pub use engine::{
-    Applier, ApplyError, Changes, GroupHandle, ListReply, ListState, ListUsage, Lists, Meter, Observer, Port,
-    Ports, Proxies, ProxyView, Running, SelectError, StartError, Via, start,
+    Applier, ApplyError, Changes, Given, Giver, GroupHandle, HandoverError, ListReply, ListState, ListUsage,
+    Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Via,
+    start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};

@@ -2,7 +2,7 @@
 //! datagrams of messages.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -79,6 +79,19 @@ impl NetlinkSocket {
         self.socket.set_read_timeout(Some(patience))
     }
 
+    /// A socket that another process has opened, with all that the kernel knows of it.
+    ///
+    /// # Errors
+    /// When it is no socket of netlink.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        if socket.domain()? != Domain::from(libc::AF_NETLINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no socket of netlink"));
+        }
+        let port = own_port(&socket)?;
+        Ok(Self { socket, port })
+    }
+
     /// The number by which the kernel knows this socket, for instance as the owner of a table.
     pub fn port(&self) -> u32 {
         self.port
@@ -102,19 +115,32 @@ impl NetlinkSocket {
     }
 }
 
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Has the kernel choose a port, and returns it; with notices to these groups.
 fn bind(socket: &Socket, groups: u32) -> io::Result<u32> {
-    let fd = socket.as_raw_fd();
     // SAFETY: the structure consists of numbers, for all of which zero is valid.
     let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     own.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or_default();
     own.nl_groups = groups;
-    let mut len = NL_LEN;
-    // SAFETY: the descriptor is open; the address is `len` bytes long and outlives the call, which only reads it.
-    let bound = unsafe { libc::bind(fd, (&raw const own).cast(), len) };
+    // SAFETY: the descriptor is open; the address is as long as it says and outlives the call, which only reads it.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), NL_LEN) };
     if bound == -1 {
         return Err(io::Error::last_os_error());
     }
+    own_port(socket)
+}
+
+/// The port of a bound socket.
+fn own_port(socket: &Socket) -> io::Result<u32> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: the structure consists of numbers, for all of which zero is valid.
+    let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let mut len = NL_LEN;
     // SAFETY: the kernel writes at most `len` bytes to the address, which has as many.
     let named = unsafe { libc::getsockname(fd, (&raw mut own).cast(), &raw mut len) };
     if named == -1 { Err(io::Error::last_os_error()) } else { Ok(own.nl_pid) }

@@ -25,6 +25,7 @@ mod socket;
 mod start;
 mod state;
 mod supervisor;
+mod upgrade;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -101,6 +102,7 @@ const ABSENT: &[(&str, &str)] =
     &[("ssr-nat", "its rules are those of iptables); ssr-redir is, and ss-nat makes rules for it")];
 
 fn main() -> ExitCode {
+    upgrade::begin();
     adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let Some(status) = plugin::begin(&args) {

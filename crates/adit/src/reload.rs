@@ -16,13 +16,15 @@ use adit_config::dialect::{Loaded, native};
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
-    Answer, Applier, Control, Differences, Files, GivenFile, Observer, Reply, Request, Running, StartError,
+    Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running,
+    StartError,
 };
 use adit_net::rt::Signal;
+use anyhow::anyhow;
 
 use crate::commands::place_of_part;
 use crate::providers::{self, Keeper};
-use crate::{serve, state, supervisor};
+use crate::{serve, state, supervisor, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -79,6 +81,7 @@ enum Job {
     Refresh,
     Diff(Vec<GivenFile>, Reply),
     Status,
+    Upgrade(Option<PathBuf>, Duration, Option<Reply>),
 }
 
 /// Takes requests for the thread that follows them.
@@ -97,6 +100,7 @@ impl Requests {
             Signal::Reload => Job::Reload(None),
             Signal::User if self.is_reloaded_by_user_signal => Job::Reload(None),
             Signal::User if !self.has_own_user_signal => Job::Status,
+            Signal::Upgrade => Job::Upgrade(None, upgrade::DRAIN, None),
             Signal::User | Signal::Stop => return,
         };
         // So many wait already that one more changes nothing.
@@ -109,13 +113,16 @@ impl Control for Requests {
         let job = match request {
             Request::Reload => Job::Reload(Some(reply)),
             Request::Diff { files } => Job::Diff(files, reply),
+            Request::Upgrade { binary, drain_s } => {
+                Job::Upgrade(binary, Duration::from_secs(drain_s), Some(reply))
+            }
             Request::Files => return reply.answer(Answer::Files(self.files.clone())),
             Request::Status | Request::Snapshot | Request::Kick { .. } => {
                 return reply.answer(Answer::Error("asked in the wrong place".into()));
             }
         };
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
-            && let Job::Reload(Some(reply)) | Job::Diff(_, reply) = job
+            && let Job::Reload(Some(reply)) | Job::Diff(_, reply) | Job::Upgrade(_, _, Some(reply)) = job
         {
             reply.answer(Answer::Error("too many requests wait".into()));
         }
@@ -146,6 +153,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::R
         observer: running.observer(),
         keeper,
         seen,
+        giver: running.giver(),
     };
     // It ends when nobody asks any more, or with the process.
     std::thread::Builder::new().name("adit-reload".into()).spawn(move || reloader.run(&waiting))?;
@@ -177,6 +185,7 @@ struct Reloader {
     observer: Observer,
     keeper: Keeper,
     seen: Seen,
+    giver: Giver,
 }
 
 impl Reloader {
@@ -197,10 +206,39 @@ impl Reloader {
                 Ok(Job::Refresh) => self.refresh(),
                 Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),
                 Ok(Job::Status) => log_status(&self.observer),
+                Ok(Job::Upgrade(binary, drain, reply)) => {
+                    if self.upgrade(binary.as_deref(), drain, reply) {
+                        return;
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => self.look(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Lets another process take over; true if it has.
+    fn upgrade(&mut self, binary: Option<&Path>, drain: Duration, reply: Option<Reply>) -> bool {
+        let mut reply = reply;
+        let announce = |pid, given: &Given| {
+            let Given { program, open } = given.clone();
+            if let Some(reply) = reply.take() {
+                reply.answer(Answer::Upgraded { pid, version: program, open });
+            }
+        };
+        let result = if self.source.files.iter().any(|file| is_stdin(file)) {
+            Err(anyhow!(
+                "the configuration came from standard input, which another process cannot read again"
+            ))
+        } else {
+            upgrade::upgrade(&self.giver, binary, drain, announce)
+        };
+        let Err(error) = result else { return true };
+        tracing::error!("not upgraded, this process goes on as before: {error:#}");
+        if let Some(reply) = reply {
+            reply.answer(Answer::Error(format!("not upgraded, the process goes on as before: {error:#}")));
+        }
+        false
     }
 
     /// Reloads if a file has changed since the last look.
@@ -223,6 +261,9 @@ impl Reloader {
             }
         };
         supervisor::ready(&status);
+        if let Ok(sockets) = self.giver.sockets() {
+            supervisor::store(&sockets);
+        }
         result
     }
 
@@ -341,6 +382,7 @@ impl Reloader {
             | StartError::State { .. }
             | StartError::Capture(_)
             | StartError::Core(_)
+            | StartError::Handover(_)
             | StartError::Ending => None,
         };
         let error = anyhow(error);

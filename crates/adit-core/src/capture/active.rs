@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use adit_net::netlink::nft::{Batch, Table};
 use adit_net::netlink::route::{Link, Route, RouteKind, links};
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
+use serde::{Deserialize, Serialize};
 
 use crate::notice::Notice;
 
@@ -49,10 +52,12 @@ pub(crate) struct Active {
     /// The process that removes tables without an owner.
     guard: Option<Guard>,
     fallback: Fallback,
+    /// It is another process's, which has it taken away or goes on with it.
+    is_foreign: bool,
 }
 
 /// The part of mode auto that this kernel has no way for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Fallback {
     /// It has all.
     None,
@@ -70,6 +75,27 @@ impl Fallback {
             Self::Interface => Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), ..*ways },
         }
     }
+}
+
+/// A capture for another process.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// The socket that owns the table.
+    pub(crate) netlink: OwnedFd,
+    /// What the other process has to know.
+    pub(crate) facts: Facts,
+}
+
+/// The facts about a capture that the kernel does not tell.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    /// Fingerprint of tables, routes, rules and settings.
+    plan: u64,
+    /// Settings below /proc/sys as they were before.
+    saved: Vec<(PathBuf, String)>,
+    /// Addresses with a direct way, with the seconds that they live.
+    direct: Vec<(IpAddr, u64)>,
+    fallback: Fallback,
 }
 
 /// The socket that owns the table, with the addresses that were added since.
@@ -165,6 +191,7 @@ impl Active {
             saved: Vec::new(),
             guard: None,
             fallback,
+            is_foreign: false,
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -182,6 +209,83 @@ impl Active {
         *lock(&CURRENT) = Some(active.shared.clone());
         warn_of_tracking();
         Ok(active)
+    }
+
+    /// The capture for another process, which has to capture the same; `None` where the kernel ends no table with its process,
+    /// so that another process watches this one.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub(crate) fn lend(&self) -> io::Result<Option<Lent>> {
+        if !self.has_owner || self.guard.is_some() {
+            return Ok(None);
+        }
+        let (shared, now) = (lock(&self.shared), rt::now());
+        let lives = |until: &Instant| until.saturating_duration_since(now).as_secs();
+        let facts = Facts {
+            plan: plan(&self.ruleset),
+            saved: self.saved.clone(),
+            direct: shared.direct.iter().map(|(ip, until)| (*ip, lives(until))).collect(),
+            fallback: self.fallback,
+        };
+        let netlink = shared.netlink.as_ref().map(Netlink::copy).transpose()?;
+        Ok(netlink.map(|netlink| Lent { netlink, facts }))
+    }
+
+    /// The capture of another process. Nothing in the kernel changes, and nothing is taken away until [`Active::own`].
+    ///
+    /// # Errors
+    /// When `config` captures something else.
+    pub(crate) fn adopt(
+        lent: Lent,
+        capture: &Capture,
+        config: &Config,
+        ways: &Ways,
+    ) -> Result<Self, CaptureError> {
+        let Lent { netlink, facts } = lent;
+        let Facts { plan: wanted, saved, direct, fallback } = facts;
+        let failed = |source| CaptureError::System { what: "taking over the capture".to_owned(), source };
+        let ways = fallback.ways(ways);
+        let mut routing = open(Family::Route)?;
+        let host = host::look(capture, config, true, &mut routing)?;
+        let ruleset = ruleset(capture, ways, &host);
+        if plan(&ruleset) != wanted {
+            let text =
+                "the configuration captures something else than the process that runs: `adit reload` first";
+            return Err(failed(io::Error::other(text)));
+        }
+        let now = rt::now();
+        let lives = |(ip, seconds): (IpAddr, u64)| Some((ip, now.checked_add(Duration::from_secs(seconds))?));
+        let direct = direct.into_iter().take(MAX_DIRECT).filter_map(lives).collect();
+        let netlink = Netlink::adopt(netlink).map_err(failed)?;
+        let tables = ruleset.tables.iter().map(|table| table.name).collect();
+        Ok(Self {
+            shared: Arc::new(Mutex::new(Shared { netlink: Some(netlink), tables, direct, routes: None })),
+            routing,
+            report: report(capture, &ways, true),
+            capture: capture.clone(),
+            ways,
+            host,
+            has_owner: true,
+            ruleset,
+            saved,
+            guard: None,
+            fallback,
+            is_foreign: true,
+        })
+    }
+
+    /// It is this process's from now on.
+    pub(crate) fn own(&mut self) {
+        if std::mem::take(&mut self.is_foreign) {
+            *lock(&CURRENT) = Some(self.shared.clone());
+        }
+    }
+
+    /// It is another process's from now on, and stays as it is.
+    pub(crate) fn leave(mut self) {
+        self.is_foreign = true;
+        *lock(&CURRENT) = None;
     }
 
     /// Changes the capture to that of `config`, over the socket that owns the table. Connections that were captured go on.
@@ -280,7 +384,7 @@ impl Active {
         for route in other.routes.iter().filter(|route| !self.ruleset.routes.contains(route)) {
             // A route over an interface that is gone has gone with it.
             if let Err(error) = route.remove(&mut self.routing, &links)
-                && error.source.kind() != std::io::ErrorKind::NotFound
+                && error.source.kind() != io::ErrorKind::NotFound
             {
                 return Err(error.into());
             }
@@ -358,8 +462,15 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.stop();
+        if !self.is_foreign {
+            self.stop();
+        }
     }
+}
+
+/// The fingerprint of what a capture puts into the kernel.
+fn plan(ruleset: &Ruleset) -> u64 {
+    adit_net::handover::key(&[&format!("{ruleset:?}")])
 }
 
 fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
@@ -532,7 +643,7 @@ mod tests {
         let ports = Ports { v4: Some(4001), v6: None };
         let ways = Ways { tcp: TcpWay::Redirect(ports), udp: Some(UdpWay::Tproxy(ports)), dns: Some(ports) };
         let refused = |number| {
-            let source = std::io::Error::from_raw_os_error(number);
+            let source = io::Error::from_raw_os_error(number);
             CaptureError::from(NetlinkError { part: "a rule".to_owned(), text: None, source })
         };
         assert!(refused(2).is_missing_part() && refused(95).is_missing_part());

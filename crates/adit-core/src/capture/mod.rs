@@ -31,7 +31,7 @@ use adit_net::netlink::NetlinkError;
 pub use adit_net::netlink::fuzz_netlink;
 use thiserror::Error;
 
-pub(crate) use self::active::{Active, note_direct};
+pub(crate) use self::active::{Active, Facts, Lent, note_direct};
 pub use self::active::{bypass, watch};
 pub use self::explain::{Fate, explain};
 pub(crate) use self::health::unreachable;

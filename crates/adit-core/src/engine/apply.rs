@@ -118,7 +118,8 @@ impl Engine {
     /// A capture that cannot be had is told before anything changes.
     fn prepare_capture(&self, state: &State, config: &Config) -> Result<(), StartError> {
         if let Some(capture) = &config.capture {
-            capture::check(capture, state.capture.is_some()).map_err(StartError::Capture)?;
+            let is_held = state.capture.is_some() || state.inherited.capture.is_some();
+            capture::check(capture, is_held).map_err(StartError::Capture)?;
             // All that is dialled from now on is exempt.
             adit_net::set_common_mark(Some(capture.own_mark));
         } else if state.capture.is_none() {
@@ -383,6 +384,21 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), 
     Ok((Arc::new(router), filter))
 }
 
+/// Whether a configuration can run as far as that can be told without its sockets and files.
+///
+/// # Errors
+/// When rules or names cannot be followed, or the capture needs something that is not there.
+pub(super) fn check(config: &Config) -> Result<(), StartError> {
+    let mut config = config.clone();
+    capture::with_inbounds(&mut config).map_err(StartError::Capture)?;
+    if let Some(capture) = &config.capture {
+        // Another process may hold the capture still: its end, or its hand-over, comes later.
+        capture::check(capture, true).map_err(StartError::Capture)?;
+    }
+    check_dns(&config)?;
+    compile(&config).map(drop)
+}
+
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
 ///
 /// # Errors
@@ -447,6 +463,10 @@ impl Engine {
         let ways = capture::ways(settings, &config, &addresses);
         if let Some(active) = &mut state.capture {
             return active.follow(settings, &config, &ways);
+        }
+        if let Some(lent) = state.inherited.capture.take() {
+            state.capture = Some(Active::adopt(lent, settings, &config, &ways)?);
+            return Ok(());
         }
         if let Some((server, error)) = capture::unreachable(settings, &config) {
             self.capture_waits.store(true, Ordering::Relaxed);

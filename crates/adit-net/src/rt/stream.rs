@@ -13,7 +13,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-use crate::listen::bind_unix;
+use crate::handover::Kept;
+use crate::listen::{bind_unix, unix_label};
 use crate::pace::{Pacer, Share};
 
 /// Most buffers of one vectored call.
@@ -442,6 +443,14 @@ impl UnixListener {
         let listener = tokio::net::UnixListener::from_std(bind_unix(path)?)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self(listener))
+    }
+
+    /// A copy of the listener at `path` for the next process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep(&self, path: &Path) -> io::Result<Kept> {
+        Kept::new(unix_label(path), &self.0)
     }
 
     /// The next connection.

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Dir, PATIENCE, Running, finish, link};
+use crate::support::{Dir, PATIENCE, Running, finish, link, signal};
+use crate::upgrade::{Successors, is_alive, wait_until};
 
 /// Tells this program its role when it is started again in one of the networks.
 const INSIDE: &str = "ADIT_TEST_CAPTURE";
@@ -300,6 +301,41 @@ fn a_kill_leaves_nothing_that_cuts_the_host_off() {
     nets.assert_captured(H, &["tcp", "udp"]);
     stop(running);
     nets.assert_as(&before, "after the end");
+}
+
+/// The socket that owns the table goes from one process to the next: nothing in the kernel changes.
+#[test]
+fn an_upgrade_leaves_the_rules_as_they_are() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let before = nets.snapshot();
+    let mut running = nets.capture("lan = \"hc\"");
+    nets.assert_captured(H, &["tcp", "udp"]);
+    // `nft` names the process that the owner's number is, which ends.
+    let shown = |nets: &Nets| -> Vec<String> {
+        nets.snapshot().into_iter().filter(|line| !line.contains("progname")).collect()
+    };
+    let captured = shown(&nets);
+    // A configuration that captures something else is refused.
+    let file = nets.dir.path().join("host.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("[capture]", "[capture]\nexclude-address = \"198.51.100.0/24\""))
+        .unwrap();
+    let (status, out) = nets.adit(&["upgrade", "-c", "host.toml"]);
+    assert!(status == 1 && out.contains("`adit reload` first"), "{out}");
+    assert_eq!(shown(&nets), captured);
+    std::fs::write(&file, text).unwrap();
+    let (status, out) = nets.adit(&["upgrade", "-c", "host.toml", "--drain", "1s"]);
+    assert_eq!(status, 0, "{out}");
+    let mut successors = Successors::default();
+    let pid = successors.note(&out);
+    assert_eq!(shown(&nets), captured, "the new process has changed nothing");
+    wait_until("the old process ends", || !running.is_running());
+    assert_eq!(shown(&nets), captured, "nor has the end of the old one");
+    nets.assert_captured(H, &["tcp", "udp"]);
+    nets.assert_captured(C, &["tcp", "udp"]);
+    signal(pid, "TERM");
+    wait_until("the new process ends", || !is_alive(pid));
+    nets.assert_as(&before, "a clean stop leaves nothing");
 }
 
 #[test]

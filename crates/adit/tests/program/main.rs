@@ -38,4 +38,6 @@ mod test_server;
 mod tun;
 mod units;
 mod up;
+mod upgrade;
+mod upgrade_systemd;
 mod users;

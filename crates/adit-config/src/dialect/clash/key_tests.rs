@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::rule::{Fact, Verdict};
+use crate::model::rule::{Fact, Rule, Verdict};
 use crate::model::{OutboundProtocol, Refusal};
 
 fn read(text: &str) -> Setup {

@@ -110,6 +110,7 @@ impl Unit {
              Restart=on-failure\n\
              RestartSec=2\n\
              TimeoutStopSec=30\n\
+             FileDescriptorStoreMax=512\n\
              LimitNOFILE=1048576\n\
              User={USER}\n\
              Group={USER}\n\
