@@ -24,6 +24,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::rt;
 
+pub mod live;
+
 /// Connections at a time; more are closed at once.
 const MOST_CONNECTIONS: usize = 64;
 /// Longest head of a request, in bytes.
