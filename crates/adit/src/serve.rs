@@ -12,7 +12,7 @@ use adit_net::rt::{Signal, Signals};
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{socket, supervisor};
+use crate::{controller, socket, supervisor};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -57,6 +57,7 @@ pub(crate) fn run_holding<T>(
         }
     };
     socket::open(config, &mut running);
+    controller::open(config, &mut running, &requests);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     let addresses = running.addresses().len();

@@ -9,6 +9,7 @@ mod background;
 mod balancer;
 mod capture;
 mod clash;
+mod clash_api;
 mod commands;
 mod convert;
 mod demo;
