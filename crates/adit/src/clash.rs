@@ -152,5 +152,11 @@ fn parse(
         flags.overlay.iter().map(|(key, value)| (*key, value.expose())).collect();
     pairs.extend(overlay.pairs.iter().map(|(key, value)| (*key, value.as_str())));
     let text = overlay.text.as_deref().unwrap_or(contents);
+    if overlay.text.is_some() {
+        // A wrong port is an error of a text even where the running one stays.
+        clash::load_with(&file.to_string_lossy(), text, home, flags.geodata)?;
+        // The interface itself stays as it is; its facts are read where there is one.
+        pairs.push(("external-controller", "127.0.0.1:1"));
+    }
     clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs)?.run()
 }

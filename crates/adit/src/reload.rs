@@ -332,12 +332,16 @@ impl Reloader {
         };
         let loaded = load().map_err(|found| refused(&found))?;
         serve::log_findings(&loaded.diagnostics);
+        if loaded.config.controller != self.config.controller {
+            tracing::warn!("the control interface for dashboards stays as it is until adit is started again");
+        }
         Ok(self.settled(loaded.config))
     }
 
     /// The configuration with what the process has settled at its start.
     fn settled(&self, mut config: Config) -> Config {
         config.plugin_user.clone_from(&self.config.plugin_user);
+        config.controller.clone_from(&self.config.controller);
         if config.choices.is_none() {
             config.choices.clone_from(&self.config.choices);
         }

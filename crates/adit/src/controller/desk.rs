@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{Controller, DelayTest, ProviderKind};
 use adit_core::{DelayError, Kicked, Observer, Proxies};
-use adit_net::rt;
+use adit_net::rt::{self, OrderSender};
 use adit_net::web::live::{Call, Given, Text};
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ impl Desk {
         test.unified = self.is_unified();
         // An answer of another status fails the test of one proxy: dashboards show what the person asked for.
         let (sender, mut replies) = rt::orders();
-        self.proxies.delay(name, &test, move |result| drop(sender.send(result)));
+        self.proxies.delay(name, &test, to(sender));
         match replies.next().await {
             Some(Ok(delay)) if self.is_expected(name, &test) => json(200, &json!({ "delay": delay })),
             Some(Err(DelayError::Timeout)) => message(504, "Timeout"),
@@ -147,7 +147,7 @@ impl Desk {
         let Some(mut test) = Self::test(call, i32::MAX as u64) else { return bad() };
         test.unified = self.is_unified();
         let (sender, mut replies) = rt::orders();
-        let begun = self.proxies.group_delay(name, &test, move |found| drop(sender.send(found)));
+        let begun = self.proxies.group_delay(name, &test, to(sender));
         if begun.is_err() {
             return message(504, "get delay: all proxies timeout");
         }
@@ -179,7 +179,7 @@ impl Desk {
             let (sender, mut replies) = rt::orders();
             for name in some {
                 let sender = sender.clone();
-                self.proxies.delay(name, &test, move |_| drop(sender.send(())));
+                self.proxies.delay(name, &test, to(sender));
             }
             drop(sender);
             while replies.next().await.is_some() {}
@@ -195,7 +195,7 @@ impl Desk {
             return if is_there { nothing() } else { missing() };
         }
         let (sender, mut replies) = rt::orders();
-        let reply = Box::new(move |result| drop(sender.send(result)));
+        let reply = Box::new(to(sender));
         self.proxies.update_list(name, has_outbounds, reply);
         match replies.next().await {
             Some(Ok(())) => nothing(),
@@ -258,7 +258,7 @@ impl Desk {
 
     async fn change(&self, change: change::Change) -> Result<(), String> {
         let (sender, mut replies) = rt::orders();
-        self.requests.change(change, Box::new(move |result| drop(sender.send(result))));
+        self.requests.change(change, Box::new(to(sender)));
         replies.next().await.unwrap_or_else(|| Err("the process is ending".to_owned()))
     }
 
@@ -268,7 +268,7 @@ impl Desk {
         let kind =
             query(&call.query, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "A".to_owned());
         let (sender, mut replies) = rt::orders();
-        if !self.proxies.query_dns(&name, &kind, move |reply| drop(sender.send(reply))) {
+        if !self.proxies.query_dns(&name, &kind, to(sender)) {
             return message(400, "invalid query type");
         }
         let Some(Some(reply)) = replies.next().await else { return message(500, "no answer") };
@@ -314,6 +314,13 @@ impl Desk {
                 json(200, &value.unwrap_or(Value::Null))
             }
         }
+    }
+}
+
+/// Sends a result to the one who waits for it, who may have left.
+fn to<T>(sender: OrderSender<T>) -> impl FnOnce(T) {
+    move |result| {
+        let _is_heard: bool = sender.send(result);
     }
 }
 
