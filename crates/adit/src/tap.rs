@@ -1,4 +1,4 @@
-//! Log lines for those who watch a process: each asks for a level of its own, whatever is written elsewhere.
+//! Log lines for those who watch a process: each asks for a level of its own, apart from the written one.
 //!
 //! While nobody watches, an event below the written level costs what it costs without this module.
 

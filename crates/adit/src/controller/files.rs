@@ -1,4 +1,4 @@
-//! The files of a dashboard. Nothing outside its folder is served, by whatever name or link.
+//! The files of a dashboard. Nothing outside its folder is served, by any name or link.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who is answered: the secret, the Host and the Origin of a request.
+//! The requests that are answered, by their secret, Host and Origin.
 //!
 //! | | with a secret | without |
 //! |---|---|---|

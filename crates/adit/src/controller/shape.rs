@@ -231,7 +231,7 @@ fn seen(config: &Config) -> Facade {
             | InboundProtocol::Dns(_) => continue,
         };
         if let Some(address) = inbound.listen.first() {
-            ports.entry(key).or_insert(address.port());
+            ports.entry(key).or_insert_with(|| address.port());
             is_open |= !address.ip().to_canonical().is_loopback();
         }
     }
