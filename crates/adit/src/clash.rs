@@ -62,7 +62,7 @@ fn run(flags: &Flags) -> ExitCode {
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
         serve::log_findings(&diagnostics);
-        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file, contents)) }
+        if flags.test { check(&config) } else { serve::run(config, source(flags, &home, &file, contents)) }
     });
     let shown = file.display();
     match result {
@@ -98,7 +98,7 @@ fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
     Source {
         files: vec![file.clone()],
         load: Ok(Box::new(move || {
-            let contents = text::read(&file)?;
+            let contents = text::read_up_to(&file, clash::MAX_LEN)?;
             let loaded = parse(&flags, &home, &file, &contents, &Overlay::default())?;
             // The file is read again: it holds alone from here on.
             let mut overlay = lock(&forgotten);
@@ -133,7 +133,7 @@ fn check(config: &Config) -> anyhow::Result<()> {
 
 fn read(file: &Path) -> Result<String, Diagnostics> {
     let path = if clash::is_input(file) { Path::new("/dev/stdin") } else { file };
-    Ok(text::read(path)?.to_string())
+    Ok(text::read_up_to(path, clash::MAX_LEN)?.to_string())
 }
 
 fn lock(overlay: &Mutex<Overlay>) -> MutexGuard<'_, Overlay> {

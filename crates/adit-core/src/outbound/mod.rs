@@ -30,7 +30,7 @@ use crate::dispatch::Leaf;
 use crate::dns::Dns;
 
 pub(crate) use choice::{
-    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, test_group,
+    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list, test_group,
 };
 pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub(crate) use connector::Connector;

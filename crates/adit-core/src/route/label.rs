@@ -30,6 +30,7 @@ pub fn line(rule: &Rule) -> RuleLine {
         Verdict::Default => "default".to_owned(),
         Verdict::Reject(_) => "REJECT".to_owned(),
         Verdict::Pass(_) => "PASS".to_owned(),
+        Verdict::Again { .. } => "rematch".to_owned(),
     };
     RuleLine { kind: kind.into(), payload: payload.into(), target: target.into() }
 }

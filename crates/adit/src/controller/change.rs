@@ -63,7 +63,8 @@ impl Overlay {
 
     fn read(&self, path: Option<&Path>) -> Result<Option<String>, String> {
         let Some(path) = path else {
-            let text = adit_config::source::read(&self.file).map_err(|found| found.to_string())?;
+            let text = adit_config::source::read_up_to(&self.file, adit_config::dialect::clash::MAX_LEN)
+                .map_err(|found| found.to_string())?;
             return Ok(Some(text.to_string()));
         };
         if !path.is_absolute() {
@@ -75,7 +76,8 @@ impl Overlay {
             let home = self.home.display();
             return Err(format!("path is not subpath of home directory or SAFE_PATHS: {home}"));
         }
-        let text = adit_config::source::read(&found).map_err(|found| found.to_string())?;
+        let text = adit_config::source::read_up_to(&found, adit_config::dialect::clash::MAX_LEN)
+            .map_err(|found| found.to_string())?;
         Ok(Some(text.to_string()))
     }
 
