@@ -26,6 +26,8 @@ use crate::handover::{self, Kept};
 use crate::listen::{ListenOptions, listen_many};
 use crate::rt;
 
+pub mod live;
+
 /// Connections at a time; more are closed at once.
 const MOST_CONNECTIONS: usize = 64;
 /// Longest head of a request, in bytes.

@@ -8,6 +8,7 @@
 mod clash;
 mod cli;
 mod commands;
+mod controller;
 mod grid;
 mod kcptun;
 mod logfile;
@@ -25,6 +26,7 @@ mod socket;
 mod start;
 mod state;
 mod supervisor;
+mod tap;
 mod upgrade;
 
 use std::ffi::{OsStr, OsString};

@@ -15,7 +15,7 @@ use adit_net::rt::{Signal, Signals};
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{socket, supervisor, upgrade};
+use crate::{controller, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -91,6 +91,7 @@ fn run_to_the_end<T>(
         }
     };
     socket::open(&config, &mut running);
+    controller::open(&config, &mut running, &requests);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     if let Some(taking) = taking

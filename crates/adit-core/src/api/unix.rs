@@ -89,7 +89,7 @@ pub(crate) fn start(
 }
 
 /// Returns when the cores have ended.
-pub(super) async fn ended(directory: &Directory) {
+pub(crate) async fn ended(directory: &Directory) {
     directory.draining().await;
     while !directory.has_ended() {
         rt::sleep(LOOK).await;

@@ -24,6 +24,7 @@ mod race;
 mod reverse;
 mod server;
 mod shared;
+mod shown;
 mod system;
 mod tls;
 
@@ -61,6 +62,8 @@ pub use self::fake::{fake_names, fuzz_fake_store};
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
 pub(crate) use self::shared::Shared;
+pub use self::shown::{DnsRecord, DnsReply};
+pub(crate) use self::shown::{ask, question};
 
 /// A stream that is being opened.
 pub(crate) type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;

@@ -43,6 +43,7 @@ use crate::capture::{self, Active, CaptureError, CaptureReport, Lent};
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
+use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
 use crate::route::CompileError;
@@ -161,6 +162,21 @@ impl Observer {
     /// Whether it serves.
     pub fn health(&self) -> Health {
         self.0.health(rt::now())
+    }
+
+    /// Payload bytes since the start, from clients and to them.
+    pub fn totals(&self) -> (u64, u64) {
+        self.0.totals()
+    }
+
+    /// The present state with the open connections. Call it on an event loop.
+    pub async fn snapshot(&self) -> Status {
+        self.0.snapshot(rt::now()).await
+    }
+
+    /// Ends connections, and says how many. Call it on an event loop.
+    pub async fn kick(&self, of: Kicked) -> u64 {
+        self.0.kick(of).await
     }
 }
 
@@ -508,6 +524,21 @@ impl Running {
         let kept = crate::api::unix::start(&mut self.cores, path, directory, follower, is_handed_over)?;
         engine.kept().extend(kept);
         Ok(())
+    }
+
+    /// Runs a service on an event loop of its own, until the others have ended.
+    ///
+    /// # Errors
+    /// When there cannot be another event loop.
+    pub fn start_service<F: Future<Output = ()> + 'static>(
+        &mut self,
+        name: &str,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<()> {
+        let directory = self.engine.directory.clone();
+        self.cores.start(name.to_owned(), move || async move {
+            rt::race(crate::api::unix::ended(&directory), make()).await;
+        })
     }
 
     /// Somebody who may apply configurations from another thread.

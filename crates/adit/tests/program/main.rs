@@ -11,6 +11,7 @@ mod capture;
 mod capture_faults;
 mod capture_tun;
 mod clash;
+mod clash_api;
 mod commands;
 mod convert;
 mod demo;

@@ -37,6 +37,13 @@ const OBEYED: &[&str] = &[
     "profile",
     "plugins-allowed",
     "tun",
+    "external-controller",
+    "external-controller-unix",
+    "external-controller-cors",
+    "external-ui",
+    "external-ui-name",
+    "external-ui-url",
+    "secret",
 ];
 
 /// Keys that do not change the way of traffic.
@@ -61,16 +68,9 @@ const QUIET: &[&str] = &[
 
 /// Keys of services that are not there yet.
 const LEFT_OUT: &[&str] = &[
-    "external-controller",
     "external-controller-tls",
-    "external-controller-unix",
     "external-controller-pipe",
-    "external-controller-cors",
     "external-doh-server",
-    "external-ui",
-    "external-ui-name",
-    "external-ui-url",
-    "secret",
     "tls",
     "ntp",
     "ss-config",

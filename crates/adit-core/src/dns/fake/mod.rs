@@ -237,7 +237,6 @@ impl Fake {
     }
 
     /// Forgets all names that no flow holds.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the call of the Clash API that empties the pool"))]
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         state.pool.flush();
