@@ -30,6 +30,7 @@ mod rng;
 pub mod route;
 mod salts;
 mod snell;
+mod snowflake;
 mod user;
 
 pub use api::control::{
@@ -53,4 +54,5 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
+pub use snowflake::{Broker, SnowflakeError, broker_service};
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};
