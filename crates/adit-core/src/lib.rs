@@ -54,5 +54,7 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
-pub use snowflake::{Broker, SnowflakeError, broker_service};
+pub use snowflake::{
+    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
+};
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

@@ -299,7 +299,8 @@ mod tests {
                 }
                 dropped.1.set(true);
                 let named: Vec<&str> = asked.fields("x-a").collect();
-                let text = format!("{} {} {} {named:?} {:?}", asked.method, asked.path, asked.query, asked.body);
+                let text =
+                    format!("{} {} {} {named:?} {:?}", asked.method, asked.path, asked.query, asked.body);
                 Told { fields: vec![("x-b", "1")], ..Told::text(text) }
             }
         }));

@@ -80,7 +80,8 @@ mod tests {
 
     fn write(folder: &Path, name: &str) -> (PathBuf, PathBuf, String) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["a.example".into()]).unwrap().self_signed(&key).unwrap();
+        let certificate =
+            CertificateParams::new(vec!["a.example".into()]).unwrap().self_signed(&key).unwrap();
         let paths = [folder.join(format!("{name}.crt")), folder.join(format!("{name}.key"))];
         std::fs::write(&paths[0], certificate.pem()).unwrap();
         std::fs::write(&paths[1], key.serialize_pem()).unwrap();

@@ -2,11 +2,15 @@
 //! server that tells a proxy its NAT.
 
 mod broker;
+mod probetest;
+mod server;
 mod slot;
 
 use std::io;
 
 pub use self::broker::{Broker, broker_service};
+pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
+pub use self::server::snowflake_server;
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -58,7 +58,9 @@ mod tests {
     #[test]
     fn lists() {
         let line = |address: &str| {
-            format!("{{\"displayName\":\"d\", \"webSocketAddress\":\"{address}\", \"fingerprint\":\"2b280B23E1107BB62ABFC40DDCC8824814F80A72\"}}\n")
+            format!(
+                "{{\"displayName\":\"d\", \"webSocketAddress\":\"{address}\", \"fingerprint\":\"2b280B23E1107BB62ABFC40DDCC8824814F80A72\"}}\n"
+            )
         };
         let bridge = Fingerprint::parse(Fingerprint::DEFAULT).unwrap();
         let bridges = Bridges::parse(&(line("ws://a/") + &line("ws://b/"))).unwrap();

@@ -55,10 +55,8 @@ const MAX_LOG: u64 = 16 << 20;
 /// Time that open polls have when the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(15);
 /// Fields that let pages of any origin ask.
-const CORS: [(&str, &str); 2] = [
-    ("access-control-allow-headers", "Origin, X-Session-ID"),
-    ("access-control-allow-origin", "*"),
-];
+const CORS: [(&str, &str); 2] =
+    [("access-control-allow-headers", "Origin, X-Session-ID"), ("access-control-allow-origin", "*")];
 
 /// A broker.
 #[derive(Debug)]
@@ -105,7 +103,8 @@ impl Broker {
 
     fn read_countries(&self) -> Result<(), SnowflakeError> {
         let Some((v4, v6)) = &self.settings.countries else { return Ok(()) };
-        let countries = Countries::load(v4, v6).map_err(|(path, problem)| SnowflakeError::File { path, problem })?;
+        let countries =
+            Countries::load(v4, v6).map_err(|(path, problem)| SnowflakeError::File { path, problem })?;
         self.stats.borrow_mut().countries = Some(countries);
         tracing::info!("Loading geoip databases");
         Ok(())
@@ -119,7 +118,12 @@ impl Broker {
                     limit.interval = interval;
                 }
                 let [open, moderate, strict] = all.map(|interval| interval.as_millis());
-                tracing::info!(open_ms = open, moderate_ms = moderate, strict_ms = strict, "Loaded poll intervals");
+                tracing::info!(
+                    open_ms = open,
+                    moderate_ms = moderate,
+                    strict_ms = strict,
+                    "Loaded poll intervals"
+                );
             }
             Err(problem) => tracing::warn!(%problem, "failed to load poll interval from file"),
         }
@@ -475,7 +479,10 @@ fn intervals(path: &Path) -> Result<[Duration; 3], String> {
 ///
 /// # Errors
 /// See [`SnowflakeError`].
-pub fn broker_service(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Result<(), SnowflakeError> {
+pub fn broker_service(
+    settings: &SnowflakeBroker,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), SnowflakeError> {
     Cores::block_on(run(settings, ready)).map_err(SnowflakeError::Loop)?
 }
 

@@ -44,7 +44,9 @@ fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let found = bare.parse::<IpAddr>().ok();
-    found.or_else(|| text.parse::<SocketAddr>().ok().map(|found| found.ip())).map(|found| found.to_canonical())
+    found
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|found| found.ip()))
+        .map(|found| found.to_canonical())
 }
 
 fn is_public(address: &IpAddr) -> bool {
@@ -76,7 +78,12 @@ mod tests {
             (&both[..], "203.0.113.5", 2, "203.0.113.5"),
             (&both[..], "203.0.113.5", 9, "192.0.2.9"),
             (&both[..], "203.0.113.5", 0, "192.0.2.9"),
-            (&[("forwarded", "for=\"[2001:db8::1]:7\";proto=https, For=198.51.100.1")][..], "2001:db8::1", 1, "198.51.100.1"),
+            (
+                &[("forwarded", "for=\"[2001:db8::1]:7\";proto=https, For=198.51.100.1")][..],
+                "2001:db8::1",
+                1,
+                "198.51.100.1",
+            ),
             (&[("x-forwarded-for", "nonsense")][..], "192.0.2.9", 1, "192.0.2.9"),
         ] {
             let asked = asked(fields);

@@ -187,9 +187,8 @@ impl Stats {
         self.add(name);
         *self.by_country[at].entry(country.clone()).or_default() += 1;
         let (nat, status) = (nat.as_str(), end.as_str());
-        let labels = format!(
-            "cc=\"{country}\",nat=\"{nat}\",rendezvous_method=\"{method}\",status=\"{status}\""
-        );
+        let labels =
+            format!("cc=\"{country}\",nat=\"{nat}\",rendezvous_method=\"{method}\",status=\"{status}\"");
         self.sample(CLIENT, labels, 1);
     }
 
@@ -197,7 +196,8 @@ impl Stats {
     pub(super) fn prometheus(&self) -> String {
         let mut out = String::new();
         for ((name, help, kind), samples) in self.families.values() {
-            write!(out, "# HELP snowflake_{name} {help}\n# TYPE snowflake_{name} {kind}\n").expect("a string");
+            write!(out, "# HELP snowflake_{name} {help}\n# TYPE snowflake_{name} {kind}\n")
+                .expect("a string");
             for (labels, count) in samples {
                 let count = if name.starts_with("rounded") { (count + 7) / 8 * 8 } else { *count };
                 writeln!(out, "snowflake_{name}{{{labels}}} {count}").expect("a string");

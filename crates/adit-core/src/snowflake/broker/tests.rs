@@ -117,7 +117,10 @@ fn one_by_one(scheme: Scheme, file: &str) {
             count += 1;
         }
         assert!(count >= 30, "{count} rows");
-        let long = format!("POST /client HTTP/1.1\r\nHost: x\r\nContent-Length: 100175\r\n\r\n1.0\n{}", "x".repeat(100_171));
+        let long = format!(
+            "POST /client HTTP/1.1\r\nHost: x\r\nContent-Length: 100175\r\n\r\n1.0\n{}",
+            "x".repeat(100_171)
+        );
         assert!(ask(at, &long).await.starts_with("HTTP/1.1 400 Bad Request\r\n"));
     })
     .unwrap();
