@@ -82,7 +82,8 @@ mod tests {
 
     fn pem(kind: &str, der: &[u8]) -> String {
         let text = STANDARD.encode(der);
-        let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+        let lines: Vec<&str> =
+            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
         format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", lines.join("\n"))
     }
 
