@@ -23,7 +23,7 @@ pub trait Prober {
     /// Answers an offer, both as the text of a description. With `is_hidden` the answer names no address.
     ///
     /// # Errors
-    /// What is wrong with the offer, or why there is no answer.
+    /// The problem with the offer, or the reason why there is no answer.
     fn answer(&self, offer: String, is_hidden: bool) -> impl Future<Output = Result<String, Failure>>;
 }
 
