@@ -30,6 +30,7 @@ mod rng;
 pub mod route;
 mod salts;
 mod snell;
+mod snowflake;
 mod user;
 
 pub use api::control::{
@@ -55,4 +56,7 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
+pub use snowflake::{
+    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
+};
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

@@ -30,8 +30,10 @@ pub mod race;
 pub mod reach;
 pub mod resolve;
 pub mod rt;
+pub mod service;
 pub mod syslog;
 pub mod tls;
+pub mod tls_server;
 pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod tun;

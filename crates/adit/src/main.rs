@@ -22,6 +22,7 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+mod snowflake;
 mod socket;
 mod start;
 mod state;
@@ -93,6 +94,9 @@ pub(crate) const NAMES: &[Name] = names! {
     "kcptun-server" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
     "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
     "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "snowflake-broker" => snowflake::broker::main, dialect::snowflake::broker::usage, "snowflake-broker";
+    "snowflake-server" => snowflake::server::main, dialect::snowflake::server::usage, "snowflake-server";
+    "snowflake-probetest" => snowflake::probetest::main, dialect::snowflake::probetest::usage, "snowflake-probetest";
     "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
     "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
     "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;

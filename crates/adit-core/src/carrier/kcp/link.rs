@@ -1,18 +1,23 @@
-//! The sockets that carry datagrams.
+//! The sockets that carry datagrams, or streams that carry packets in their place.
 
 use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use adit_net::udp::{Batch, Outgoing, RawSocket, Sent, Socket};
+
+use super::hub::Hub;
 
 /// A socket whose datagrams go by UDP, or look like segments of TCP.
 #[derive(Debug)]
 pub(crate) enum Link {
     Udp(Socket),
     Tcp(RawSocket),
+    /// No socket: packets come and go by streams.
+    Streams(Arc<Hub>),
 }
 
 impl Link {
@@ -20,6 +25,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.local_addr(),
             Self::Tcp(tcp) => Ok(tcp.local_addr()),
+            Self::Streams(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
         }
     }
 
@@ -28,7 +34,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.report_destination(),
             // It does so by itself.
-            Self::Tcp(_) => Ok(()),
+            Self::Tcp(_) | Self::Streams(_) => Ok(()),
         }
     }
 
@@ -36,7 +42,7 @@ impl Link {
     pub(super) fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
         match self {
             Self::Udp(udp) => udp.pass_on(pair, peers),
-            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tcp(_) | Self::Streams(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -47,7 +53,7 @@ impl Link {
                 udp.follow_earlier();
                 udp.earlier_peers()
             }
-            Self::Tcp(_) => HashSet::new(),
+            Self::Tcp(_) | Self::Streams(_) => HashSet::new(),
         }
     }
 
@@ -62,6 +68,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.set_buffers(len),
             Self::Tcp(tcp) => tcp.set_buffers(len),
+            Self::Streams(_) => Ok(()),
         }
     }
 
@@ -69,6 +76,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.set_traffic_class(class),
             Self::Tcp(tcp) => tcp.set_traffic_class(class),
+            Self::Streams(_) => Ok(()),
         }
     }
 
@@ -81,6 +89,8 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.poll_receive(cx, batch, lost),
             Self::Tcp(tcp) => tcp.poll_receive(cx, batch, lost),
+            // It has a way of its own, without a batch.
+            Self::Streams(_) => Poll::Pending,
         }
     }
 
@@ -88,6 +98,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.send_from(batch, block, datagrams),
             Self::Tcp(tcp) => tcp.send_from(batch, block, datagrams),
+            Self::Streams(hub) => hub.send(block, datagrams),
         }
     }
 }
