@@ -35,6 +35,7 @@ mod user;
 pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences,
 };
+pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, StoreStatus};
 pub use api::metrics::{Exposition, MOST_SERIES};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
@@ -48,7 +49,7 @@ pub use dns::{
 };
 pub use engine::{
     Applier, ApplyError, Changes, GroupHandle, ListReply, ListState, ListUsage, Lists, Meter, Observer, Port,
-    Ports, Proxies, ProxyView, Running, SelectError, StartError, Via, start,
+    Ports, Proxies, ProxyView, Running, SelectError, StartError, Usage, UserTotals, Via, start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};

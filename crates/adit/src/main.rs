@@ -8,6 +8,7 @@
 mod clash;
 mod cli;
 mod commands;
+mod fleet;
 mod grid;
 mod kcptun;
 mod logfile;

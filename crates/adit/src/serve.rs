@@ -53,7 +53,7 @@ pub(crate) fn run_holding<T>(
         Ok(requests) => requests,
         Err(error) => {
             running.end();
-            return Err(error.into());
+            return Err(error);
         }
     };
     socket::open(config, &mut running);

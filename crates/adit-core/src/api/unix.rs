@@ -169,7 +169,11 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
     match ask(path, request)? {
         Answer::Status(status) => Ok(*status),
         Answer::Error(text) => Err(io::Error::other(text)),
-        Answer::Kicked(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
+        Answer::Kicked(_)
+        | Answer::Files(_)
+        | Answer::Differences(_)
+        | Answer::Doubts(_)
+        | Answer::Refused(_) => {
             Err(io::ErrorKind::InvalidData.into())
         }
     }

@@ -12,6 +12,7 @@ mod ports;
 mod proxies;
 mod site;
 mod sockets;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,6 +50,7 @@ use crate::user::{Ledger, StateError, Unusable};
 pub use self::apply::Changes;
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
+pub use self::usage::{Usage, UserTotals};
 pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
@@ -204,8 +206,11 @@ impl State {
         if self.ledger.is_some() || !has_users {
             return Ok(None);
         }
+        let has_witnesses = !config.panels.is_empty() || config.store.is_some();
         let (ledger, warning) = Ledger::start(Some(&config.state))
             .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
+        // Until one of them has told the time.
+        ledger.hold_periods(has_witnesses);
         self.ledger = Some(ledger);
         Ok(warning)
     }
@@ -479,6 +484,11 @@ impl Running {
     /// The addresses that are listened on, with the names of their inbounds.
     pub fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
         self.engine.directory.addresses()
+    }
+
+    /// The accounts of users, for those who tell others about them.
+    pub fn usage(&self) -> Usage {
+        Usage(self.engine.clone())
     }
 
     /// Opens more ports while this runs.

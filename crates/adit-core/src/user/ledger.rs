@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub(crate) struct Ledger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
     failed: Notice,
+    /// No period begins: the clock may be wrong.
+    is_held: AtomicBool,
     /// Lines about users.
     gate: Gate,
 }
@@ -176,10 +180,60 @@ impl Ledger {
         }
     }
 
+    /// Keeps periods from beginning, or lets them.
+    pub(crate) fn hold_periods(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
+    /// Bytes up and down of users whose name begins with `prefix`, without it, as they are on disk.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(crate) fn saved_totals(&self, prefix: &str) -> std::io::Result<BTreeMap<Box<str>, [u64; 2]>> {
+        let mut book = self.book();
+        book.save(rt::unix_time())?;
+        let mut totals = BTreeMap::<Box<str>, [u64; 2]>::new();
+        let mut add = |user: &str, record: Record| {
+            if let Some(id) = user.strip_prefix(prefix) {
+                let total = totals.entry(id.into()).or_default();
+                *total = [total[0] + record.up, total[1] + record.down];
+            }
+        };
+        if book.file.is_some() {
+            book.image.users.iter().for_each(|(key, saved)| add(&key.user, saved.record));
+        } else {
+            book.live.iter().for_each(|(key, account)| add(&key.user, account.record()));
+        }
+        Ok(totals)
+    }
+
+    /// The sources of open connections of users whose name begins with `prefix`, without it.
+    pub(crate) fn sources(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+        let mut all = BTreeMap::<Box<str>, Vec<IpAddr>>::new();
+        for (key, account) in &self.book().live {
+            let Some(id) = key.user.strip_prefix(prefix) else { continue };
+            let sources = account.sources();
+            if !sources.is_empty() {
+                all.entry(id.into()).or_default().extend(sources);
+            }
+        }
+        for sources in all.values_mut() {
+            sources.sort_unstable();
+            sources.dedup();
+        }
+        all
+    }
+
     fn tick(&self) {
         let unix_s = rt::unix_time();
         let book = self.book();
-        book.live.values().for_each(|account| account.tick(unix_s));
+        let is_held = self.is_held.load(Ordering::Relaxed);
+        for account in book.live.values() {
+            account.tick(unix_s);
+            if !is_held {
+                account.turn(unix_s);
+            }
+        }
         for (key, account) in &book.live {
             if let Some(line) = account.take_line(unix_s) {
                 line.write(&key.inbound, &account.name, &self.gate);

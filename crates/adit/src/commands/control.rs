@@ -57,7 +57,7 @@ pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> an
             bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
         }
         Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) => {
+        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) | Answer::Doubts(_) => {
             bail!("{} answers something else", socket.display())
         }
     }

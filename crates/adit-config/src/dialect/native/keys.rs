@@ -43,6 +43,10 @@ pub enum Table {
     Member,
     /// In a `[[set]]`.
     Set,
+    /// In a `[[panel]]`.
+    Panel,
+    /// In `[store]`.
+    Store,
     /// In a `[[rule]]`.
     Rule,
     /// In a table of a rule's `and`, `or` or `not`.
@@ -51,7 +55,7 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -68,6 +72,8 @@ impl Table {
         Self::Outbound,
         Self::Member,
         Self::Set,
+        Self::Panel,
+        Self::Store,
         Self::Rule,
         Self::RulePart,
     ];
@@ -91,6 +97,8 @@ impl Table {
             Self::Outbound => "[[outbound]]",
             Self::Member => "members of an [[outbound]]",
             Self::Set => "[[set]]",
+            Self::Panel => "[[panel]]",
+            Self::Store => "[store]",
             Self::Rule => "[[rule]]",
             Self::RulePart => "and, or and not of a [[rule]]",
         }
