@@ -54,4 +54,4 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
-pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};
+pub use user::{QuotaUse, StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

@@ -8,3 +8,4 @@
 
 pub mod journal;
 pub mod panel;
+pub mod store;

@@ -600,6 +600,7 @@ fn finish(cores: Cores, engine: &Engine) {
     let mut state = engine.state();
     drop(state.capture.take());
     state.ledger().flush();
+    state.ledger().save_sources();
     state.inbounds.clear();
     state.outbounds.clear();
     state.retired.clear();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::api::fleet::FleetStatus;
-use crate::user::Ledger;
+use crate::user::{Ledger, QuotaUse};
 
 /// Bytes up and down, by name of the user.
 pub type UserTotals = BTreeMap<Box<str>, [u64; 2]>;
@@ -29,7 +29,18 @@ impl Usage {
     /// The sources of open connections and flows of users whose name begins with `prefix`, without it: IPv4 addresses, and
     /// the first address of an IPv6 /64. Users whose sources are not limited are not among them.
     pub fn sources(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
-        self.ledger().sources(prefix)
+        self.ledger().online(prefix)
+    }
+
+    /// Bytes of the period of all users with a quota, by name, over all inbounds.
+    pub fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
+        self.ledger().quotas()
+    }
+
+    /// Holds users to what others leave them of their quota: by name, bytes that they may still use from here, or `None` for
+    /// all of it.
+    pub fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        self.ledger().allow(allowances);
     }
 
     /// Keeps periods of quotas from beginning, or lets them: a clock that is wrong would begin one too early.

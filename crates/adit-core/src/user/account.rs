@@ -185,6 +185,14 @@ impl Account {
         self.is_removed.store(false, Ordering::Relaxed);
     }
 
+    /// Holds the user to so many bytes more in the place of the rest of its quota, or to the quota again.
+    pub(crate) fn allow(&self, allowance: Option<u64>) {
+        let Some(quota) = self.limits().quota else { return };
+        let most = allowance.map_or(quota, |bytes| self.used().saturating_add(bytes).min(quota));
+        self.quota.store(most, Ordering::Relaxed);
+        self.is_told.store(self.over().is_some(), Ordering::Relaxed);
+    }
+
     fn quota(&self) -> Option<u64> {
         Some(self.quota.load(Ordering::Relaxed)).filter(|quota| *quota != NO_QUOTA)
     }

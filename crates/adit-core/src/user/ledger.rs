@@ -20,12 +20,16 @@ use super::Accounts;
 use super::account::{Account, Record};
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
+use super::cache::Sources;
+use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
 use crate::notice::Notice;
 
 /// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);
+/// Interval at which sources of users are written, in seconds.
+const SOURCES_EVERY_S: u64 = 60;
 /// Time for which the record of a removed user is kept, in days: enough for a billing period that ends meanwhile, and for
 /// a key that is put back.
 const KEPT_DAYS: u32 = 92;
@@ -52,6 +56,10 @@ struct Book {
     /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
     earlier: BTreeMap<Box<[u8]>, Record>,
     has_thread: bool,
+    /// Sources of users, and the file that they are in.
+    sources: Books,
+    sources_path: Option<PathBuf>,
+    sources_at: u64,
 }
 
 /// Wakes the thread that writes.
@@ -74,6 +82,19 @@ impl Alarm {
         let (mut is_ringing, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *is_ringing = false;
     }
+}
+
+/// The use that a user has made of a quota on this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// The quota in bytes.
+    pub quota: u64,
+    /// Bytes of the period, both ways together.
+    pub used: u64,
+    /// Day of the month on which a period begins.
+    pub reset_day: Option<u8>,
+    /// The period; 0 where there is one for ever.
+    pub period: u64,
 }
 
 /// A state file that cannot be used.
@@ -130,7 +151,9 @@ impl Ledger {
         } else {
             BTreeMap::new()
         };
-        let book = Book { file: Some(file), image, earlier, ..Book::default() };
+        let sources_path = Some(sources::path(path));
+        let sources = sources_path.as_deref().map(sources::read).unwrap_or_default();
+        let book = Book { file: Some(file), image, earlier, sources, sources_path, ..Book::default() };
         Ok((Arc::new(Self { book: Mutex::new(book), ..Self::default() }), warning))
     }
 
@@ -180,6 +203,49 @@ impl Ledger {
         }
     }
 
+    /// The sources of the users of an inbound, which outlive it and the process.
+    pub(crate) fn sources(&self, inbound: &str) -> Arc<Sources> {
+        self.book().sources.entry(inbound.into()).or_default().clone()
+    }
+
+    /// Writes the sources of users.
+    pub(crate) fn save_sources(&self) {
+        // Not under the lock: an image of many users takes its time.
+        let (books, path) = {
+            let book = self.book();
+            (book.sources.clone(), book.sources_path.clone())
+        };
+        if let Some(path) = path
+            && let Err(error) = sources::write(&path, &books)
+        {
+            tracing::debug!(%error, "sources of users");
+        }
+    }
+
+    /// Bytes of the period of users with a quota, by name, over all inbounds.
+    pub(crate) fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
+        let mut all = BTreeMap::<Box<str>, QuotaUse>::new();
+        for account in self.book().live.values() {
+            let limits = account.limits();
+            let Some(quota) = limits.quota else { continue };
+            let used = all.entry(account.name.clone()).or_default();
+            used.quota = quota;
+            used.used += account.used();
+            used.reset_day = limits.reset_day;
+            used.period = account.record().period;
+        }
+        all
+    }
+
+    /// Holds users to what others leave them of their quota: so many bytes more from here, or all of it.
+    pub(crate) fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        for account in self.book().live.values() {
+            if let Some(allowance) = allowances.get(&account.name) {
+                account.allow(*allowance);
+            }
+        }
+    }
+
     /// Keeps periods from beginning, or lets them.
     pub(crate) fn hold_periods(&self, is_held: bool) {
         self.is_held.store(is_held, Ordering::Relaxed);
@@ -208,7 +274,7 @@ impl Ledger {
     }
 
     /// The sources of open connections of users whose name begins with `prefix`, without it.
-    pub(crate) fn sources(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+    pub(crate) fn online(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
         let mut all = BTreeMap::<Box<str>, Vec<IpAddr>>::new();
         for (key, account) in &self.book().live {
             let Some(id) = key.user.strip_prefix(prefix) else { continue };
@@ -247,6 +313,17 @@ impl Ledger {
             );
         }
         self.flush();
+        let is_due = {
+            let mut book = self.book();
+            let is_due = unix_s >= book.sources_at + SOURCES_EVERY_S;
+            if is_due {
+                book.sources_at = unix_s;
+            }
+            is_due
+        };
+        if is_due {
+            self.save_sources();
+        }
     }
 }
 

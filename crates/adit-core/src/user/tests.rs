@@ -412,7 +412,7 @@ fn users(count: usize) -> Vec<User> {
 }
 
 fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {
-    Trial::start(&users(count), |psk| accepts(versions, psk)).unwrap()
+    Trial::start(&users(count), &Arc::default(), |psk| accepts(versions, psk)).unwrap()
 }
 
 /// The first segment of a client.

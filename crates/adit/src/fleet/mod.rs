@@ -17,10 +17,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_config::model::{Config, Panel, StateFile, Tag};
-use adit_core::{Answer, DoubtStatus, PanelRequest, Running, Usage};
+use adit_config::model::{Config, Panel, StateFile, Store, Tag};
+use adit_core::{Answer, DoubtStatus, PanelRequest, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
+use adit_fleet::store::{self, StoreHost, StoreShared, Use};
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
 
@@ -37,6 +38,7 @@ struct Inner {
     usage: Usage,
     refresh: Refresh,
     witnesses: Arc<Witnesses>,
+    store: Arc<StoreShared>,
     state: Mutex<State>,
 }
 
@@ -46,6 +48,8 @@ struct State {
     shared: Option<Arc<Shared>>,
     /// Threads of panels; each ends when its sender is dropped.
     threads: BTreeMap<Tag, (Panel, OrderSender<()>)>,
+    /// The thread of the store.
+    store: Option<(Store, OrderSender<()>)>,
 }
 
 /// Fills in the users of panels as the copies on disk have them, before a start.
@@ -84,7 +88,7 @@ fn place(config: &Config) -> anyhow::Result<&Path> {
     match &config.state {
         StateFile::At(path) | StateFile::Try { path, .. } => Ok(path),
         StateFile::Usual | StateFile::Off => {
-            bail!("panels need a state file\n  hint: name one with `state` at the top of the file")
+            bail!("panels and a store need a state file\n  hint: name one with `state` at the top of the file")
         }
     }
 }
@@ -113,6 +117,7 @@ pub(crate) fn start(
         witnesses: Arc::new(Witnesses::new(usage.clone())),
         usage,
         refresh: Arc::new(refresh),
+        store: Arc::default(),
         state: Mutex::default(),
     };
     let fleet = Fleet(Arc::new(inner));
@@ -145,7 +150,7 @@ impl Fleet {
     /// When the journal cannot be had, or a token cannot be read.
     pub(crate) fn follow(&self, config: &Config) -> anyhow::Result<()> {
         let mut state = self.state();
-        if config.panels.is_empty() && state.shared.is_none() {
+        if config.panels.is_empty() && config.store.is_none() && state.shared.is_none() {
             return Ok(());
         }
         let path = place(config)?;
@@ -154,7 +159,7 @@ impl Fleet {
             None => {
                 let shared = open(path)?;
                 state.shared = Some(shared.clone());
-                self.0.usage.tell_fleet(tell::teller(&shared, &self.0.witnesses));
+                self.0.usage.tell_fleet(tell::teller(&shared, &self.0.witnesses, &self.0.store));
                 shared
             }
         };
@@ -175,6 +180,28 @@ impl Fleet {
                 .with_context(|| format!("panel {}", panel.name))?;
             state.threads.insert(panel.name.clone(), (panel.clone(), thread));
         }
+        self.follow_store(&mut state, &shared, config.store.as_ref())
+    }
+
+    fn follow_store(&self, state: &mut State, shared: &Shared, wanted: Option<&Store>) -> anyhow::Result<()> {
+        if state.store.as_ref().map(|(store, _)| store) == wanted {
+            return Ok(());
+        }
+        state.store = None;
+        *self.0.store.report() = Default::default();
+        let Some(wanted) = wanted else {
+            // Quotas are those of this node alone again.
+            let all = self.0.usage.quotas().into_keys().map(|user| (user, None)).collect();
+            self.0.usage.allow(&all);
+            return Ok(());
+        };
+        let node = {
+            let journal = shared.journal();
+            (journal.state().node.clone(), journal.state().boot)
+        };
+        let host = Shelf { usage: self.0.usage.clone(), witnesses: self.0.witnesses.clone() };
+        let thread = store::start(wanted.clone(), node, self.0.store.clone(), host).context("store")?;
+        state.store = Some((wanted.clone(), thread));
         Ok(())
     }
 
@@ -254,6 +281,30 @@ fn doubts(shared: &Shared) -> Vec<DoubtStatus> {
         })
     });
     all.collect()
+}
+
+/// The program, for the thread of the store.
+struct Shelf {
+    usage: Usage,
+    witnesses: Arc<Witnesses>,
+}
+
+impl StoreHost for Shelf {
+    fn uses(&mut self) -> BTreeMap<Box<str>, Use> {
+        let of = |(user, usage): (Box<str>, QuotaUse)| {
+            let QuotaUse { quota, used, reset_day, period } = usage;
+            (user, Use { quota, used, reset_day, period })
+        };
+        self.usage.quotas().into_iter().map(of).collect()
+    }
+
+    fn allow(&mut self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        self.usage.allow(allowances);
+    }
+
+    fn skew(&mut self, seconds: i64) {
+        self.witnesses.note("store", seconds);
+    }
 }
 
 /// The program, for the thread of one panel.

@@ -21,6 +21,7 @@ mod interop_rawtcp;
 mod kcptun;
 mod kills;
 mod manager;
+mod panel;
 mod plugin;
 mod providers;
 mod reload;
