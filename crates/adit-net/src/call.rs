@@ -219,14 +219,18 @@ mod tests {
 
     #[test]
     fn an_answer_of_any_status_is_one() {
-        let (at, heard) = server("HTTP/1.1 503 Busy\r\nETag: \"x\"\r\nDate: now\r\nContent-Length: 2\r\n\r\nno");
+        let (at, heard) =
+            server("HTTP/1.1 503 Busy\r\nETag: \"x\"\r\nDate: now\r\nContent-Length: 2\r\n\r\nno");
         let asked = Cell::new(0);
         let answer = ask(&format!("http://{at}/a?b=c"), || {
             asked.set(asked.get() + 1);
             Ok(())
         });
         let answer = answer.unwrap();
-        assert_eq!((answer.status, &*answer.body, answer.version.as_deref()), (503, &b"no"[..], Some("\"x\"")));
+        assert_eq!(
+            (answer.status, &*answer.body, answer.version.as_deref()),
+            (503, &b"no"[..], Some("\"x\""))
+        );
         let heard = heard.join().unwrap();
         assert!(heard.starts_with("POST /a?b=c HTTP/1.1\r\n") && heard.contains("X-Token: t\r\n"), "{heard}");
         assert_eq!(asked.get(), 1);

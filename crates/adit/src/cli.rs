@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, ServiceCommand, TestArgs, UpArgs};
+use crate::commands::{
+    DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, ServiceCommand, TestArgs, UpArgs,
+};
 use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
 use adit_config::model::{Level, Log, LogFormat};

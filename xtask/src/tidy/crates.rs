@@ -22,7 +22,11 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit-proto", &[], &["adit-testkit"]),
     ("adit-sys", &[], &[]),
     // Its tests replay the fuzz corpus through every crate that parses.
-    ("adit-testkit", &["adit-netem", "adit-proto", "adit-sys"], &["adit-config", "adit-core", "adit-lab"]),
+    (
+        "adit-testkit",
+        &["adit-netem", "adit-proto", "adit-sys"],
+        &["adit-config", "adit-core", "adit-fleet", "adit-lab"],
+    ),
     ("xtask", &[], &[]),
 ];
 

@@ -221,7 +221,9 @@ fn named(
         }
     }
     if left_out > 0 {
-        problem(format!("{left_out} users of panel {panel} are left out: their keys do not fit, or are there twice"));
+        problem(format!(
+            "{left_out} users of panel {panel} are left out: their keys do not fit, or are there twice"
+        ));
     }
     if own.is_empty() {
         own.push(nobody(32));
@@ -247,7 +249,8 @@ fn shadowsocks_key(
         let own = named(panel, users, problem, fits);
         return ShadowsocksServerKey::each(method, own).map_err(|error| problem(error.to_string())).ok();
     }
-    let given = server.filter(|server| *server.method == *method.name()).and_then(|server| server.key.clone());
+    let given =
+        server.filter(|server| *server.method == *method.name()).and_then(|server| server.key.clone());
     let key = match given {
         Some(text) => match ShadowsocksKey::new(method, text, KeyForm::Password) {
             Ok(key) => key,
@@ -383,7 +386,8 @@ panel = \"p\"
     #[test]
     fn users_whose_keys_do_not_fit_are_left_out() {
         let mut config = config(ALL);
-        let users = [user("17", UUID), user("17", "another one with that id"), user("x", "short"), user("18", UUID)];
+        let users =
+            [user("17", UUID), user("17", "another one with that id"), user("x", "short"), user("18", UUID)];
         let problems = config.set_panel_users("p", &users, None);
         assert_eq!(problems.len(), 6, "{problems:?}");
         assert!(problems.iter().all(|problem| !problem.contains(UUID) && problem.contains("left out")));

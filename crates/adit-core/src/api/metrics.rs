@@ -269,9 +269,11 @@ impl Exposition {
         type Value = fn(&PanelStatus) -> Option<u64>;
         let families: [(&str, &str, Value); 5] = [
             ("adit_user_list_age_seconds", "Age of the users that a panel has listed.", |of| of.age_s),
-            ("adit_user_list_pending", "1 while a list that lost too many users waits for a second one.", |of| {
-                Some(of.waiting_since.is_some().into())
-            }),
+            (
+                "adit_user_list_pending",
+                "1 while a list that lost too many users waits for a second one.",
+                |of| Some(of.waiting_since.is_some().into()),
+            ),
             ("adit_panel_unsent_bytes", "Bytes that wait to be told to a panel.", |of| Some(of.unsent_bytes)),
             ("adit_panel_in_doubt_bytes", "Bytes that a panel may or may not have.", |of| {
                 Some(of.in_doubt_bytes)
@@ -297,7 +299,11 @@ impl Exposition {
         for (operation, result, count) in &store.calls {
             self.put("adit_store_calls_total", &[("operation", operation), ("result", result)], count);
         }
-        self.head("adit_store_call_seconds_total", "counter", "Time that calls to the store took, summed up.");
+        self.head(
+            "adit_store_call_seconds_total",
+            "counter",
+            "Time that calls to the store took, summed up.",
+        );
         for (operation, micros) in &store.call_us {
             self.put("adit_store_call_seconds_total", &[("operation", operation)], seconds(*micros));
         }
@@ -306,7 +312,8 @@ impl Exposition {
         if let Some(age) = store.sync_age_s {
             self.put("adit_store_sync_age_seconds", &[], age);
         }
-        let resyncs = "Times that all users of a bucket were sent again because the store had lost something.";
+        let resyncs =
+            "Times that all users of a bucket were sent again because the store had lost something.";
         self.one("adit_store_resync_total", "counter", resyncs, store.resyncs);
         self.head("adit_limit_scope", "gauge", "1 for the scope in which a limit holds.");
         for (limit, scope) in &store.scopes {

@@ -173,9 +173,7 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
         | Answer::Files(_)
         | Answer::Differences(_)
         | Answer::Doubts(_)
-        | Answer::Refused(_) => {
-            Err(io::ErrorKind::InvalidData.into())
-        }
+        | Answer::Refused(_) => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

@@ -50,8 +50,8 @@ use crate::user::{Ledger, StateError, Unusable};
 pub use self::apply::Changes;
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
-pub use self::usage::{Usage, UserTotals};
 pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
+pub use self::usage::{Usage, UserTotals};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.

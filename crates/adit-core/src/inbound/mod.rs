@@ -173,9 +173,9 @@ impl Shared {
             model::InboundProtocol::Snell(server) => {
                 Arc::new(SnellServerShared::start(server, accounts, kept())?)
             }
-            model::InboundProtocol::Shadowsocks(server) => Arc::new(Arc::new(
-                shadowsocks::ShadowsocksServerShared::start(server, accounts, kept()),
-            )),
+            model::InboundProtocol::Shadowsocks(server) => {
+                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts, kept())))
+            }
             model::InboundProtocol::Ssr(server) => {
                 Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
             }

@@ -18,9 +18,9 @@ use adit_net::rt;
 
 use super::Accounts;
 use super::account::{Account, Record};
+use super::cache::Sources;
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
-use super::cache::Sources;
 use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;

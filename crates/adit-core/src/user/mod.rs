@@ -25,12 +25,14 @@ mod trial;
 mod trouble;
 
 #[cfg(test)]
+mod fleet_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use account::{Account, Limit, Way};
+pub(crate) use cache::Sources;
 pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;
-pub(crate) use cache::Sources;
 pub use ledger::QuotaUse;
 pub(crate) use ledger::{Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;

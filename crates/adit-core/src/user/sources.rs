@@ -59,7 +59,10 @@ pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for (inbound, sources) in books {
         for (source, users) in sources.all() {
-            serde_json::to_writer(&mut out, &(inbound, source, users.iter().map(|user| &**user).collect::<Vec<_>>()))?;
+            serde_json::to_writer(
+                &mut out,
+                &(inbound, source, users.iter().map(|user| &**user).collect::<Vec<_>>()),
+            )?;
             out.write_all(b"\n")?;
         }
     }

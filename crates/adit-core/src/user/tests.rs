@@ -416,7 +416,7 @@ fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {
 }
 
 /// The first segment of a client.
-fn first(key: &str, version: SnellVersion) -> Vec<u8> {
+pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
     let psk = Psk::new(key.as_bytes());
     let own = psk.derive_own(&mut OsRng);
     let mut client = Client::speaking(format(version, &psk), psk, &own, &mut OsRng);

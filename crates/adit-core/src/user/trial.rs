@@ -186,7 +186,10 @@ impl Trial {
 
     /// The known users of `source`, most recent first, with their keys.
     pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, Psk)> {
-        self.known_users(prefix(source)).into_iter().map(|user| (user as usize, self.psks[user as usize].clone())).collect()
+        self.known_users(prefix(source))
+            .into_iter()
+            .map(|user| (user as usize, self.psks[user as usize].clone()))
+            .collect()
     }
 
     /// `user` has shown itself at `source`.
@@ -287,8 +290,7 @@ impl Trial {
         let mut is_taken: HashSet<u32> = likely.iter().chain(&job.skip).copied().collect();
         let of_active = self.active().into_iter().flat_map(|user| &self.of_user[user as usize]).copied();
         let fits = |index: &u32| {
-            *index as usize >= job.from
-                && self.candidates[*index as usize].1.opening_len() <= job.first.len()
+            *index as usize >= job.from && self.candidates[*index as usize].1.opening_len() <= job.first.len()
         };
         likely.extend(of_active.filter(fits).filter(|index| is_taken.insert(*index)));
         let mut skip: Vec<u32> = job.skip.iter().chain(&likely).copied().collect();

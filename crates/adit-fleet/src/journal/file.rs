@@ -95,8 +95,7 @@ impl Journal {
         let (state, whole, total) =
             found.unwrap_or_else(|| (State { node: node(), ..State::default() }, 0, 0));
         let file = private().truncate(false).open(path).map_err(system)?;
-        let mut journal =
-            Self { path: path.to_owned(), file, _lock: lock, len: whole, image_len: 0, state };
+        let mut journal = Self { path: path.to_owned(), file, _lock: lock, len: whole, image_len: 0, state };
         journal.rewrite().map_err(system)?;
         journal.commit(Event::Started).map_err(system)?;
         Ok(Opened { journal, is_new, cut: total - whole })

@@ -131,7 +131,8 @@ fn bytes_are_held_once_whatever_is_cut() {
             journal.commit(event).unwrap();
         }
         // Up to the last step the user 2 is not forgotten.
-        let forgotten = if state.book(PANEL).marks.contains_key("2") || len < ends[ends.len() - 1] { 0 } else { 6 };
+        let forgotten =
+            if state.book(PANEL).marks.contains_key("2") || len < ends[ends.len() - 1] { 0 } else { 6 };
         assert_eq!(held(journal.state()), 60 + 6 + 6 + 42 + forgotten, "cut at {len}");
         drop(journal);
         let again = Journal::open(&path, || "new".into()).unwrap();

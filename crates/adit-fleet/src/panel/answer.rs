@@ -168,7 +168,10 @@ fn accepted(saying: &Saying) -> Verdict {
 
 /// Whether a call failed for want of time.
 pub(crate) fn is_late(error: &CallError) -> bool {
-    matches!(error, CallError::Unsent(FetchError::Timeout { .. }) | CallError::Unclear(FetchError::Timeout { .. }))
+    matches!(
+        error,
+        CallError::Unsent(FetchError::Timeout { .. }) | CallError::Unclear(FetchError::Timeout { .. })
+    )
 }
 
 /// The seconds since 1970 of a `Date` field: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, 5.6.7).
@@ -242,7 +245,12 @@ mod tests {
             out
         };
         let of = |body: Vec<u8>| {
-            super::body(&CallAnswer { status: 200, body, coding: Some("gzip".into()), ..CallAnswer::default() })
+            super::body(&CallAnswer {
+                status: 200,
+                body,
+                coding: Some("gzip".into()),
+                ..CallAnswer::default()
+            })
         };
         assert_eq!(of(pack(b"{}", 0, b"")).unwrap(), b"{}");
         assert_eq!(of(pack(b"{}", 2 | 4 | 8 | 16, b"\x02\x00xxname\0comment\0cc")).unwrap(), b"{}");

@@ -168,7 +168,8 @@ impl Desk {
         }
         self.waiting_since = None;
         let list = UserList { confirmed_at: now, ..list };
-        let is_same = UserList { confirmed_at: now, version: list.version.clone(), ..self.current.clone() } == list;
+        let is_same =
+            UserList { confirmed_at: now, version: list.version.clone(), ..self.current.clone() } == list;
         self.current = list;
         if is_same { Offer::Same } else { Offer::Applied }
     }
@@ -179,7 +180,8 @@ mod tests {
     use super::*;
 
     fn list(ids: std::ops::Range<u32>) -> UserList {
-        let user = |id: u32| (id.to_string().into(), Listed { secret: format!("s{id}"), ..Listed::default() });
+        let user =
+            |id: u32| (id.to_string().into(), Listed { secret: format!("s{id}"), ..Listed::default() });
         UserList { users: ids.map(user).collect(), ..UserList::default() }
     }
 

@@ -84,9 +84,7 @@ impl Wire {
         let body = match self.panel.kind {
             PanelKind::UniProxy => json!(rows),
             PanelKind::ModMu => {
-                let row = |(id, [up, down]): (&Box<str>, &[u64; 2])| {
-                    json!({ "user_id": number(id), "u": up, "d": down })
-                };
+                let row = |(id, [up, down]): (&Box<str>, &[u64; 2])| json!({ "user_id": number(id), "u": up, "d": down });
                 json!({ "data": rows.iter().map(row).collect::<Vec<_>>() })
             }
             PanelKind::Hooks => {
@@ -251,7 +249,9 @@ fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, PanelError> {
 }
 
 fn is_nothing(value: &serde_json::Value) -> bool {
-    value.is_null() || value.as_array().is_some_and(Vec::is_empty) || value.as_str().is_some_and(str::is_empty)
+    value.is_null()
+        || value.as_array().is_some_and(Vec::is_empty)
+        || value.as_str().is_some_and(str::is_empty)
 }
 
 /// Whether a text may stand in names, queries and logs.
@@ -390,7 +390,8 @@ impl MuUser {
         if self.is_multi_user.0.is_some_and(|number| number != 0) {
             return None;
         }
-        let (passwd, uuid) = (self.passwd.0.filter(|it| !it.is_empty()), self.uuid.0.filter(|it| !it.is_empty()));
+        let (passwd, uuid) =
+            (self.passwd.0.filter(|it| !it.is_empty()), self.uuid.0.filter(|it| !it.is_empty()));
         let secret = uuid.or_else(|| passwd.clone())?;
         let (rate, addresses) = (rate(self.node_speedlimit), bounded(self.node_iplimit));
         // Of a 2022 node `passwd` is the key itself, in base64.

@@ -48,7 +48,10 @@ fn requests_of_each_panel() {
     assert_eq!(text(uni.alive(&online)).1, r#"{"5":["192.0.2.1","2001:db8::"]}"#);
     let mu = wire(PanelKind::ModMu);
     assert_eq!(text(mu.config()).0, "/sub/mod_mu/nodes/17/info?key=a%26b%20c&muKey=a%26b%20c&node_id=17");
-    assert_eq!(text(mu.push(&rows(), stamp())).1, r#"{"data":[{"d":2,"u":1,"user_id":5},{"d":4,"u":3,"user_id":7}]}"#);
+    assert_eq!(
+        text(mu.push(&rows(), stamp())).1,
+        r#"{"data":[{"d":2,"u":1,"user_id":5},{"d":4,"u":3,"user_id":7}]}"#
+    );
     let hooks = wire(PanelKind::Hooks);
     assert!(hooks.config().is_none() && hooks.alive(&online).is_none() && hooks.is_absolute());
     assert_eq!(text(hooks.users(Some("v9"))).0, "/sub/users?node=17&since=v9");

@@ -215,12 +215,18 @@ impl Worker {
     }
 
     async fn run(mut self, mut stopped: Orders<()>) {
+        self.begin();
         self.show(|_| {});
         self.settle_doubts();
         let now = rt::now();
         let age = rt::unix_time().saturating_sub(self.desk.current.confirmed_at);
-        let first = if age > FRESH_S { Duration::ZERO } else { self.pull_every().min(ALIVE).mul_f64(random()) };
-        let mut due = Due { pull: now + first, push: now + self.push_every(), alive: now + ALIVE.min(self.push_every()) };
+        let first =
+            if age > FRESH_S { Duration::ZERO } else { self.pull_every().min(ALIVE).mul_f64(random()) };
+        let mut due = Due {
+            pull: now + first,
+            push: now + self.push_every(),
+            alive: now + ALIVE.min(self.push_every()),
+        };
         loop {
             let at = due.pull.min(due.push).min(due.alive);
             let wait = async {
@@ -320,7 +326,12 @@ impl Worker {
             Err(error) => {
                 let error = error.to_string();
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    tracing::warn!(panel, operation, error, "users and limits stay as they are, counters wait");
+                    tracing::warn!(
+                        panel,
+                        operation,
+                        error,
+                        "users and limits stay as they are, counters wait"
+                    );
                 }
                 self.show(|report| report.error = Some(error));
             }
@@ -345,7 +356,8 @@ impl Worker {
         }
         // A list that waits must be told in full once more.
         let version = list.version.as_deref().filter(|_| self.desk.waiting_since.is_none());
-        let request = self.wire.users(version).ok_or(PanelError::Foreign("its address cannot be asked for"))?;
+        let request =
+            self.wire.users(version).ok_or(PanelError::Foreign("its address cannot be asked for"))?;
         let answer = self.call("user", &request, || Ok(())).await?;
         if answer.status != 304 {
             let left_out = self.wire.read_users(&body(&answer)?, &mut list)?;
@@ -367,7 +379,12 @@ impl Worker {
         match offer {
             Offer::Waits => {
                 let now = self.desk.current.users.len();
-                tracing::warn!(panel = &*panel, users, now, "the panel lists far fewer users: another list must say so too");
+                tracing::warn!(
+                    panel = &*panel,
+                    users,
+                    now,
+                    "the panel lists far fewer users: another list must say so too"
+                );
             }
             Offer::Same | Offer::Applied => {
                 if let Err(error) = self.desk.current.write(&self.copy) {
@@ -405,20 +422,30 @@ impl Worker {
         true
     }
 
+    /// Begins the book of a new panel: bytes of before it was there are none of its business.
+    fn begin(&mut self) {
+        let panel = self.panel.name.clone();
+        let is_new = |shared: &Shared| !shared.journal().state().books.contains_key(&*panel);
+        if !is_new(&self.shared) {
+            return;
+        }
+        let begun = self.host.totals(&panel).and_then(|totals| {
+            self.shared.journal().commit(Event::Baseline { panel: (&*panel).into(), totals })
+        });
+        if let Err(error) = begun {
+            tracing::error!(panel = &*panel, %error, "cannot begin the journal of the panel");
+        }
+    }
+
     fn seal(&mut self) -> io::Result<()> {
         let panel = self.panel.name.clone();
         let totals = self.host.totals(&panel)?;
         let now = rt::unix_time();
         let mut journal = self.shared.journal();
-        if !journal.state().books.contains_key(&*panel) {
-            // Bytes of before the panel was there are none of its business.
-            return journal.commit(Event::Baseline { panel: (&*panel).into(), totals });
-        }
         let book = journal.state().book(&panel);
         let least = self.desk.current.least_bytes;
         let event = book.seal(&panel, &totals, least, now, self.wire.is_absolute());
-        let gone: Vec<Box<str>> =
-            book.marks.keys().filter(|id| !totals.contains_key(*id)).cloned().collect();
+        let gone: Vec<Box<str>> = book.marks.keys().filter(|id| !totals.contains_key(*id)).cloned().collect();
         if let Some(event) = event {
             journal.commit(event)?;
         }
@@ -479,8 +506,15 @@ impl Worker {
             Verdict::Done => self.tell("push", Ok(())),
             Verdict::TooLong => tracing::info!(panel, seq, "the panel takes shorter batches"),
             Verdict::InDoubt => {
-                let why = answer.map_or_else(|error| chain(&error), |answer| format!("status {}", answer.status));
-                tracing::error!(panel, seq, bytes, why, "counters are in doubt: the panel may or may not have them; `adit panel doubt` shows them");
+                let why =
+                    answer.map_or_else(|error| chain(&error), |answer| format!("status {}", answer.status));
+                tracing::error!(
+                    panel,
+                    seq,
+                    bytes,
+                    why,
+                    "counters are in doubt: the panel may or may not have them; `adit panel doubt` shows them"
+                );
             }
             Verdict::NotApplied => {
                 let error = match answer {

@@ -66,8 +66,8 @@ mod tests {
                 }
             }
             let all: u64 = spent.iter().sum();
-            let bound = (nodes - cut) * rate * step + cut * bound(quota);
-            assert!(all <= quota + bound, "{nodes} nodes, {cut} cut: {all} over {quota} + {bound}");
+            let most = (nodes - cut) * rate * step + cut * bound(quota);
+            assert!(all <= quota + most, "{nodes} nodes, {cut} cut: {all} over {quota} + {most}");
             assert!(total >= quota - cut * bound(quota), "the end is reached: {total}");
         }
     }

@@ -78,7 +78,8 @@ impl Place {
             Some(rest) => (rest, true),
             None => (text.strip_prefix("redis://").ok_or(StoreError::Address("unknown scheme"))?, false),
         };
-        let (account, rest) = rest.rsplit_once('@').map_or((None, rest), |(account, rest)| (Some(account), rest));
+        let (account, rest) =
+            rest.rsplit_once('@').map_or((None, rest), |(account, rest)| (Some(account), rest));
         let (host, database) = rest.split_once('/').unwrap_or((rest, ""));
         let database = if database.is_empty() { Some(0) } else { database.parse().ok() };
         let has_port = host.rfind(':') > host.rfind(']');
@@ -145,12 +146,14 @@ impl Link {
                 At::Unix(path) => Wire::Unix(UnixStream::dial(path).await?),
                 At::Tcp(target, tls) => {
                     let dialer = Dialer::by_system(&Dial::default());
-                    let stream = dialer.dial(target).await.map_err(|error| StoreError::Io(error.to_string()))?;
+                    let stream =
+                        dialer.dial(target).await.map_err(|error| StoreError::Io(error.to_string()))?;
                     let stream = Stream::from(stream);
                     Wire::Net(if *tls {
                         let tls_error = |error: adit_net::tls::TlsError| StoreError::Io(error.to_string());
                         let connector = TlsConnector::new(&Roots::System, &[]).map_err(tls_error)?;
-                        let stream = Box::pin(connector.connect(&target.host, stream)).await.map_err(tls_error)?;
+                        let stream =
+                            Box::pin(connector.connect(&target.host, stream)).await.map_err(tls_error)?;
                         Duplex::Tls(Box::new(stream))
                     } else {
                         Duplex::Plain(stream)
@@ -168,7 +171,10 @@ impl Link {
     /// [`StoreError`]; the first refusal counts for all. The connection is of no use after another error.
     pub(super) async fn call(&mut self, requests: &[&[&[u8]]]) -> Result<Vec<Value>, StoreError> {
         let answers = self.try_call(requests).await?;
-        match answers.iter().find_map(|answer| if let Value::Error(text) = answer { Some(text) } else { None }) {
+        match answers
+            .iter()
+            .find_map(|answer| if let Value::Error(text) = answer { Some(text) } else { None })
+        {
             Some(text) => Err(StoreError::Refused(text.clone())),
             None => Ok(answers),
         }

@@ -46,9 +46,12 @@ pub(super) fn merge() -> String {
 /// CRC-16/XMODEM, as the slots of a cluster are made.
 pub(super) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
+        (0..8).fold(
+            crc ^ u16::from(*byte) << 8,
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            },
+        )
     })
 }
 

@@ -90,7 +90,8 @@ pub fn start(
     shared: Arc<StoreShared>,
     host: impl StoreHost + 'static,
 ) -> io::Result<OrderSender<()>> {
-    let place = Place::new(&store).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+    let place =
+        Place::new(&store).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
     let (stop, stopped) = rt::orders();
     let mut instance = [0; 8];
     getrandom::fill(&mut instance).map_err(|error| io::Error::other(error.to_string()))?;
@@ -108,6 +109,7 @@ pub fn start(
             told: BTreeMap::new(),
             beat: 0,
             other: None,
+            may_tell: false,
             pause: PAUSE,
         };
         drop(Cores::block_on(sync.run(stopped)));
@@ -144,6 +146,8 @@ struct Sync {
     beat: u64,
     /// Another instance under this node's id, with its beat.
     other: Option<(String, u64)>,
+    /// Whether no other process may be living under this node's id.
+    may_tell: bool,
     pause: Duration,
 }
 
@@ -229,7 +233,8 @@ impl Sync {
             StoreAway::Allowance if self.told.contains_key(user) => None,
             StoreAway::Allowance => Some(Some(first_allowance(usage.quota, usage.used))),
         };
-        let allowances = uses.iter().filter_map(|(user, usage)| Some((user.clone(), rule(user, usage)?))).collect();
+        let allowances =
+            uses.iter().filter_map(|(user, usage)| Some((user.clone(), rule(user, usage)?))).collect();
         self.host.allow(&allowances);
     }
 
@@ -247,7 +252,7 @@ impl Sync {
         if is_due {
             self.heart_beat().await?;
         }
-        if self.shared.report().is_clone {
+        if !self.may_tell {
             return Ok(());
         }
         let lost = self.merge(uses, &wanted).await?;
@@ -296,7 +301,8 @@ impl Sync {
         let owns: Vec<(Box<str>, String)> =
             part.iter().map(|(user, usage)| (user.clone(), own(user, usage).to_string())).collect();
         let script = merge();
-        let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), b"1", key.as_bytes(), self.node.as_bytes()];
+        let mut words: Vec<&[u8]> =
+            vec![b"EVAL", script.as_bytes(), b"1", key.as_bytes(), self.node.as_bytes()];
         for (user, own) in &owns {
             words.extend([user.as_bytes(), own.as_bytes()]);
         }
@@ -307,7 +313,8 @@ impl Sync {
         self.count("merge", took, &answer);
         let answer = answer?;
         let Some(Value::List(numbers)) = answer.first() else { return Err(StoreError::Other) };
-        let numbers: Vec<u64> = numbers.iter().map(Value::number).collect::<Option<_>>().ok_or(StoreError::Other)?;
+        let numbers: Vec<u64> =
+            numbers.iter().map(Value::number).collect::<Option<_>>().ok_or(StoreError::Other)?;
         if numbers.len() != part.len() * 3 {
             return Err(StoreError::Other);
         }
@@ -353,8 +360,10 @@ impl Sync {
             self.host.skew(i64::try_from(seconds).unwrap_or(i64::MAX) - own);
         }
         if let Some(Value::List(found)) = asked.first()
-            && self.is_clone(found)
         {
+            self.may_tell = !self.is_clone(found);
+        }
+        if !self.may_tell {
             return Ok(());
         }
         let (beat, boot, now) = (self.beat.to_string(), self.boot.to_string(), rt::unix_time().to_string());
@@ -391,12 +400,17 @@ impl Sync {
             (Some((before, beat)), Some((instance, now))) => before == instance && now > beat,
             _ => false,
         };
-        let is_new = other.is_some() && self.other.as_ref().map(|(instance, _)| instance) != other.as_ref().map(|(instance, _)| instance);
+        let is_new = other.is_some()
+            && self.other.as_ref().map(|(instance, _)| instance)
+                != other.as_ref().map(|(instance, _)| instance);
         self.other = other;
         let mut report = self.shared.report();
         if lives && !report.is_clone {
             let node = &*self.node;
-            tracing::error!(node, "another process has this node's id: it was cloned with its state; totals are not told from here (hint: remove the .fleet file beside the state file of the clone)");
+            tracing::error!(
+                node,
+                "another process has this node's id: it was cloned with its state; totals are not told from here (hint: remove the .fleet file beside the state file of the clone)"
+            );
         }
         report.is_clone = lives || report.is_clone && self.other.is_some();
         // One that may be living is looked at once more before its place is taken.

@@ -45,12 +45,13 @@ impl Redis {
     }
 
     fn cli(&self, args: &[&str]) -> String {
-        let out = Command::new("redis-cli").arg("-s").arg(self.dir.join("r.sock")).args(args).output().unwrap();
+        let out =
+            Command::new("redis-cli").arg("-s").arg(self.dir.join("r.sock")).args(args).output().unwrap();
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
     }
 
     fn total(&self, user: &str) -> u64 {
-        self.cli(&["HGET", &super::script::key("f", user, None, 0), user]).parse().unwrap_or(0)
+        self.cli(&["HGET", &script::key("f", user, None, 0), user]).parse().unwrap_or(0)
     }
 
     fn store(&self) -> Store {
@@ -145,7 +146,7 @@ fn a_quota_holds_over_five_nodes_while_the_store_is_killed() {
     let mut kills = 0;
     // 20 MB/s each, together past the quota in three seconds; the store is killed twice.
     while adit_net::rt::now() < begun + Duration::from_secs(25) {
-        nodes.iter().for_each(|node| drop(node.spend("ann", 1_000_000)));
+        let _moved: u64 = nodes.iter().map(|node| node.spend("ann", 1_000_000)).sum();
         thread::sleep(Duration::from_millis(50));
         let all: u64 = nodes.iter().map(|node| node.used("ann")).sum();
         if kills < 2 && all > QUOTA / 4 * (kills + 1) {

@@ -78,7 +78,11 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         Answer::Kicked(1) => print::data("1 connection ended\n"),
         Answer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
         Answer::Error(text) => bail!("{}", print::plain(&text)),
-        Answer::Status(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Doubts(_) | Answer::Refused(_) => {
+        Answer::Status(_)
+        | Answer::Files(_)
+        | Answer::Differences(_)
+        | Answer::Doubts(_)
+        | Answer::Refused(_) => {
             bail!("{} answers something else", socket.display())
         }
     }

@@ -203,7 +203,8 @@ fn join(args: &JoinArgs) -> anyhow::Result<()> {
     let loaded = native::parse(&name, &text)?;
     write(&token_path, token.expose(), 0o600).with_context(|| token_path.display().to_string())?;
     write(out, &text, 0o600).with_context(|| name.clone())?;
-    let ports: Vec<String> = loaded.config.inbounds.iter().flat_map(|it| &it.listen).map(ToString::to_string).collect();
+    let ports: Vec<String> =
+        loaded.config.inbounds.iter().flat_map(|it| &it.listen).map(ToString::to_string).collect();
     let users = list.users.len();
     print::data(format_args!(
         "{name} is written: {users} users of {}, listening on {}\nstart it: adit run {name}, or adit service install\n",

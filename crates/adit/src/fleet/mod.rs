@@ -66,7 +66,10 @@ pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
         let list = UserList::read(&copy_path(&state, &panel.name)).unwrap_or_default();
         let (name, users) = (&*panel.name, list.users.len());
         if list.confirmed_at == 0 {
-            tracing::warn!(panel = name, "no list of this panel's users is known yet: nobody is served until it answers");
+            tracing::warn!(
+                panel = name,
+                "no list of this panel's users is known yet: nobody is served until it answers"
+            );
         } else {
             let age_s = rt::unix_time().saturating_sub(list.confirmed_at);
             tracing::info!(panel = name, users, age_s, "users of the panel, as its copy on disk has them");
@@ -88,7 +91,9 @@ fn place(config: &Config) -> anyhow::Result<&Path> {
     match &config.state {
         StateFile::At(path) | StateFile::Try { path, .. } => Ok(path),
         StateFile::Usual | StateFile::Off => {
-            bail!("panels and a store need a state file\n  hint: name one with `state` at the top of the file")
+            bail!(
+                "panels and a store need a state file\n  hint: name one with `state` at the top of the file"
+            )
         }
     }
 }
@@ -230,7 +235,10 @@ fn open(state: &Path) -> anyhow::Result<Arc<Shared>> {
     let opened = Journal::open(&suffixed(state, ".fleet"), node_id)?;
     if opened.cut > 0 {
         let bytes = opened.cut;
-        tracing::info!(bytes, "the last change of the journal had not been written whole, and was not acted on");
+        tracing::info!(
+            bytes,
+            "the last change of the journal had not been written whole, and was not acted on"
+        );
     }
     Ok(Arc::new(Shared {
         journal: Mutex::new(opened.journal),

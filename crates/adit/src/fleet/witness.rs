@@ -31,7 +31,11 @@ impl Witnesses {
     pub(super) fn note(&self, witness: &'static str, seconds: i64) {
         let before = self.skews.lock().unwrap_or_else(PoisonError::into_inner).insert(witness, seconds);
         if seconds.abs() > BROKEN_S && before.is_none_or(|before| before.abs() <= BROKEN_S) {
-            tracing::error!(witness, seconds, "the clocks differ: protocols with timestamps fail, and no period of a quota begins");
+            tracing::error!(
+                witness,
+                seconds,
+                "the clocks differ: protocols with timestamps fail, and no period of a quota begins"
+            );
         }
         self.look();
     }

@@ -56,17 +56,15 @@ use self::fields::{Fields, Report, Spanned};
 use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
-pub use self::panel::panel_kind;
 use self::outbound::RawOutbound;
+pub use self::panel::panel_kind;
 pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{
-    Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Tag, Upstream,
-};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Tag, Upstream};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.

@@ -161,7 +161,10 @@ mod tests {
             ("url = \"http://p.example\"\ntoken = \"t0ken\"", "panel[0].url: anybody on the way"),
             ("url = \"https://p.example/?a=b\"\ntoken = \"t0ken\"", "panel[0].url: the address must end"),
             ("url = \"https://p.example\"", "panel[0].token: missing"),
-            ("url = \"https://p.example\"\ntoken = \"t0ken\"\ntoken-file = \"/t\"", "token-file: stands for token"),
+            (
+                "url = \"https://p.example\"\ntoken = \"t0ken\"\ntoken-file = \"/t\"",
+                "token-file: stands for token",
+            ),
             ("url = \"https://p.example\"\ntoken = \"t0ken\"\npull = \"0s\"", "pull: must be between"),
             ("url = \"https://p.example\"\ntoken = \"t0ken\"\npin = \"00\"", "pin: not `sha256:`"),
         ] {

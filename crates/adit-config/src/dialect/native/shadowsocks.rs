@@ -23,7 +23,11 @@ const MAX_PASSWORD: usize = 4096;
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
     let key = if is_each(fields) { each_key(fields, report) } else { key(fields, report) };
     let users = if fields.has(&rows::PANEL_OF) {
-        key.as_ref().map(|key| key.value.method()).and_then(|method| of_nobody(method, fields, report)).into_iter().collect()
+        key.as_ref()
+            .map(|key| key.value.method())
+            .and_then(|method| of_nobody(method, fields, report))
+            .into_iter()
+            .collect()
     } else {
         read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL))
     };

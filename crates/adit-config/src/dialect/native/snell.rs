@@ -44,7 +44,11 @@ fn keys(
         let nobody = Users::new(vec![nobody(32)]).ok()?;
         if psk.is_none() && !versions.is_sealed() {
             let problem = Problem::new("unsafe-raw uses no key, so keys cannot identify users");
-            fields.wrong(report, &rows::PANEL_OF, problem.hint("write a psk, which makes the users' keys client ids"));
+            fields.wrong(
+                report,
+                &rows::PANEL_OF,
+                problem.hint("write a psk, which makes the users' keys client ids"),
+            );
         }
         return Some(match psk {
             Some(psk) => SnellKeys::Named(psk.value, nobody),

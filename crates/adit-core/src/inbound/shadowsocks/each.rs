@@ -105,7 +105,12 @@ impl Each {
         Ok(user)
     }
 
-    async fn try_others(&self, known: &[usize], first: &[u8], ticket: &Ticket) -> Result<Option<usize>, Refusal> {
+    async fn try_others(
+        &self,
+        known: &[usize],
+        first: &[u8],
+        ticket: &Ticket,
+    ) -> Result<Option<usize>, Refusal> {
         if !ticket.may_derive(rt::now()) {
             return Err(Refusal::Throttled);
         }
@@ -187,7 +192,9 @@ impl PacketInbound for EachPackets {
         let at = arrival.peer.at;
         for user in self.candidates(arrival) {
             let mut copy = datagram.to_vec();
-            let Ok(packet) = self.codec(user).open(&mut copy, arrival.unix_s, &mut NoFilter) else { continue };
+            let Ok(packet) = self.codec(user).open(&mut copy, arrival.unix_s, &mut NoFilter) else {
+                continue;
+            };
             datagram.copy_from_slice(&copy);
             if self.peers.len() >= MOST_PEERS {
                 self.peers.clear();
@@ -284,7 +291,13 @@ mod tests {
         let target = Target::new(b"192.0.2.1", 443).unwrap();
         let peer = |port: u16| {
             let at = SocketAddr::from(([192, 0, 2, 7], port));
-            Arrival { peer: crate::packet::Peer { at, local: None }, original: None, class: 0, now: 0, unix_s: 9 }
+            Arrival {
+                peer: crate::packet::Peer { at, local: None },
+                original: None,
+                class: 0,
+                now: 0,
+                unix_s: 9,
+            }
         };
         let mut clients: Vec<_> = [3, 33].iter().map(|n| client_packets(&key(*n), &mut OsRng)).collect();
         for (port, n) in [(1, 0), (2, 1), (1, 0), (1, 1)] {
@@ -312,7 +325,13 @@ mod tests {
         let mut server = EachPackets::new(each(MOST_OF_DATAGRAM + 1), Arc::default());
         let arrival = |port: u16| {
             let at = SocketAddr::from(([192, 0, 2, 7], port));
-            Arrival { peer: crate::packet::Peer { at, local: None }, original: None, class: 0, now: 0, unix_s: 9 }
+            Arrival {
+                peer: crate::packet::Peer { at, local: None },
+                original: None,
+                class: 0,
+                now: 0,
+                unix_s: 9,
+            }
         };
         assert!(server.candidates(&arrival(1)).is_empty(), "too many users");
         server.each.note("192.0.2.7".parse().unwrap(), 5);
