@@ -172,10 +172,13 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
     outbounds
 }
 
+/// The panel of each inbound that has one, and all panels.
+type PanelLinks<'p> = (BTreeMap<Tag, Tag>, &'p [Panel]);
+
 fn translate_inbounds(
     raw: Vec<RawInbound>,
     outbounds: &[Outbound],
-    (servers, (panel_of, panels)): (&[Arc<Upstream>], &mut (BTreeMap<Tag, Tag>, &[Panel])),
+    (servers, (panel_of, panels)): (&[Arc<Upstream>], &mut PanelLinks<'_>),
     report: &mut Report<'_>,
 ) -> Vec<Inbound> {
     check_listen(&raw, report);

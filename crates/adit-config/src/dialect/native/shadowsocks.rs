@@ -54,7 +54,9 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
             Generation::Aead if !users.is_empty() && !fields.has(&rows::PASSWORD) => {
                 ShadowsocksServerKey::each(key.method(), users)
             }
-            _ => ShadowsocksServerKey::with_users(key, users),
+            Generation::None | Generation::Stream | Generation::Aead | Generation::Aead2022 => {
+                ShadowsocksServerKey::with_users(key, users)
+            }
         }
     };
     match server_key {

@@ -31,7 +31,7 @@ rows! { FLEET;
         |field, report| field.choice(report, PANEL_KINDS), |kind| chosen(PANEL_KINDS, kind));
     PANEL_URL: Row<Secret> = row(key("url", "address that begins with https:// or http://", "\"https://panel.example.com\"")
         .at(Table::Panel, ALL, "required", "address of the panel, without the path of the interface; http:// to loopback alone unless insecure-http is true"),
-        |field, report| field.parsed(report, |text| url(text)), exposed);
+        |field, report| field.parsed(report, url), exposed);
     PANEL_TOKEN: Row<Secret> = row(key("token", "text", "\"change me\"")
         .at(Table::Panel, ALL, "required without token-file", "token of the node"),
         |field, report| field.parsed(report, |text| secret(text, MAX_TEXT)), exposed);
