@@ -359,8 +359,7 @@ impl Sync {
             let own = i64::try_from(rt::unix_time()).unwrap_or(i64::MAX);
             self.host.skew(i64::try_from(seconds).unwrap_or(i64::MAX) - own);
         }
-        if let Some(Value::List(found)) = asked.first()
-        {
+        if let Some(Value::List(found)) = asked.first() {
             self.may_tell = !self.is_clone(found);
         }
         if !self.may_tell {

@@ -1,5 +1,6 @@
 //! adit's own commands.
 
+mod absent;
 mod batch;
 mod capture;
 mod check;

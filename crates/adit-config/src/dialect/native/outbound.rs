@@ -265,7 +265,7 @@ pub(super) fn write_obfs(out: &mut Entries, obfs: &ObfsClient) {
         ObfsClient::Http(host) => (ObfsServer::Http, Some(&**host)),
         ObfsClient::Tls(host) => (ObfsServer::Tls, Some(&**host)),
     };
-    out.put(&rows::OBFS_MODE, &mode);
+    out.put_unless(&rows::OBFS_MODE, &mode, &ObfsServer::Off);
     out.put_some(&rows::OBFS_HOST, host);
 }
 
@@ -328,7 +328,7 @@ fn write_dial(out: &mut Entries, dial: &Dial) {
     }
     out.put_unless(&link::FAST_OPEN, &dial.fast_open, &false);
     tcp::write(out, &dial.tcp);
-    out.put(&link::TIMEOUT, &dial.timeout);
+    out.put_unless(&link::TIMEOUT, &dial.timeout, &Dial::default().timeout);
     pace::write(out, dial.pace);
     if let Some(client) = &dial.carrier {
         carrier::write(out, &client.kcp);
