@@ -46,6 +46,9 @@ fn held(state: &State) -> u64 {
     book.unsent_bytes() + book.in_doubt_bytes() + sum(&book.recent)
 }
 
+const VERDICTS: [Verdict; 6] =
+    [Verdict::Done, Verdict::InDoubt, Verdict::NotApplied, Verdict::TooLong, Verdict::Done, Verdict::InDoubt];
+
 /// A life with every kind of event, and what each step leaves behind.
 fn life() -> Vec<Event> {
     let image = State { node: "ab".into(), ..State::default() };
@@ -57,20 +60,12 @@ fn life() -> Vec<Event> {
     };
     push(&mut events, &mut state, Event::Started);
     push(&mut events, &mut state, Event::Baseline { panel: panel(), totals: rows(&[("1", 5, 5)]) });
-    for round in 1..=6_u64 {
+    for (round, verdict) in (1..=6_u64).zip(VERDICTS) {
         let totals = rows(&[("1", 5 + round * 10, 5 + round), ("2", round, 0), ("3", 0, round * 7)]);
         let seal = sealed(&state, &totals);
         push(&mut events, &mut state, seal);
         push(&mut events, &mut state, Event::Batched { panel: panel(), at: NOW, most: 2 });
         push(&mut events, &mut state, Event::Sent { panel: panel() });
-        let verdict = [
-            Verdict::Done,
-            Verdict::InDoubt,
-            Verdict::NotApplied,
-            Verdict::TooLong,
-            Verdict::Done,
-            Verdict::InDoubt,
-        ][round as usize - 1];
         push(&mut events, &mut state, Event::Judged { panel: panel(), at: NOW, verdict });
     }
     push(&mut events, &mut state, Event::Settled { panel: panel(), seq: 2, at: NOW, how: Decision::Resend });

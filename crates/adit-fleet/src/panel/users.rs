@@ -17,7 +17,7 @@ const LATER_S: u64 = 60;
 const MAX_LEN: u64 = 64 << 20;
 
 /// A user of a list.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Listed {
     /// Its secret: a password or UUID.
@@ -36,21 +36,6 @@ pub struct Listed {
     pub connections: Option<u32>,
     /// Most source addresses.
     pub addresses: Option<u32>,
-}
-
-impl Default for Listed {
-    fn default() -> Self {
-        Self {
-            secret: String::new(),
-            key: None,
-            quota: None,
-            reset_day: None,
-            expires: None,
-            rate: None,
-            connections: None,
-            addresses: None,
-        }
-    }
 }
 
 /// Secrets are never shown.
@@ -120,7 +105,7 @@ impl UserList {
                 expires: user.expires.map(Expiry::at),
                 rate: user.rate.filter(|rate| *rate > 0),
                 connections: user.connections.filter(|most| *most > 0),
-                addresses: user.addresses.filter(|most| *most > 0).or(tracks.then_some(u32::MAX)),
+                addresses: user.addresses.filter(|most| *most > 0).or_else(|| tracks.then_some(u32::MAX)),
             },
         });
         users.collect()

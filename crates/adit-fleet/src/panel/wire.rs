@@ -84,8 +84,9 @@ impl Wire {
         let body = match self.panel.kind {
             PanelKind::UniProxy => json!(rows),
             PanelKind::ModMu => {
-                let row = |(id, [up, down]): (&Box<str>, &[u64; 2])| json!({ "user_id": number(id), "u": up, "d": down });
-                json!({ "data": rows.iter().map(row).collect::<Vec<_>>() })
+                let rows =
+                    rows.iter().map(|(id, [up, down])| json!({ "user_id": number(id), "u": up, "d": down }));
+                json!({ "data": rows.collect::<Vec<_>>() })
             }
             PanelKind::Hooks => {
                 let users: Vec<_> = rows.iter().map(|(id, [up, down])| json!([id, up, down])).collect();

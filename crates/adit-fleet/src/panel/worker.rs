@@ -190,6 +190,14 @@ struct Worker {
     has_failed: bool,
 }
 
+/// The batch to send, with the rows as the panel takes them.
+struct Next {
+    batch: Batch,
+    rows: Rows,
+    boot: u64,
+    node: Box<str>,
+}
+
 /// When each thing is due.
 struct Due {
     pull: Instant,
@@ -458,7 +466,7 @@ impl Worker {
     /// Sends the next batch; `None` if there is none.
     async fn push_one(&mut self) -> io::Result<Option<Verdict>> {
         let panel: Box<str> = (&*self.panel.name).into();
-        let Some((batch, rows, boot, node)) = self.next_batch(&panel)? else { return Ok(None) };
+        let Some(Next { batch, rows, boot, node }) = self.next_batch(&panel)? else { return Ok(None) };
         let stamp = Stamp { node: &node, boot, seq: batch.seq };
         let Some(request) = self.wire.push(&rows, stamp) else { return Ok(None) };
         let shared = self.shared.clone();
@@ -477,13 +485,11 @@ impl Worker {
 
     /// Totals may be repeated as often as one likes.
     fn judge(&self, verdict: Verdict) -> Verdict {
-        match verdict {
-            Verdict::InDoubt if self.wire.is_absolute() => Verdict::NotApplied,
-            other => other,
-        }
+        let is_repeated = verdict == Verdict::InDoubt && self.wire.is_absolute();
+        if is_repeated { Verdict::NotApplied } else { verdict }
     }
 
-    fn next_batch(&self, panel: &str) -> io::Result<Option<(Batch, Rows, u64, Box<str>)>> {
+    fn next_batch(&self, panel: &str) -> io::Result<Option<Next>> {
         let mut journal = self.shared.journal();
         if journal.state().book(panel).batch.is_none() {
             journal.commit(Event::Batched { panel: panel.into(), at: rt::unix_time(), most: MOST_ROWS })?;
@@ -492,12 +498,12 @@ impl Worker {
         let book = state.book(panel);
         let Some(batch) = book.batch.clone() else { return Ok(None) };
         let rows = if self.wire.is_absolute() {
-            let total = |id: &Box<str>| (id.clone(), book.totals.get(id).copied().unwrap_or_default());
-            batch.rows.keys().map(total).collect()
+            let ids = batch.rows.keys();
+            ids.map(|id| (id.clone(), book.totals.get(id).copied().unwrap_or_default())).collect()
         } else {
             batch.rows.clone()
         };
-        Ok(Some((batch, rows, state.boot, state.node.clone())))
+        Ok(Some(Next { batch, rows, boot: state.boot, node: state.node.clone() }))
     }
 
     fn tell_verdict(&mut self, verdict: Verdict, batch: &Batch, answer: Result<CallAnswer, CallError>) {

@@ -47,16 +47,16 @@ mod tests {
     #[test]
     fn the_overshoot_is_bounded() {
         let quota = 2 * GIB;
-        for (nodes, cut) in [(3_u64, 1_u64), (10, 5), (40, 10)] {
+        for (nodes, cut) in [(3_usize, 1_usize), (10, 5), (40, 10)] {
             let (rate, step) = (12_500_000_u64, 5_u64);
-            let mut spent = vec![0_u64; nodes as usize];
-            let mut may = vec![first_allowance(quota, 0); nodes as usize];
+            let mut spent = vec![0_u64; nodes];
+            let mut may = vec![first_allowance(quota, 0); nodes];
             let mut total = 0;
-            for second in 0..2000 {
+            for second in 0..2000_u64 {
                 if second % step == 0 {
-                    total = spent.iter().skip(if second > 0 { cut as usize } else { 0 }).sum::<u64>();
+                    total = spent.iter().skip(if second > 0 { cut } else { 0 }).sum::<u64>();
                     for (node, may) in may.iter_mut().enumerate() {
-                        if second == 0 || node as u64 >= cut {
+                        if second == 0 || node >= cut {
                             *may = spent[node] + allowance(quota, total);
                         }
                     }
@@ -66,9 +66,9 @@ mod tests {
                 }
             }
             let all: u64 = spent.iter().sum();
-            let most = (nodes - cut) * rate * step + cut * bound(quota);
+            let most = (nodes - cut) as u64 * rate * step + cut as u64 * bound(quota);
             assert!(all <= quota + most, "{nodes} nodes, {cut} cut: {all} over {quota} + {most}");
-            assert!(total >= quota - cut * bound(quota), "the end is reached: {total}");
+            assert!(total >= quota - cut as u64 * bound(quota), "the end is reached: {total}");
         }
     }
 }

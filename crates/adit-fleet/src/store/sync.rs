@@ -178,13 +178,13 @@ impl Sync {
 
     /// The users to be told: all that have moved, or those whose allowance is half used.
     fn wanted(&self, uses: &BTreeMap<Box<str>, Use>, is_due: bool) -> BTreeSet<Box<str>> {
-        let is_wanted = |(user, usage): &(&Box<str>, &Use)| match self.told.get(*user) {
+        let is_wanted = |user: &str, usage: &Use| match self.told.get(user) {
             None => is_due,
             Some(told) if told.period != usage.period => is_due,
             Some(told) if is_due => told.used != usage.used,
             Some(told) => usage.used.saturating_sub(told.from) > told.may / 2,
         };
-        uses.iter().filter(is_wanted).map(|(user, _)| user.clone()).collect()
+        uses.iter().filter(|(user, usage)| is_wanted(user, usage)).map(|(user, _)| user.clone()).collect()
     }
 
     /// The time until the next synchronisation, after the result of this one.
@@ -227,7 +227,7 @@ impl Sync {
 
     /// Follows `away`: allowances stay as they are, or there are others.
     fn go_alone(&mut self, uses: &BTreeMap<Box<str>, Use>) {
-        let rule = |user: &Box<str>, usage: &Use| match self.store.away {
+        let rule = |user: &str, usage: &Use| match self.store.away {
             StoreAway::Open => Some(None),
             StoreAway::Closed => Some(Some(0)),
             StoreAway::Allowance if self.told.contains_key(user) => None,

@@ -263,10 +263,9 @@ mod tests {
         let target = Target::new(b"192.0.2.1", 443).unwrap();
         let mut client = StreamClient::new(&key(n), &target, WallClock::new(rt::now(), 0), &mut OsRng);
         let mut block = vec![0; 4096];
-        let plan = client.plan(5);
         let range = 1000..1005;
         block[range.clone()].copy_from_slice(b"hello");
-        let sealed = client.seal(&mut block, range, plan).unwrap();
+        let sealed = client.seal(&mut block, range, rt::now()).unwrap();
         block[sealed].to_vec()
     }
 
