@@ -32,6 +32,17 @@ fn rows(all: &[(&str, u64, u64)]) -> Rows {
     all.iter().map(|(id, up, down)| ((*id).into(), [*up, *down])).collect()
 }
 
+/// Opens a journal. Another test that starts a process holds the lock as well, from its fork to its exec.
+fn open(path: &std::path::Path) -> Opened {
+    for _ in 0..1000 {
+        match Journal::open(path, || "new".into()) {
+            Err(JournalError::Busy { .. }) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal stays busy");
+}
+
 fn panel() -> Box<str> {
     PANEL.into()
 }
@@ -118,7 +129,7 @@ fn bytes_are_held_once_whatever_is_cut() {
     let step = if cfg!(debug_assertions) { 41 } else { 1 };
     for len in (ends[2]..=bytes.len()).step_by(step).chain(ends[2..].iter().copied()) {
         fs::write(&path, &bytes[..len]).unwrap();
-        let Opened { mut journal, is_new, .. } = Journal::open(&path, || "new".into()).unwrap();
+        let Opened { mut journal, is_new, .. } = open(&path);
         assert!(!is_new);
         let state = journal.state().clone();
         assert!(state.book(PANEL).batch.as_ref().is_none_or(|batch| !batch.sent), "it is in doubt");
@@ -130,7 +141,7 @@ fn bytes_are_held_once_whatever_is_cut() {
             if state.book(PANEL).marks.contains_key("2") || len < ends[ends.len() - 1] { 0 } else { 6 };
         assert_eq!(held(journal.state()), 60 + 6 + 6 + 42 + forgotten, "cut at {len}");
         drop(journal);
-        let again = Journal::open(&path, || "new".into()).unwrap();
+        let again = open(&path);
         assert_eq!(held(again.journal.state()), 60 + 6 + 6 + 42 + forgotten);
         assert_eq!(again.cut, 0, "the cut entry is gone");
     }
