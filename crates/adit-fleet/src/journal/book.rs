@@ -160,7 +160,7 @@ pub enum Event {
     },
 }
 
-/// What the answer to a batch, or its absence, says.
+/// The meaning of the answer to a batch, or of its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The panel has it.
@@ -200,7 +200,7 @@ impl State {
         self.books.get(panel).unwrap_or(&EMPTY)
     }
 
-    /// Follows an event. Whatever the event is, no byte is in two places afterwards.
+    /// Follows an event. After any event no byte is in two places.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Image(state) => self.clone_from(state),

@@ -116,7 +116,7 @@ fn a_kill_at_any_byte_leaves_a_state_that_was() {
 /// The process is killed at every byte of every write, starts again, and goes on: the journal never holds a byte twice,
 /// and none is missing of those that were sealed.
 #[test]
-fn bytes_are_held_once_whatever_is_cut() {
+fn bytes_are_held_once_any_is_cut() {
     let folder = Folder::new("cut");
     let path = folder.file("j");
     let events = life();

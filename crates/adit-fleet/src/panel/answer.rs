@@ -162,7 +162,7 @@ fn accepted(saying: &Saying) -> Verdict {
     if is_true || saying.ret.0 == Some(1) || saying.ok == Some(true) || saying.seq.0.is_some() {
         return Verdict::Done;
     }
-    // The panel's own words for success, whatever it returns.
+    // The panel's own words for success.
     if saying.status.0.as_deref() == Some("success") { Verdict::Done } else { Verdict::InDoubt }
 }
 

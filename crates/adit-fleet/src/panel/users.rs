@@ -127,7 +127,7 @@ pub struct Desk {
     pub waiting_since: Option<u64>,
 }
 
-/// What becomes of a new list.
+/// The fate of a new list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// It is the one in use.

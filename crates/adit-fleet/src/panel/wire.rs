@@ -161,7 +161,7 @@ impl Wire {
         headers
     }
 
-    /// Takes the settings of the node into `list`. What adit does not follow is returned, to be said once.
+    /// Takes the settings of the node into `list`. Settings that adit does not follow are returned, to be said once.
     ///
     /// # Errors
     /// When the body is none of the panel's.

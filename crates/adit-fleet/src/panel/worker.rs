@@ -86,7 +86,7 @@ impl Shared {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of the panels.
+    /// The reports of all panels.
     pub fn reports(&self) -> MutexGuard<'_, BTreeMap<Box<str>, PanelReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }

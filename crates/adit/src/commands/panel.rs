@@ -101,7 +101,7 @@ pub(crate) struct JoinArgs {
     /// Port to listen on; else the one that the panel tells clients
     #[arg(long)]
     port: Option<u16>,
-    /// Where to write the configuration
+    /// File to write the configuration to
     #[arg(long, short, value_name = "FILE", default_value = "/etc/adit/adit.toml")]
     output: PathBuf,
     /// Replace the file if it is there

@@ -5,7 +5,7 @@
 //!        └── asks the accounts for totals, seals them in the journal, sends batches
 //! ```
 //!
-//! A start needs no panel: the copies on disk serve, of whatever age.
+//! A start needs no panel: the copies on disk serve, of any age.
 
 mod tell;
 mod witness;

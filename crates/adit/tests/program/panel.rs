@@ -16,7 +16,7 @@ const USER_KEY: &str = "MDAwMDAwMDAtMTExMS00Mg==";
 const SERVER_KEY: &str = "MjQ5MjBkZWNmODNmNjk2MA==";
 const TOKEN: &str = "t0ken-of-the-panel";
 
-/// What the panel does with a push.
+/// The fate of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// 503, nothing done.

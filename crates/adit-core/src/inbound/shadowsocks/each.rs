@@ -1,7 +1,7 @@
 //! Users with a key each, of AEAD methods up to SIP004: the user is the one whose key opens the first chunk.
 //!
 //! Keys of users who have come from the same source are tried first. The others are tried in small turns, with rests that
-//! are three times as long, so that a stranger never takes more than a quarter of a core. Few strangers are tried at a time:
+//! are three times as long, so that an unauthenticated client never takes more than a quarter of a core. Few are tried at a time:
 //! one who finds no place meets the same silence as one without a key.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use crate::user::{Account, Accounts, Sources};
 const CHUNK: usize = 32;
 /// A rest is so many times as long as the work before it.
 const REST: u32 = 3;
-/// Strangers that are tried at a time.
+/// Unauthenticated clients that are tried at a time.
 const MOST_TRIALS: usize = 16;
 /// Bytes of the first chunk's length with its tag.
 const LENGTH_LEN: usize = 2 + 16;
@@ -93,7 +93,7 @@ impl Each {
     /// The user whose key opens `first`.
     ///
     /// # Errors
-    /// When there is none, or too many strangers are tried already.
+    /// When there is none, or too many unauthenticated clients are tried already.
     pub(super) async fn find(&self, source: IpAddr, first: &[u8], ticket: &Ticket) -> Result<usize, Refusal> {
         let known = self.known(source);
         let found = match known.iter().copied().find(|user| self.opens(*user, first)) {
@@ -129,7 +129,7 @@ impl Each {
     }
 }
 
-/// A place among the strangers that are tried; leaving it is dropping it.
+/// A place among the unauthenticated clients that are tried; leaving it is dropping it.
 struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {
