@@ -68,6 +68,10 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagn
             let hint = format!("`adit key {method}` makes a good one");
             found.push(Diagnostic::warning(&file, key, problem).hint(hint));
         });
+        for (key, problem, hint) in fleet(config, inbound) {
+            let key = format!("inbound {}: {key}", inbound.name);
+            found.push(Diagnostic::warning(&file, key, problem).hint(hint));
+        }
         for user in inbound.protocol.users() {
             if user.limits.expires.is_some_and(|expiry| unix_s >= expiry.unix_s()) {
                 let key = format!("inbound {}: user {}: expires", inbound.name, user.name);
@@ -95,6 +99,42 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagn
             let warning = Diagnostic::warning(&file, key, "the key is a placeholder");
             found.push(warning.hint("write the key of the server"));
         }
+    }
+    found
+}
+
+/// Most users of a port whose keys are tried one after the other for a client from an unknown place, in version 4 and 5 at
+/// 15 ms for a thousand.
+const MANY_KEYS: usize = 3000;
+
+/// Warnings about many users, and about keys that panels make: key, problem and hint.
+fn fleet(config: &Config, inbound: &Inbound) -> Vec<(&'static str, String, &'static str)> {
+    let mut found = Vec::new();
+    if let InboundProtocol::Snell(server) = &inbound.protocol
+        && let SnellKeys::Each(users) = &server.psk
+        && users.all().len() > MANY_KEYS
+    {
+        let count = users.all().len();
+        let problem = format!(
+            "{count} users with a key each: finding one from an unknown place takes long, and some are refused"
+        );
+        found.push((
+            "users",
+            problem,
+            "write a psk, which makes the users' keys client ids, or spread them over several ports",
+        ));
+    }
+    if let InboundProtocol::Shadowsocks(server) = &inbound.protocol
+        && config.panel_of.contains_key(&inbound.name)
+        && server.key.method().key_len() == 16
+        && server.key.method().generation() == Generation::Aead2022
+    {
+        let problem = "a panel makes 16-byte keys of UUIDs: 52 bits of them are random".to_owned();
+        found.push((
+            "method",
+            problem,
+            "2022-blake3-aes-256-gcm has 106 bits; change it in the panel and here",
+        ));
     }
     found
 }
@@ -323,6 +363,28 @@ mod tests {
 
     fn server(psk: &str, listen: &str) -> String {
         format!("[[inbound]]\nprotocol = \"snell\"\nlisten = \"{listen}\"\npsk = \"{psk}\"\n")
+    }
+
+    #[test]
+    fn many_keys_and_short_ones_of_panels() {
+        let users = |count: usize| {
+            let user = |n| format!("{{ name = \"u{n}\", password = \"a long enough key {n}\" }}");
+            let users: Vec<String> = (0..count).map(user).collect();
+            format!(
+                "[[inbound]]\nprotocol = \"snell\"\nlisten = \"127.0.0.1:1\"\nusers = [{}]\n",
+                users.join(", ")
+            )
+        };
+        assert_eq!(warnings(&users(3000)), "");
+        assert!(warnings(&users(3001)).contains("3001 users with a key each"));
+        let node = |method: &str| {
+            format!(
+                "[[panel]]\nname = \"p\"\nurl = \"https://p.example\"\ntoken = \"t\"\nnode = \"1\"\n[[inbound]]\n\
+                 protocol = \"shadowsocks\"\nlisten = \"127.0.0.1:1\"\nmethod = \"{method}\"\npanel = \"p\"\n"
+            )
+        };
+        assert!(warnings(&node("2022-blake3-aes-128-gcm")).contains("52 bits"));
+        assert_eq!(warnings(&node("2022-blake3-aes-256-gcm")), "");
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod user;
 pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences,
 };
+pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, StoreStatus};
 pub use api::metrics::{Exposition, MOST_SERIES};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
@@ -50,8 +51,8 @@ pub use dns::{
 };
 pub use engine::{
     Applier, ApplyError, Changes, Given, Giver, GroupHandle, HandoverError, ListReply, ListState, ListUsage,
-    Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Via,
-    start,
+    Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Usage,
+    UserTotals, Via, start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};
@@ -59,4 +60,4 @@ pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub use snowflake::{
     Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
 };
-pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};
+pub use user::{QuotaUse, StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

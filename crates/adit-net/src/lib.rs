@@ -8,6 +8,7 @@
 
 pub mod accept;
 pub mod background;
+pub mod call;
 pub mod clock;
 pub mod dial;
 pub mod fetch;

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
+use crate::commands::{
+    DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, ServiceCommand, TestArgs, UpArgs,
+};
 use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
 use adit_config::model::{Level, Log, LogFormat};
@@ -186,6 +188,12 @@ pub(crate) enum Command {
     /// Users of an inbound: of the file, and of the adit that runs with it
     #[command(subcommand)]
     User(UserCommand),
+    /// Look after the counters that panels take
+    #[command(subcommand)]
+    Panel(PanelCommand),
+    /// Make this machine a node of a panel
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// The capture of this machine's traffic: what there is, and what a killed adit has left
     #[command(subcommand)]
     Capture(CaptureCommand),

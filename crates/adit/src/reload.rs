@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -25,6 +24,7 @@ use anyhow::anyhow;
 
 use crate::commands::place_of_part;
 use crate::controller::{Change, Overlay};
+use crate::fleet::{self, Fleet};
 use crate::providers::{self, Keeper};
 use crate::{serve, state, supervisor, tap, upgrade};
 
@@ -98,6 +98,7 @@ enum Job {
 pub(crate) struct Requests {
     jobs: SyncSender<Job>,
     files: Files,
+    fleet: Fleet,
     is_reloaded_by_user_signal: bool,
     has_own_user_signal: bool,
 }
@@ -136,6 +137,7 @@ impl Control for Requests {
                 Job::Upgrade(binary, Duration::from_secs(drain_s), Some(reply))
             }
             Request::Files => return reply.answer(Answer::Files(self.files.clone())),
+            Request::Panel { of } => return reply.answer(self.fleet.answer(&of)),
             Request::Status | Request::Snapshot | Request::Kick { .. } => {
                 return reply.answer(Answer::Error("asked in the wrong place".into()));
             }
@@ -152,10 +154,13 @@ impl Control for Requests {
 ///
 /// # Errors
 /// When there cannot be another thread.
-pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::Result<Requests> {
+pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyhow::Result<Requests> {
     let (jobs, waiting) = sync_channel(WAITING);
     let paths = source.files.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    let refresh = jobs.clone();
+    let fleet = fleet::start(config, running, move || drop(refresh.try_send(Job::Refresh)))?;
     let requests = Requests {
+        fleet: fleet.clone(),
         jobs,
         files: Files { paths: paths.collect(), is_native: source.is_native },
         is_reloaded_by_user_signal: source.is_reloaded_by_user_signal,
@@ -171,6 +176,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::R
         applier: running.applier(),
         observer: running.observer(),
         keeper,
+        fleet,
         seen,
         giver: running.giver(),
     };
@@ -203,6 +209,7 @@ struct Reloader {
     applier: Applier,
     observer: Observer,
     keeper: Keeper,
+    fleet: Fleet,
     seen: Seen,
     giver: Giver,
 }
@@ -328,8 +335,7 @@ impl Reloader {
                     groups = changes.groups_changed.len(),
                     "lists are in use"
                 );
-                self.keeper.follow(&config);
-                self.config = remembered(config);
+                self.follow(config);
             }
             Err(error) => drop(self.failed(error)),
         }
@@ -399,6 +405,7 @@ impl Reloader {
                 config.state.clone_from(&self.config.state);
             }
         }
+        self.fleet.fill(&mut config);
         config
     }
 
@@ -407,9 +414,17 @@ impl Reloader {
         let mut differences = self.applier.preview(&config).map_err(failed)?;
         let changes = self.applier.apply(&config).map_err(failed)?;
         differences.warnings = changes.warnings;
-        self.keeper.follow(&config);
-        self.config = remembered(config);
+        self.follow(config);
         Ok(differences)
+    }
+
+    /// The engine runs with this from now on: those who keep lists follow.
+    fn follow(&mut self, config: Config) {
+        self.keeper.follow(&config);
+        if let Err(error) = self.fleet.follow(&config) {
+            tracing::error!("panels: {error:#}");
+        }
+        self.config = remembered(config);
     }
 
     /// The differences to `files`, or to the process's own.

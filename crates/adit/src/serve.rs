@@ -87,11 +87,11 @@ fn run_to_the_end<T>(
         Ok(requests) => requests,
         Err(error) => {
             running.end();
-            return Err(error.into());
+            return Err(error);
         }
     };
     socket::open(&config, &mut running);
-    controller::open(&config, &mut running, &requests);
+    controller::open(&config, &mut running, &requests, taking.is_some());
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     if let Some(taking) = taking

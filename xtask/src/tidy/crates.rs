@@ -11,8 +11,10 @@ use crate::process::{cargo, output};
 
 /// Workspace crates that a crate may depend on, and those that its tests may use besides. Dependencies point down.
 const DIRECTION: &[(&str, &[&str], &[&str])] = &[
-    ("adit", &["adit-config", "adit-core", "adit-net", "adit-lab"], &["adit-testkit"]),
+    ("adit", &["adit-config", "adit-core", "adit-fleet", "adit-net", "adit-lab"], &["adit-testkit"]),
     ("adit-core", &["adit-config", "adit-net", "adit-proto"], &["adit-sys", "adit-testkit"]),
+    // Panels and stores see no part of the engine, and the engine none of them.
+    ("adit-fleet", &["adit-config", "adit-net", "adit-proto"], &["adit-testkit"]),
     ("adit-net", &["adit-config", "adit-proto", "adit-sys"], &["adit-testkit"]),
     ("adit-config", &["adit-proto"], &["adit-testkit"]),
     ("adit-lab", &["adit-netem", "adit-sys"], &["adit-testkit"]),
@@ -20,7 +22,11 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit-proto", &[], &["adit-testkit"]),
     ("adit-sys", &[], &[]),
     // Its tests replay the fuzz corpus through every crate that parses.
-    ("adit-testkit", &["adit-netem", "adit-proto", "adit-sys"], &["adit-config", "adit-core", "adit-lab"]),
+    (
+        "adit-testkit",
+        &["adit-netem", "adit-proto", "adit-sys"],
+        &["adit-config", "adit-core", "adit-fleet", "adit-lab"],
+    ),
     ("xtask", &[], &[]),
 ];
 

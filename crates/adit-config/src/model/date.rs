@@ -136,7 +136,15 @@ pub enum ExpiryError {
     Zone,
 }
 
+/// The last second of the year 9999.
+const LAST_S: u64 = 253_402_300_799;
+
 impl Expiry {
+    /// The end at `unix_s`, in seconds since 1970 (UTC). Times behind the year 9999 are that of its end.
+    pub fn at(unix_s: u64) -> Self {
+        Self(unix_s.min(LAST_S))
+    }
+
     /// In seconds since 1970 (UTC). The user is refused from this second on.
     pub fn unix_s(self) -> u64 {
         self.0

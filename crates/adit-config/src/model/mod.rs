@@ -10,6 +10,7 @@ mod controller;
 mod date;
 mod dns;
 mod fake;
+mod fleet;
 mod group;
 mod kcp;
 mod nat;
@@ -48,6 +49,9 @@ pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream}
 pub use self::fake::{
     FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
     USUAL_FILTER, fake_pattern,
+};
+pub use self::fleet::{
+    InDoubt, Panel, PanelKind, PanelToken, PanelUser, ServerKeyOf, Store, StoreAway, nobody,
 };
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
@@ -126,6 +130,13 @@ pub struct Config {
     pub plugins_allowed: Vec<Box<str>>,
     /// The file that keeps the members that people choose across restarts.
     pub choices: Option<PathBuf>,
+    /// Panels that list users; never two with one name.
+    pub panels: Vec<Panel>,
+    /// The panel that lists the users of an inbound, by the inbound's name. Such an inbound has users at any time: one that
+    /// nobody is, as long as there are no others.
+    pub panel_of: BTreeMap<Tag, Tag>,
+    /// The store that servers share, if there is one.
+    pub store: Option<Store>,
 }
 
 impl Config {

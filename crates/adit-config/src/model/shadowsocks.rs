@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adit_proto::shadowsocks::{Key, KeyError, Method, ServerKey, Users};
+use adit_proto::shadowsocks::{Generation, Key, KeyError, Method, ServerKey, Users};
 use adit_proto::wire::Target;
 
 use super::{ObfsClient, ObfsServer, Secret, User, UserLimits};
@@ -95,6 +95,8 @@ pub struct ShadowsocksServerKey {
     users: Vec<User>,
     /// One for each user, or none.
     hops: Vec<Target>,
+    /// Each user has a key of its own, and the server none.
+    is_each: bool,
 }
 
 impl ShadowsocksServerKey {
@@ -113,7 +115,28 @@ impl ShadowsocksServerKey {
     pub fn with_users(key: ShadowsocksKey, users: Vec<impl Into<User>>) -> Result<Self, KeyError> {
         let users: Vec<User> = users.into_iter().map(Into::into).collect();
         derive_server(&key, &users)?;
-        Ok(Self { key, users, hops: Vec::new() })
+        Ok(Self { key, users, hops: Vec::new(), is_each: false })
+    }
+
+    /// A server without a key of its own: each user has one, of an AEAD method up to SIP004, and is found by trial.
+    ///
+    /// # Errors
+    /// [`KeyError`] if a key does not fit, there is no user, or the method is of another generation.
+    pub fn each(method: Method, users: Vec<User>) -> Result<Self, KeyError> {
+        let is_aead = method.generation() == Generation::Aead;
+        let Some(first) = users.first().filter(|_| is_aead) else {
+            return Err(KeyError::Identities { method: method.name(), got: 1 + users.len() });
+        };
+        let key = ShadowsocksKey::new(method, first.key.clone(), KeyForm::Password)?;
+        for user in &users {
+            Key::from_password(method, user.key.expose())?;
+        }
+        Ok(Self { key, users, hops: Vec::new(), is_each: true })
+    }
+
+    /// Whether each user has a key of its own, and the server none.
+    pub fn is_each(&self) -> bool {
+        self.is_each
     }
 
     /// A relay (SIP023): it takes off the outermost identity of a client and passes everything else on to the server
@@ -156,7 +179,8 @@ impl ShadowsocksServerKey {
 
     /// The key itself, with the table of users.
     pub fn derive(&self) -> ServerKey {
-        derive_server(&self.key, &self.users).expect("it was checked when it was made")
+        let users = if self.is_each { &[] } else { &*self.users };
+        derive_server(&self.key, users).expect("it was checked when it was made")
     }
 }
 

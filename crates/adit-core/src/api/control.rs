@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use adit_net::rt::{OrderSender, Orders, orders};
 use serde::{Deserialize, Serialize};
 
+use crate::api::fleet::{DoubtStatus, PanelRequest};
 use crate::api::status::Status;
 use crate::listing::Kicked;
 
@@ -38,6 +39,11 @@ pub enum Request {
     Diff {
         /// Its files; none stands for those that the process reads itself.
         files: Vec<GivenFile>,
+    },
+    /// A question or an order about panels.
+    Panel {
+        /// It.
+        of: PanelRequest,
     },
 }
 
@@ -78,6 +84,8 @@ pub enum Answer {
         /// Connections that are left to this process, and flows of datagrams.
         open: u64,
     },
+    /// To [`Request::Panel`]: the batches in doubt, as they are afterwards.
+    Doubts(Vec<DoubtStatus>),
     /// Nothing has changed: the findings, one text for each, with file, line and column where they have a place.
     Refused(Vec<String>),
     /// The request makes no sense here.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
+use crate::api::fleet::{FleetStatus, PanelStatus, StoreStatus};
 use crate::api::status::{InboundStatus, LagStatus, OutboundStatus, Status};
 
 /// Most series, those of users aside.
@@ -39,6 +40,7 @@ impl Exposition {
         out.groups(status);
         out.budget(status);
         out.lags(status);
+        out.fleet(status);
         if per_user {
             out.users(status);
         }
@@ -232,6 +234,92 @@ impl Exposition {
         }
         let evicted = "Connections that ended for want of descriptors or memory.";
         self.one("adit_evicted_total", "counter", evicted, budget.evicted);
+    }
+
+    /// Panels, the store and the clocks of others. The families are there without them too.
+    fn fleet(&mut self, status: &Status) {
+        let none = FleetStatus::default();
+        let fleet = status.fleet.as_ref().unwrap_or(&none);
+        self.panels(&fleet.panels);
+        self.head("adit_panel_requests_total", "counter", "Requests to a panel, by operation and result.");
+        for panel in &fleet.panels {
+            for (operation, result, count) in &panel.requests {
+                let labels: Labels<'_> =
+                    &[("panel", &panel.name), ("operation", operation), ("result", result)];
+                self.put("adit_panel_requests_total", labels, count);
+            }
+        }
+        let took = "Time that requests to a panel took, summed up.";
+        self.head("adit_panel_request_seconds_total", "counter", took);
+        for panel in &fleet.panels {
+            for (operation, micros) in &panel.request_us {
+                let labels: Labels<'_> = &[("panel", &panel.name), ("operation", operation)];
+                self.put("adit_panel_request_seconds_total", labels, seconds(*micros));
+            }
+        }
+        self.store(fleet.store.as_ref());
+        let skew = "Seconds by which the clock of a witness is ahead of this machine's.";
+        self.head("adit_clock_skew_seconds", "gauge", skew);
+        for (witness, seconds) in &fleet.skews {
+            self.put("adit_clock_skew_seconds", &[("witness", witness)], seconds);
+        }
+    }
+
+    fn panels(&mut self, panels: &[PanelStatus]) {
+        type Value = fn(&PanelStatus) -> Option<u64>;
+        let families: [(&str, &str, Value); 5] = [
+            ("adit_user_list_age_seconds", "Age of the users that a panel has listed.", |of| of.age_s),
+            (
+                "adit_user_list_pending",
+                "1 while a list that lost too many users waits for a second one.",
+                |of| Some(of.waiting_since.is_some().into()),
+            ),
+            ("adit_panel_unsent_bytes", "Bytes that wait to be told to a panel.", |of| Some(of.unsent_bytes)),
+            ("adit_panel_in_doubt_bytes", "Bytes that a panel may or may not have.", |of| {
+                Some(of.in_doubt_bytes)
+            }),
+            ("adit_panel_oldest_unsent_seconds", "Age of the oldest bytes that wait to be told.", |of| {
+                Some(of.oldest_unsent_s)
+            }),
+        ];
+        for (name, help, value) in families {
+            self.head(name, "gauge", help);
+            for panel in panels {
+                if let Some(value) = value(panel) {
+                    self.put(name, &[("panel", &panel.name)], value);
+                }
+            }
+        }
+    }
+
+    fn store(&mut self, store: Option<&StoreStatus>) {
+        let none = StoreStatus::default();
+        let store = store.unwrap_or(&none);
+        self.head("adit_store_calls_total", "counter", "Calls to the store, by operation and result.");
+        for (operation, result, count) in &store.calls {
+            self.put("adit_store_calls_total", &[("operation", operation), ("result", result)], count);
+        }
+        self.head(
+            "adit_store_call_seconds_total",
+            "counter",
+            "Time that calls to the store took, summed up.",
+        );
+        for (operation, micros) in &store.call_us {
+            self.put("adit_store_call_seconds_total", &[("operation", operation)], seconds(*micros));
+        }
+        let age = "Age of the last synchronisation with the store.";
+        self.head("adit_store_sync_age_seconds", "gauge", age);
+        if let Some(age) = store.sync_age_s {
+            self.put("adit_store_sync_age_seconds", &[], age);
+        }
+        let resyncs =
+            "Times that all users of a bucket were sent again because the store had lost something.";
+        self.one("adit_store_resync_total", "counter", resyncs, store.resyncs);
+        self.head("adit_limit_scope", "gauge", "1 for the scope in which a limit holds.");
+        for (limit, scope) in &store.scopes {
+            let scope = scope.split(' ').next().unwrap_or_default();
+            self.put("adit_limit_scope", &[("limit", limit), ("scope", &scope)], 1);
+        }
     }
 
     fn lags(&mut self, status: &Status) {

@@ -1,6 +1,7 @@
 //! Views of what runs: one snapshot of counters by name, and the interfaces that show it.
 
 pub(crate) mod control;
+pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod metrics;
 pub(crate) mod status;

@@ -15,6 +15,7 @@ use adit_config::model::{
 use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
 
+use crate::api::fleet::{FleetStatus, FleetView};
 use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
 use crate::fault::{Faults, LastError, Part};
@@ -63,6 +64,9 @@ pub struct Status {
     /// Lateness of each event loop.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lags: Vec<LagStatus>,
+    /// Panels and the store, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
     /// Open connections, by number, if they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<ConnectionStatus>,
@@ -203,6 +207,7 @@ pub(crate) struct Directory {
     /// The way to ask each core.
     asks: Vec<OrderSender<Ask>>,
     pulses: Arc<[Pulse]>,
+    fleet: FleetView,
     is_open: AtomicBool,
     stop: Stop,
 }
@@ -261,8 +266,8 @@ impl Directory {
         (since, since_unix_s): (Instant, u64),
     ) -> Self {
         let Cores { asks, pulses, stop } = cores;
-        let (view, is_open) = Default::default();
-        Self { view, budget, faults, since, since_unix_s, asks, pulses, is_open, stop }
+        let (view, fleet, is_open) = Default::default();
+        Self { view, budget, faults, since, since_unix_s, asks, pulses, fleet, is_open, stop }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
@@ -274,6 +279,10 @@ impl Directory {
         });
         self.faults.set_parts(inbounds.chain(outbounds).collect());
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+
+    pub(crate) fn fleet(&self) -> &FleetView {
+        &self.fleet
     }
 
     fn view(&self) -> Arc<View> {
@@ -331,6 +340,7 @@ impl Directory {
             budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
             lags: self.pulses.iter().map(LagStatus::of).collect(),
+            fleet: self.fleet.status(),
             connections: Vec::new(),
             connections_left_out: 0,
         }

@@ -22,6 +22,8 @@ const MAX_REQUEST: usize = 33 << 20;
 const MAX_ANSWER: usize = 16 << 20;
 /// Interval at which it is looked whether a process that drains has ended.
 const LOOK: Duration = Duration::from_millis(20);
+/// Within this time a service knows that another process has taken over.
+const NOTICE: Duration = Duration::from_millis(250);
 /// Time for the last answers when the process ends.
 const LAST: Duration = Duration::from_millis(500);
 /// The answer of a socket that shows the state alone.
@@ -94,6 +96,16 @@ pub(crate) async fn ended(directory: &Directory) {
     while !directory.has_ended() {
         rt::sleep(LOOK).await;
     }
+}
+
+/// Returns when the cores have ended, or another process serves in the place of this one.
+pub(crate) async fn replaced(directory: &Directory) {
+    let committed = async {
+        while !handover::is_committed() {
+            rt::sleep(NOTICE).await;
+        }
+    };
+    rt::race(ended(directory), committed).await;
 }
 
 /// Takes the socket's file away.
@@ -220,6 +232,7 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
         | Answer::Files(_)
         | Answer::Differences(_)
         | Answer::Refused(_)
+        | Answer::Doubts(_)
         | Answer::Upgraded { .. } => Err(io::ErrorKind::InvalidData.into()),
     }
 }

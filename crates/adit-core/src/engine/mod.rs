@@ -13,6 +13,7 @@ mod ports;
 mod proxies;
 mod site;
 mod sockets;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -55,6 +56,7 @@ pub use self::handover::{Given, Giver, HandoverError, Taking};
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
 pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
+pub use self::usage::{Usage, UserTotals};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
 /// group.
@@ -241,8 +243,11 @@ impl State {
         if self.ledger.is_some() || !has_users {
             return Ok(None);
         }
+        let has_witnesses = !config.panels.is_empty() || config.store.is_some();
         let (ledger, warning) = Ledger::start(Some(&config.state))
             .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
+        // Until one of them has told the time.
+        ledger.hold_periods(has_witnesses);
         self.ledger = Some(ledger);
         Ok(warning)
     }
@@ -537,7 +542,7 @@ impl Running {
     ) -> io::Result<()> {
         let directory = self.engine.directory.clone();
         self.cores.start(name.to_owned(), move || async move {
-            rt::race(crate::api::unix::ended(&directory), make()).await;
+            rt::race(crate::api::unix::replaced(&directory), make()).await;
         })
     }
 
@@ -577,6 +582,11 @@ impl Running {
     /// The addresses that are listened on, with the names of their inbounds.
     pub fn addresses(&self) -> Vec<(Tag, SocketAddr)> {
         self.engine.directory.addresses()
+    }
+
+    /// The accounts of users, for those who tell others about them.
+    pub fn usage(&self) -> Usage {
+        Usage(self.engine.clone())
     }
 
     /// Opens more ports while this runs.
@@ -700,6 +710,7 @@ fn finish(cores: Cores, engine: &Engine) {
         satellite.finish();
     }
     state.ledger().flush();
+    state.ledger().save_sources();
     state.inbounds.clear();
     state.outbounds.clear();
     state.retired.clear();

@@ -161,6 +161,7 @@ impl Shared {
         salts: &Arc<Salts>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
+        let kept = || (salts.clone(), ledger.sources(inbound.accounts()));
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
@@ -170,11 +171,11 @@ impl Shared {
             model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
-                Arc::new(SnellServerShared::start(server, accounts, salts.clone())?)
+                Arc::new(SnellServerShared::start(server, accounts, kept())?)
             }
-            model::InboundProtocol::Shadowsocks(server) => Arc::new(Arc::new(
-                shadowsocks::ShadowsocksServerShared::start(server, accounts, salts.clone()),
-            )),
+            model::InboundProtocol::Shadowsocks(server) => {
+                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts, kept())))
+            }
             model::InboundProtocol::Ssr(server) => {
                 Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
             }

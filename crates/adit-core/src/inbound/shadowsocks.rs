@@ -3,6 +3,7 @@
 //! A client that does not authenticate, repeats a salt, or has a clock that is off meets the silence of
 //! [`super::unauthenticated`]. The method and the reason make no difference.
 
+mod each;
 mod packets;
 mod relay;
 mod sessions;
@@ -24,6 +25,7 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
+use self::each::{Each, EachPackets};
 use super::connected::{Connected, lease_or_reset};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
@@ -35,7 +37,7 @@ use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::Accounts;
+use crate::user::{Accounts, Sources};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;
@@ -56,6 +58,10 @@ pub(crate) struct ShadowsocksServerShared {
     /// Of the whole process.
     salts: Arc<Salts>,
     accounts: Accounts,
+    /// Keys of users, if each has its own.
+    each: Option<Arc<Each>>,
+    /// Sources of users.
+    sources: Arc<Sources>,
     deadline: Duration,
     replayed: Notice,
 }
@@ -82,7 +88,11 @@ enum MemoryOf {
 }
 
 impl ShadowsocksServerShared {
-    pub(super) fn start(config: &model::ShadowsocksServer, accounts: Accounts, salts: Arc<Salts>) -> Self {
+    pub(super) fn start(
+        config: &model::ShadowsocksServer,
+        accounts: Accounts,
+        (salts, sources): (Arc<Salts>, Arc<Sources>),
+    ) -> Self {
         let key = config.key.derive();
         let memory = match (key.method().generation(), config.replay) {
             (Generation::Aead2022, _) => MemoryOf::Minute,
@@ -102,6 +112,8 @@ impl ShadowsocksServerShared {
             memory,
             salts,
             accounts,
+            each: Each::new(&config.key, &sources).map(Arc::new),
+            sources,
             deadline: draw_deadline(),
             replayed: Notice::default(),
             key,
@@ -110,7 +122,8 @@ impl ShadowsocksServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     fn renewed(&self, config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
-        Self { deadline: self.deadline, ..Self::start(config, accounts, self.salts.clone()) }
+        let kept = (self.salts.clone(), self.sources.clone());
+        Self { deadline: self.deadline, ..Self::start(config, accounts, kept) }
     }
 
     fn generation(&self) -> Generation {
@@ -176,6 +189,9 @@ impl Serve for ShadowsocksServer {
     }
 
     fn packets(&self, _: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+        if let Some(each) = &self.0.each {
+            return Some(Box::new(EachPackets::new(each.clone(), self.0.accounts.clone())));
+        }
         Some(packets(&self.0.config_key, self.0.accounts.clone(), exchange))
     }
 }
@@ -251,10 +267,19 @@ async fn admit(
     let mut outer = server_outer(shared.obfs);
     let mut acceptor = shared.acceptor();
     let mut memory = Memory { shared, inbound, peer };
+    let mut owner = None;
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let accepted = loop {
         let received = receive(stream, &mut wire, LONGEST_REQUEST).await?;
         outer.handle_received(&mut wire, received, rt::now()).map_err(Refusal::Obfs)?;
+        if let (Some(each), None) = (&shared.each, owner) {
+            let first = outer.with_opened(&mut wire, |wire| each.first(wire.unread()));
+            let Some(first) = first else { continue };
+            let found = each.find(peer.ip(), &first, ticket).await;
+            let user = found.inspect_err(|_| ticket.mismatched(rt::now()))?;
+            acceptor = Acceptor::new(each.key(user));
+            owner = Some(UserId(user));
+        }
         let accepted =
             outer.with_opened(&mut wire, |wire| acceptor.accept(wire, rt::unix_time(), &mut memory));
         match accepted {
@@ -280,5 +305,5 @@ async fn admit(
     }
     let mut stack = Stack::new(server, outer);
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(Refusal::Wire)?;
-    Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user, early })
+    Ok(Admitted { stack, tail, target: accepted.target, user: accepted.user.or(owner), early })
 }

@@ -38,7 +38,7 @@ use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{self, Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Account, Accounts};
+use crate::user::{Account, Accounts, Sources};
 
 /// Bytes that a client may still send for an exchange that has failed, and the time for them.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;
@@ -54,6 +54,8 @@ pub(crate) struct SnellServerShared {
     accounts: Accounts,
     /// Of the whole process.
     salts: Arc<Salts>,
+    /// Sources of users.
+    sources: Arc<Sources>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
@@ -63,16 +65,21 @@ impl SnellServerShared {
     pub(super) fn start(
         config: &model::SnellServer,
         accounts: Accounts,
-        salts: Arc<Salts>,
+        kept: (Arc<Salts>, Arc<Sources>),
     ) -> io::Result<Arc<Self>> {
-        Self::new(config, accounts, salts).map(Arc::new)
+        Self::new(config, accounts, kept).map(Arc::new)
     }
 
-    fn new(config: &model::SnellServer, accounts: Accounts, salts: Arc<Salts>) -> io::Result<Self> {
+    fn new(
+        config: &model::SnellServer,
+        accounts: Accounts,
+        (salts, sources): (Arc<Salts>, Arc<Sources>),
+    ) -> io::Result<Self> {
         Ok(Self {
-            keys: Keys::start(&config.psk, config.versions)?,
+            keys: Keys::start(&config.psk, config.versions, &sources)?,
             accounts,
             salts,
+            sources,
             obfs: config.obfs,
             udp: config.udp && config.versions.has_datagrams(),
             deadline: draw_deadline(),
@@ -81,7 +88,7 @@ impl SnellServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        let mut renewed = Self::new(config, accounts, self.salts.clone())?;
+        let mut renewed = Self::new(config, accounts, (self.salts.clone(), self.sources.clone()))?;
         renewed.deadline = self.deadline;
         Ok(Arc::new(renewed))
     }

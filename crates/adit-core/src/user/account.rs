@@ -185,6 +185,14 @@ impl Account {
         self.is_removed.store(false, Ordering::Relaxed);
     }
 
+    /// Holds the user to so many bytes more in the place of the rest of its quota, or to the quota again.
+    pub(crate) fn allow(&self, allowance: Option<u64>) {
+        let Some(quota) = self.limits().quota else { return };
+        let most = allowance.map_or(quota, |bytes| self.used().saturating_add(bytes).min(quota));
+        self.quota.store(most, Ordering::Relaxed);
+        self.is_told.store(self.over().is_some(), Ordering::Relaxed);
+    }
+
     fn quota(&self) -> Option<u64> {
         Some(self.quota.load(Ordering::Relaxed)).filter(|quota| *quota != NO_QUOTA)
     }
@@ -215,10 +223,23 @@ impl Account {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// A second has passed: begins a period when it is time, and ends the service.
+    /// The source addresses of the open connections, where they are limited.
+    pub(crate) fn sources(&self) -> Vec<IpAddr> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// A second has passed: ends the service when it is time.
     pub(crate) fn tick(&self, unix_s: u64) {
         let expired = self.limits().expires.is_some_and(|expiry| unix_s >= expiry.unix_s());
         self.expired.store(expired, Ordering::Relaxed);
+        // An account that had no periods begins its first one.
+        if self.period.load(Ordering::Relaxed) == 0 {
+            self.turn(unix_s);
+        }
+    }
+
+    /// Begins a period when it is time.
+    pub(crate) fn turn(&self, unix_s: u64) {
         let Some(first) = self.limits().reset_day else { return };
         let period = Day::of(unix_s).period(first).into();
         let before = self.period.fetch_max(period, Ordering::Relaxed);

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,8 +18,10 @@ use adit_net::rt;
 
 use super::Accounts;
 use super::account::{Account, Record};
+use super::cache::Sources;
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
+use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
 use crate::notice::Notice;
@@ -29,6 +33,8 @@ pub(crate) use self::away::{Change, Charged, Credit};
 
 /// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);
+/// Interval at which sources of users are written, in seconds.
+const SOURCES_EVERY_S: u64 = 60;
 /// Time for which the record of a removed user is kept, in days: enough for a billing period that ends meanwhile, and for
 /// a key that is put back.
 const KEPT_DAYS: u32 = 92;
@@ -40,6 +46,8 @@ pub(crate) struct Ledger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
     failed: Notice,
+    /// No period begins: the clock may be wrong.
+    is_held: AtomicBool,
     /// Lines about users.
     gate: Gate,
 }
@@ -57,6 +65,10 @@ struct Book {
     away: Option<Away>,
     /// Users that are not live have moved bytes in another process since the last save.
     is_credited: bool,
+    /// Sources of users, and the file that they are in.
+    sources: Books,
+    sources_path: Option<PathBuf>,
+    sources_at: u64,
 }
 
 /// Wakes the thread that writes.
@@ -79,6 +91,19 @@ impl Alarm {
         let (mut is_ringing, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *is_ringing = false;
     }
+}
+
+/// The use that a user has made of a quota on this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// The quota in bytes.
+    pub quota: u64,
+    /// Bytes of the period, both ways together.
+    pub used: u64,
+    /// Day of the month on which a period begins.
+    pub reset_day: Option<u8>,
+    /// The period; 0 where there is one for ever.
+    pub period: u64,
 }
 
 /// A state file that cannot be used.
@@ -135,7 +160,9 @@ impl Ledger {
         } else {
             BTreeMap::new()
         };
-        let book = Book { file: Some(file), image, earlier, ..Book::default() };
+        let sources_path = Some(sources::path(path));
+        let sources = sources_path.as_deref().map(sources::read).unwrap_or_default();
+        let book = Book { file: Some(file), image, earlier, sources, sources_path, ..Book::default() };
         Ok((Arc::new(Self { book: Mutex::new(book), ..Self::default() }), warning))
     }
 
@@ -185,10 +212,103 @@ impl Ledger {
         }
     }
 
+    /// The sources of the users of an inbound, which outlive it and the process.
+    pub(crate) fn sources(&self, inbound: &str) -> Arc<Sources> {
+        self.book().sources.entry(inbound.into()).or_default().clone()
+    }
+
+    /// Writes the sources of users.
+    pub(crate) fn save_sources(&self) {
+        // Not under the lock: an image of many users takes its time.
+        let (books, path) = {
+            let book = self.book();
+            (book.sources.clone(), book.sources_path.clone())
+        };
+        if let Some(path) = path
+            && let Err(error) = sources::write(&path, &books)
+        {
+            tracing::debug!(%error, "sources of users");
+        }
+    }
+
+    /// Bytes of the period of users with a quota, by name, over all inbounds.
+    pub(crate) fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
+        let mut all = BTreeMap::<Box<str>, QuotaUse>::new();
+        for account in self.book().live.values() {
+            let limits = account.limits();
+            let Some(quota) = limits.quota else { continue };
+            let used = all.entry(account.name.clone()).or_default();
+            used.quota = quota;
+            used.used += account.used();
+            used.reset_day = limits.reset_day;
+            used.period = account.record().period;
+        }
+        all
+    }
+
+    /// Holds users to what others leave them of their quota: so many bytes more from here, or all of it.
+    pub(crate) fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        for account in self.book().live.values() {
+            if let Some(allowance) = allowances.get(&account.name) {
+                account.allow(*allowance);
+            }
+        }
+    }
+
+    /// Keeps periods from beginning, or lets them.
+    pub(crate) fn hold_periods(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
+    /// Bytes up and down of users whose name begins with `prefix`, without it, as they are on disk.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(crate) fn saved_totals(&self, prefix: &str) -> std::io::Result<BTreeMap<Box<str>, [u64; 2]>> {
+        let mut book = self.book();
+        book.save(rt::unix_time())?;
+        let mut totals = BTreeMap::<Box<str>, [u64; 2]>::new();
+        let mut add = |user: &str, record: Record| {
+            if let Some(id) = user.strip_prefix(prefix) {
+                let total = totals.entry(id.into()).or_default();
+                *total = [total[0] + record.up, total[1] + record.down];
+            }
+        };
+        if book.file.is_some() {
+            book.image.users.iter().for_each(|(key, saved)| add(&key.user, saved.record));
+        } else {
+            book.live.iter().for_each(|(key, account)| add(&key.user, account.record()));
+        }
+        Ok(totals)
+    }
+
+    /// The sources of open connections of users whose name begins with `prefix`, without it.
+    pub(crate) fn online(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+        let mut all = BTreeMap::<Box<str>, Vec<IpAddr>>::new();
+        for (key, account) in &self.book().live {
+            let Some(id) = key.user.strip_prefix(prefix) else { continue };
+            let sources = account.sources();
+            if !sources.is_empty() {
+                all.entry(id.into()).or_default().extend(sources);
+            }
+        }
+        for sources in all.values_mut() {
+            sources.sort_unstable();
+            sources.dedup();
+        }
+        all
+    }
+
     fn tick(&self) {
         let unix_s = rt::unix_time();
         let book = self.book();
-        book.live.values().for_each(|account| account.tick(unix_s));
+        let is_held = self.is_held.load(Ordering::Relaxed);
+        for account in book.live.values() {
+            account.tick(unix_s);
+            if !is_held {
+                account.turn(unix_s);
+            }
+        }
         for (key, account) in &book.live {
             if let Some(line) = account.take_line(unix_s) {
                 line.write(&key.inbound, &account.name, &self.gate);
@@ -202,6 +322,17 @@ impl Ledger {
             );
         }
         self.flush();
+        let is_due = {
+            let mut book = self.book();
+            let is_due = unix_s >= book.sources_at + SOURCES_EVERY_S;
+            if is_due {
+                book.sources_at = unix_s;
+            }
+            is_due
+        };
+        if is_due {
+            self.save_sources();
+        }
     }
 }
 

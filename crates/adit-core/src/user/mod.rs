@@ -19,16 +19,21 @@ mod image;
 mod lease;
 mod ledger;
 mod lmdb;
+mod sources;
 mod state;
 mod trial;
 mod trouble;
 
 #[cfg(test)]
+mod fleet_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use account::{Account, Limit, Way};
+pub(crate) use cache::Sources;
 pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;
+pub use ledger::QuotaUse;
 pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;
 pub use state::StateError;

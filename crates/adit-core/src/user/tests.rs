@@ -75,20 +75,26 @@ fn a_period_begins_on_its_day_and_service_ends_on_its_own() {
     account.settle(Way::Up, 0, 10);
     for (day, over) in [(0, Some(Limit::Quota)), (1, None), (31, None)] {
         account.tick(day * DAY);
+        account.turn(day * DAY);
         assert_eq!(account.over(), over, "day {day}");
     }
     account.settle(Way::Down, 0, 9);
     account.tick(32 * DAY - 1);
+    account.turn(32 * DAY - 1);
     assert_eq!((account.over(), account.used()), (None, 9));
     account.settle(Way::Down, 0, 1);
     assert_eq!(account.over(), Some(Limit::Quota));
     account.tick(10 * DAY);
+    account.turn(10 * DAY);
     assert_eq!(account.over(), Some(Limit::Quota), "a clock that is set back gives nothing");
     account.tick(32 * DAY);
+    account.turn(32 * DAY);
     assert_eq!((account.over(), account.used()), (None, 0));
     account.tick(59 * DAY);
+    account.turn(59 * DAY);
     assert_eq!(account.over(), None);
     account.tick(60 * DAY);
+    account.turn(60 * DAY);
     assert_eq!(account.over(), Some(Limit::Expired));
     assert_eq!(account.grant(Way::Up, 1, now), Grant::Over(Limit::Expired));
     let again = Account::new("ann", limits, account.record(), now, 33 * DAY);
@@ -406,11 +412,11 @@ fn users(count: usize) -> Vec<User> {
 }
 
 fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {
-    Trial::start(&users(count), |psk| accepts(versions, psk)).unwrap()
+    Trial::start(&users(count), &Arc::default(), |psk| accepts(versions, psk)).unwrap()
 }
 
 /// The first segment of a client.
-fn first(key: &str, version: SnellVersion) -> Vec<u8> {
+pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
     let psk = Psk::new(key.as_bytes());
     let own = psk.derive_own(&mut OsRng);
     let mut client = Client::speaking(format(version, &psk), psk, &own, &mut OsRng);

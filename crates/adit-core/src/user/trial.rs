@@ -7,9 +7,10 @@
 //! If a client's first bytes have the shape of few keys (version 6), those keys come first: their owner costs a
 //! few derivations, and the other versions of a shared port are not tried before.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use adit_net::rt::{self, OrderSender, Orders};
 use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
-use super::cache::Cache;
+use super::cache::Sources;
 use crate::guard::prefix;
 use crate::rng::OsRng;
 
@@ -51,7 +52,13 @@ pub(crate) struct Trial {
     /// Indices into them, by user.
     of_user: Vec<Vec<u32>>,
     psks: Vec<Psk>,
-    cache: Mutex<Cache>,
+    /// Names by user, and users by name.
+    names: Vec<Arc<str>>,
+    index: HashMap<Arc<str>, u32>,
+    sources: Arc<Sources>,
+    /// When each user was seen last, by a count of such events; 0 for never.
+    seen: Vec<AtomicU32>,
+    count: AtomicU32,
     /// Keys for answers, derived ahead of need, by user.
     ready: Vec<Mutex<Vec<DirectionKey>>>,
     queue: Mutex<Queue>,
@@ -118,7 +125,11 @@ impl Trial {
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub(crate) fn start(users: &[User], accepts: impl Fn(&Psk) -> Accepts) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        users: &[User],
+        sources: &Arc<Sources>,
+        accepts: impl Fn(&Psk) -> Accepts,
+    ) -> io::Result<Arc<Self>> {
         let psks: Vec<Psk> = users.iter().map(|user| Psk::new(user.key.expose().as_bytes())).collect();
         let all = psks.iter().zip(0..).flat_map(|(psk, user)| {
             Candidate::all(&accepts(psk), psk).into_iter().map(move |candidate| (user, candidate))
@@ -129,12 +140,23 @@ impl Trial {
         for ((user, _), index) in candidates.iter().zip(0..) {
             of_user[*user as usize].push(index);
         }
+        let names: Vec<Arc<str>> = users.iter().map(|user| (&*user.name).into()).collect();
+        let index: HashMap<Arc<str>, u32> = names.iter().cloned().zip(0..).collect();
+        let (seen, count) = (users.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), AtomicU32::new(1));
+        // Those who have come before are tried before the others.
+        for user in sources.users().iter().filter_map(|name| index.get(name)) {
+            seen[*user as usize].store(1, Ordering::Relaxed);
+        }
         let trial = Arc::new(Self {
+            names,
+            index,
+            sources: sources.clone(),
+            seen,
+            count,
             candidates,
             of_user,
             ready: psks.iter().map(|_| Mutex::default()).collect(),
             psks,
-            cache: Mutex::default(),
             queue: Mutex::default(),
             work: Condvar::new(),
         });
@@ -146,20 +168,36 @@ impl Trial {
     /// The trials of a client from `source`.
     pub(crate) fn attempt(&self, source: IpAddr) -> Attempt<'_> {
         let source = prefix(source);
-        let known = lock(&self.cache).find(source).to_vec();
+        let known = self.known_users(source);
         Attempt { trial: self, source, known, tried: Vec::new(), from: 0, alive: Arc::new(()) }
+    }
+
+    fn known_users(&self, source: IpAddr) -> Vec<u32> {
+        self.sources.find(source).iter().filter_map(|name| self.index.get(name).copied()).collect()
+    }
+
+    /// Users that have been seen, the last one first.
+    fn active(&self) -> Vec<u32> {
+        let seen = self.seen.iter().zip(0..).map(|(seen, user)| (seen.load(Ordering::Relaxed), user));
+        let mut active: Vec<(u32, u32)> = seen.filter(|(seen, _)| *seen > 0).collect();
+        active.sort_unstable_by_key(|(seen, _)| std::cmp::Reverse(*seen));
+        active.into_iter().map(|(_, user)| user).collect()
     }
 
     /// The known users of `source`, most recent first, with their keys.
     pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, Psk)> {
-        let known = lock(&self.cache).find(prefix(source)).to_vec();
-        known.into_iter().map(|user| (user as usize, self.psks[user as usize].clone())).collect()
+        self.known_users(prefix(source))
+            .into_iter()
+            .map(|user| (user as usize, self.psks[user as usize].clone()))
+            .collect()
     }
 
     /// `user` has shown itself at `source`.
     pub(crate) fn note(&self, source: IpAddr, user: usize) {
         let source = prefix(source);
-        lock(&self.cache).insert(source, number(user));
+        self.sources.note(source, &self.names[user]);
+        let count = self.count.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        self.seen[user].store(count, Ordering::Relaxed);
         self.queue().failed.remove(&source);
     }
 
@@ -248,7 +286,13 @@ impl Trial {
         let reached = from.take_while(|((_, candidate), _)| candidate.opening_len() <= job.first.len());
         let likely = reached
             .filter(|((_, candidate), index)| candidate.is_likely(&job.first) && !job.skip.contains(index));
-        let likely: VecDeque<u32> = likely.map(|(_, index)| index).collect();
+        let mut likely: VecDeque<u32> = likely.map(|(_, index)| index).collect();
+        let mut is_taken: HashSet<u32> = likely.iter().chain(&job.skip).copied().collect();
+        let of_active = self.active().into_iter().flat_map(|user| &self.of_user[user as usize]).copied();
+        let fits = |index: &u32| {
+            *index as usize >= job.from && self.candidates[*index as usize].1.opening_len() <= job.first.len()
+        };
+        likely.extend(of_active.filter(fits).filter(|index| is_taken.insert(*index)));
         let mut skip: Vec<u32> = job.skip.iter().chain(&likely).copied().collect();
         skip.sort_unstable();
         Course { likely, skip, at: job.from }

@@ -83,6 +83,7 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         | Answer::Files(_)
         | Answer::Differences(_)
         | Answer::Refused(_)
+        | Answer::Doubts(_)
         | Answer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }

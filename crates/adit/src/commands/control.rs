@@ -41,6 +41,7 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
         | Answer::Files(_)
         | Answer::Kicked(_)
         | Answer::Differences(_)
+        | Answer::Doubts(_)
         | Answer::Refused(_) => {
             bail!("{} answers something else", socket.display())
         }
@@ -85,7 +86,11 @@ pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> an
             bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
         }
         Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) | Answer::Upgraded { .. } => {
+        Answer::Status(_)
+        | Answer::Files(_)
+        | Answer::Kicked(_)
+        | Answer::Doubts(_)
+        | Answer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }
     }

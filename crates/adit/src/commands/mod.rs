@@ -16,6 +16,7 @@ mod foreign;
 mod key;
 mod migrate;
 mod pages;
+mod panel;
 mod service;
 mod share;
 mod status;
@@ -37,13 +38,14 @@ pub(crate) use self::files::{load_all, place_of_part};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
+pub(crate) use self::panel::{NodeCommand, PanelCommand};
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
 use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Load, Source, is_stdin};
-use crate::{print, serve, start, state};
+use crate::{fleet, print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
@@ -81,6 +83,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Upgrade(args) => control::upgrade(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
+        Command::Panel(command) => panel::run(&command)?,
+        Command::Node(command) => panel::node(&command)?,
         Command::Capture(command) => capture::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,
@@ -110,6 +114,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
         state::settle(&mut loaded.config, &given.config);
     }
     state::settle_choices(&mut loaded.config, &given.config);
+    fleet::prepare(&mut loaded.config)?;
     let is_watched = loaded.config.watch;
     serve::run(loaded.config, source(given, is_watched, texts))
 }

@@ -121,6 +121,7 @@ impl Place {
                 | Answer::Kicked(_)
                 | Answer::Differences(_)
                 | Answer::Refused(_)
+                | Answer::Doubts(_)
                 | Answer::Upgraded { .. },
             ) => {
                 bail!("{} answers something else", socket.display())

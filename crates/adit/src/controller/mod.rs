@@ -21,6 +21,7 @@ mod text;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::model::{Config, Controller};
 use adit_core::Running;
@@ -31,20 +32,37 @@ pub(crate) use self::change::{Change, Overlay};
 use self::desk::Desk;
 use crate::reload::Requests;
 
+/// Longest wait for the process before this one to leave its ports, and the pause between two tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
-pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
+/// Where a process before this one `is_before`, its interface ends once this process has taken over: the ports are tried until
+/// then.
+pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests, is_before: bool) {
     let Some(controller) = &config.controller else { return };
-    if let Err(error) = start(controller.clone(), running, requests.clone()) {
+    if let Err(error) = start((controller.clone(), is_before), running, requests.clone()) {
         tracing::error!(%error, "External controller listen error");
     }
 }
 
-fn start(controller: Controller, running: &mut Running, requests: Requests) -> io::Result<()> {
+fn start(
+    (controller, is_before): (Controller, bool),
+    running: &mut Running,
+    requests: Requests,
+) -> io::Result<()> {
     let (proxies, observer) = (running.proxies(), running.observer());
     let (ready, opened) = std::sync::mpsc::channel();
     running.start_service("adit-control", move || async move {
-        let listeners = match listen(&controller).await {
+        let opened = if is_before {
+            drop(ready.send(Ok(())));
+            listen_after(&controller).await
+        } else {
+            listen(&controller).await
+        };
+        let listeners = match opened {
             Ok(listeners) => listeners,
+            Err(error) if is_before => return tracing::error!(%error, "External controller listen error"),
             Err(error) => return drop(ready.send(Err(error))),
         };
         drop(ready.send(Ok(())));
@@ -59,6 +77,19 @@ fn start(controller: Controller, running: &mut Running, requests: Requests) -> i
         std::future::pending::<()>().await;
     })?;
     opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// The same while the process before this one may hold the ports still.
+async fn listen_after(controller: &Controller) -> io::Result<Vec<Listener>> {
+    let until = rt::now() + PATIENCE;
+    loop {
+        match listen(controller).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && rt::now() < until => {
+                rt::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 async fn listen(controller: &Controller) -> io::Result<Vec<Listener>> {

@@ -25,6 +25,7 @@ mod interop_snowflake_servers;
 mod kcptun;
 mod kills;
 mod manager;
+mod panel;
 mod plugin;
 mod providers;
 mod reload;

@@ -19,6 +19,8 @@ pub(super) struct RawInbound {
     pub(super) path: String,
     pub(super) name: Option<Spanned<Box<str>>>,
     pub(super) outbound: Option<Spanned<Box<str>>>,
+    /// The panel that lists its users.
+    pub(super) panel: Option<Spanned<Box<str>>>,
     pub(super) listen: Vec<Spanned<SocketAddr>>,
     pub(super) socket: SocketOptions,
     pub(super) allow_private: bool,
@@ -79,6 +81,11 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     }
     // Local ports serve applications of this machine, which reach private targets without adit.
     let allow_private = !is_server || fields.read(report, &rows::ALLOW_PRIVATE).unwrap_or(false);
+    let panel = if is_server { fields.read(report, &rows::PANEL_OF) } else { None };
+    if is_server && fields.has(&rows::PANEL_OF) && fields.has(&rows::USERS) {
+        let problem = Problem::new("the panel lists the users").hint("leave `users` or `panel` out");
+        fields.wrong(report, &rows::USERS, problem);
+    }
     let path = fields.base().to_owned();
     let mut asked = RawAsked::default();
     let protocol = kind.and_then(|kind| match kind {
@@ -112,7 +119,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         }
     });
     fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
-    RawInbound { path, name, outbound, listen, socket, allow_private, asked, protocol }
+    RawInbound { path, name, outbound, panel, listen, socket, allow_private, asked, protocol }
 }
 
 /// An inbound of protocol dns; the servers that it asks come later.
@@ -175,7 +182,7 @@ fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
 }
 
 /// An inbound of a file with more than one outbound, if `outbounds` says so.
-pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
+pub(super) fn entries(inbound: &Inbound, outbounds: usize, panel: Option<&Tag>) -> Entries {
     let mut out = Entries::default();
     let is_open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
     out.put(&rows::NAME, &inbound.name);
@@ -227,6 +234,15 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize) -> Entries {
             false
         }
     };
+    if let Some(panel) = panel {
+        out.without(&rows::USERS);
+        if let InboundProtocol::Shadowsocks(server) = &inbound.protocol
+            && shadowsocks::is_of_panel(&server.key)
+        {
+            out.without(&rows::PASSWORD);
+        }
+        out.put(&rows::PANEL_OF, panel);
+    }
     out.put_unless(&rows::ALLOW_PRIVATE, &(restricts && inbound.allow_private), &false);
     write_socket(&mut out, &inbound.socket);
     if outbounds > 1 {

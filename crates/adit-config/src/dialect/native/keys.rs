@@ -45,6 +45,10 @@ pub enum Table {
     Provider,
     /// In a `[[set]]`.
     Set,
+    /// In a `[[panel]]`.
+    Panel,
+    /// In `[store]`.
+    Store,
     /// In a `[[rule]]`.
     Rule,
     /// In a table of a rule's `and`, `or` or `not`.
@@ -53,7 +57,7 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -71,6 +75,8 @@ impl Table {
         Self::Member,
         Self::Provider,
         Self::Set,
+        Self::Panel,
+        Self::Store,
         Self::Rule,
         Self::RulePart,
     ];
@@ -95,6 +101,8 @@ impl Table {
             Self::Member => "members of an [[outbound]]",
             Self::Provider => "[[provider]]",
             Self::Set => "[[set]]",
+            Self::Panel => "[[panel]]",
+            Self::Store => "[store]",
             Self::Rule => "[[rule]]",
             Self::RulePart => "and, or and not of a [[rule]]",
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
 use crate::model::{
-    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Outbound, StateFile,
-    Udp,
+    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Outbound, Panel,
+    StateFile, Store, Udp,
 };
 
 /// Puts the configurations of several files, each valid by itself, together.
@@ -60,6 +60,9 @@ impl Merged {
             outbound_lists,
             plugins_allowed,
             choices,
+            panels,
+            panel_of,
+            store,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -88,6 +91,11 @@ impl Merged {
             }
             self.config.outbound_lists.push(list);
         }
+        self.settle::<Option<Store>>(file, "store", store, |config| &mut config.store);
+        self.config.panel_of.extend(panel_of);
+        for panel in panels {
+            self.panel(file, panel);
+        }
         for set in sets {
             self.set(file, set);
         }
@@ -115,6 +123,19 @@ impl Merged {
                 self.found.push(error.hint("give it a name of its own"));
             }
             None => self.config.sets.push(set),
+        }
+    }
+
+    /// Adds a panel unless its equal is there.
+    fn panel(&mut self, file: &Arc<str>, panel: Panel) {
+        match self.config.panels.iter().find(|other| other.name == panel.name) {
+            Some(other) if *other == panel => {}
+            Some(_) => {
+                let key = format!("panel {}", panel.name);
+                let error = Diagnostic::error(file, key, "another file has another panel of that name");
+                self.found.push(error.hint("give it a name of its own"));
+            }
+            None => self.config.panels.push(panel),
         }
     }
 

@@ -30,6 +30,7 @@ mod merge;
 mod obfs;
 mod outbound;
 mod pace;
+mod panel;
 mod provider;
 mod rows;
 mod rule;
@@ -44,7 +45,7 @@ mod tun;
 mod users;
 mod write;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -57,13 +58,14 @@ use self::inbound::RawInbound;
 use self::keys::Table;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
+pub use self::panel::panel_kind;
 pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
 pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
-use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, StateFile, Tag, Upstream};
+use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Tag, Upstream};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -143,13 +145,20 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.plugins_allowed = plugins.into_iter().map(|name| name.value).collect();
     config.sets = set::read(&mut root, &config.outbounds, report);
     config.providers = crate::set::providers(&config.sets);
+    config.panels = panel::read(&mut root, report);
+    if let Some(table) = root.table(report, &rows::root::STORE_TABLE) {
+        config.store = panel::read_store(table, report);
+    }
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
     let (dns, servers) = dns::resolve(dns, &config.outbounds, report);
     dns::check_sets(&dns, &config.sets, report);
     config.dns = dns;
     config.capture = capture.map(|raw| capture::resolve(raw, &config.outbounds, report));
-    config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, report);
+    let panel_of = std::mem::take(&mut config.panel_of);
+    let mut links = (panel_of, &*config.panels);
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, (&servers, &mut links), report);
+    config.panel_of = links.0;
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
@@ -184,10 +193,13 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> (Vec<O
     (outbounds, uses)
 }
 
+/// The panel of each inbound that has one, and all panels.
+type PanelLinks<'p> = (BTreeMap<Tag, Tag>, &'p [Panel]);
+
 fn translate_inbounds(
     raw: Vec<RawInbound>,
     outbounds: &[Outbound],
-    servers: &[Arc<Upstream>],
+    (servers, (panel_of, panels)): (&[Arc<Upstream>], &mut PanelLinks<'_>),
     report: &mut Report<'_>,
 ) -> Vec<Inbound> {
     check_listen(&raw, report);
@@ -196,6 +208,9 @@ fn translate_inbounds(
     let mut inbounds = Vec::new();
     for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
+        if let Some(panel) = find_panel(&raw, panels, report) {
+            panel_of.insert(name.clone(), panel);
+        }
         let asked = std::mem::take(&mut raw.asked);
         dns::resolve_asked(&mut raw.protocol, asked, (&raw.path, servers), report);
         let Some(protocol) = raw.protocol else { continue };
@@ -260,6 +275,18 @@ fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'
     let problem = Problem::new(format!("no such outbound: {}", value::excerpt(&wanted.value))).hint(hint);
     report.error(&wanted.at, format!("{}.outbound", raw.path), problem);
     first()
+}
+
+/// The panel that an inbound names.
+fn find_panel(raw: &RawInbound, panels: &[Panel], report: &mut Report<'_>) -> Option<Tag> {
+    let wanted = raw.panel.as_ref()?;
+    let found = panels.iter().find(|panel| *panel.name == *wanted.value);
+    if found.is_none() {
+        let problem = Problem::new(format!("no such panel: {}", value::excerpt(&wanted.value)));
+        let problem = problem.hint("add a [[panel]] of that name");
+        report.error(&wanted.at, format!("{}.panel", raw.path), problem);
+    }
+    found.map(|panel| panel.name.clone())
 }
 
 fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {

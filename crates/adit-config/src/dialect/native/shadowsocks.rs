@@ -1,6 +1,6 @@
 //! The keys of protocol shadowsocks, inbound and outbound.
 
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report, Spanned};
@@ -14,15 +14,23 @@ use crate::dialect::shadowsocks::wrong_key;
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
     ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, User,
+    ShadowsocksServer, ShadowsocksServerKey, User, nobody,
 };
 
 /// Longest password in bytes: a chain of identity keys fits.
 const MAX_PASSWORD: usize = 4096;
 
 pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
-    let key = key(fields, report);
-    let users = read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL));
+    let key = if is_each(fields) { each_key(fields, report) } else { key(fields, report) };
+    let users = if fields.has(&rows::PANEL_OF) {
+        key.as_ref()
+            .map(|key| key.value.method())
+            .and_then(|method| of_nobody(method, fields, report))
+            .into_iter()
+            .collect()
+    } else {
+        read_users(fields, report, "shadowsocks", |text| text_of(text, MAX_CREDENTIAL))
+    };
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
     let cover = match plugin(fields, report) {
         Some(plugin) => ServerCover::Plugin(plugin),
@@ -42,7 +50,14 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
         ShadowsocksServerKey::with_hops(key, hops.collect())
     } else {
         let users: Vec<User> = users.into_iter().map(RawUser::into_user).collect();
-        ShadowsocksServerKey::with_users(key, users)
+        match key.method().generation() {
+            Generation::Aead if !users.is_empty() && !fields.has(&rows::PASSWORD) => {
+                ShadowsocksServerKey::each(key.method(), users)
+            }
+            Generation::None | Generation::Stream | Generation::Aead | Generation::Aead2022 => {
+                ShadowsocksServerKey::with_users(key, users)
+            }
+        }
     };
     match server_key {
         Ok(key) => Some(ShadowsocksServer { key: key.with_limits(limits), transports, cover, replay }),
@@ -52,6 +67,49 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
             None
         }
     }
+}
+
+/// Whether each user has a password of its own and the port none, or the panel gives it.
+fn is_each(fields: &Fields<'_>) -> bool {
+    let method = fields.text(&rows::METHOD).and_then(|text| text.parse::<Method>().ok());
+    let has_users = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
+    let is_classic = method.is_some_and(|method| method.generation() == Generation::Aead);
+    !fields.has(&rows::PASSWORD)
+        && !fields.has(&rows::KEY)
+        && (fields.has(&rows::PANEL_OF) || has_users && is_classic)
+}
+
+/// The method, with a key that nobody has.
+fn each_key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<ShadowsocksKey>> {
+    let at = fields.at.clone();
+    let method = fields.checked(report, &rows::METHOD, |text| method(&text))?.value;
+    Some(Spanned { value: nobodys_key(method)?, at })
+}
+
+/// The key of a server whose password the panel gives, until it does.
+fn nobodys_key(method: Method) -> Option<ShadowsocksKey> {
+    ShadowsocksKey::new(method, nobody(method.key_len()).key, KeyForm::Password).ok()
+}
+
+/// Whether the panel gives the password.
+pub(super) fn is_of_panel(key: &ShadowsocksServerKey) -> bool {
+    key.is_each() || nobodys_key(key.method()).is_some_and(|nobodys| nobodys == *key.key())
+}
+
+/// The one user of a port before its panel has listed others.
+fn of_nobody(method: Method, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<RawUser> {
+    let has_users = match method.generation() {
+        Generation::Aead2022 => true,
+        Generation::Aead => !fields.has(&rows::PASSWORD) && !fields.has(&rows::KEY),
+        Generation::Stream | Generation::None => false,
+    };
+    if !has_users {
+        let problem = "users are told apart with a 2022 method, or with an AEAD method and no password";
+        fields.wrong(report, &rows::PANEL_OF, Problem::new(problem));
+        return None;
+    }
+    let User { name, key, limits } = nobody(method.key_len());
+    Some(RawUser { name, password: key, server: None, id: None, limits })
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksClient> {
@@ -151,7 +209,11 @@ fn write_key(out: &mut Entries, key: &ShadowsocksKey) {
 }
 
 pub(super) fn write_server(out: &mut Entries, server: &ShadowsocksServer) {
-    write_key(out, server.key.key());
+    if server.key.is_each() {
+        out.put(&rows::METHOD, server.key.method().name());
+    } else {
+        write_key(out, server.key.key());
+    }
     let key = &server.key;
     let users = key.users().iter().enumerate();
     users::write(out, users.map(|(n, user)| (user, users::More { id: None, server: key.hops().get(n) })));

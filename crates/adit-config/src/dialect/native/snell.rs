@@ -11,6 +11,7 @@ use super::write::Entries;
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
     HalfClose, ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
+    Users, nobody,
 };
 
 /// A server.
@@ -40,6 +41,21 @@ fn keys(
     users: Vec<RawUser>,
     versions: SnellVersions,
 ) -> Option<SnellKeys> {
+    if fields.has(&rows::PANEL_OF) {
+        let nobody = Users::new(vec![nobody(32)]).ok()?;
+        if psk.is_none() && !versions.is_sealed() {
+            let problem = Problem::new("unsafe-raw uses no key, so keys cannot identify users");
+            fields.wrong(
+                report,
+                &rows::PANEL_OF,
+                problem.hint("write a psk, which makes the users' keys client ids"),
+            );
+        }
+        return Some(match psk {
+            Some(psk) => SnellKeys::Named(psk.value, nobody),
+            None => SnellKeys::Each(nobody),
+        });
+    }
     if !fields.has(&rows::USERS) || fields.is_empty_list(&rows::USERS) {
         if !fields.has(&rows::PSK) {
             report.error(&fields.at, fields.path(&rows::PSK), Problem::new("missing"));

@@ -11,7 +11,7 @@ use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::Entries;
 use crate::dialect::value::{Problem, secret, text_of};
-use crate::model::{Secret, SsrClient, SsrServer, SsrUsers, User};
+use crate::model::{Secret, SsrClient, SsrServer, SsrUsers, User, nobody};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
@@ -100,6 +100,12 @@ fn users(
 ) -> Option<SsrUsers> {
     let is_wanted = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
     let at = fields.place(&rows::USERS);
+    if fields.has(&rows::PANEL_OF) {
+        let users = SsrUsers::new(protocol, vec![(u32::MAX, nobody(32))]);
+        return users
+            .map_err(|error| fields.wrong(report, &rows::PANEL_OF, Problem::new(error.to_string())))
+            .ok();
+    }
     let raw = read_users(fields, report, "ssr", |text| text_of(text, MAX_CREDENTIAL));
     if let [RawUser { id: None, password: own, .. }] = &*raw {
         if password.is_some_and(|password| password != own) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{admin, capture, dns, inbound, outbound, provider, rule, set};
+use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set};
 use crate::model::{Config, Provider, ProviderKind, StateFile, Tag};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
@@ -39,7 +39,8 @@ pub fn to_toml(config: &Config) -> String {
         capture::write(&mut out, capture);
     }
     for inbound in &config.inbounds {
-        out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
+        let panel = config.panel_of.get(&inbound.name);
+        out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len(), panel));
     }
     let provided = provided(config);
     for outbound in config.outbounds.iter().filter(|outbound| !provided.contains(&outbound.name)) {
@@ -50,6 +51,12 @@ pub fn to_toml(config: &Config) -> String {
     }
     for set in &config.sets {
         out.table(Table::Set, &set::entries(set));
+    }
+    for panel in &config.panels {
+        out.table(Table::Panel, &panel::entries(panel));
+    }
+    if let Some(store) = &config.store {
+        out.table(Table::Store, &panel::store_entries(store));
     }
     for rule in config.rules.iter().filter_map(rule::entries) {
         out.table(Table::Rule, &rule);
@@ -94,6 +101,11 @@ impl Entries {
         if value != default {
             self.put(row, value);
         }
+    }
+
+    /// Takes a key out that somebody else gives.
+    pub(super) fn without(&mut self, row: &super::keys::Head) {
+        self.0.retain(|(name, _)| *name != row.name);
     }
 
     pub(super) fn table(&mut self, row: &Tables, entries: Self) {

@@ -126,6 +126,11 @@ impl Engine {
                 "ports that a manager has opened cannot be handed over: restart the process".into(),
             );
         }
+        if !state.config.panels.is_empty() || state.config.store.is_some() {
+            let text =
+                "the journal of panels and the allowances of the store belong to one process: restart it";
+            return unfit(text.to_owned());
+        }
         for held in state.inbounds.values() {
             let name = &held.model.name;
             if held.model.plugin().is_some() {

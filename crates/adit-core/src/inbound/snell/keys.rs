@@ -20,7 +20,7 @@ use crate::inbound::unauthenticated::{Refusal, next_tick, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
-use crate::user::{Seen, Trial};
+use crate::user::{Seen, Sources, Trial};
 
 /// Bytes that a client may send while its key is looked for. No more than 32 wait for that at a time.
 const WHILE_TRYING: usize = 256 << 10;
@@ -35,14 +35,18 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    pub(super) fn start(keys: &SnellKeys, versions: SnellVersions) -> io::Result<Self> {
+    pub(super) fn start(
+        keys: &SnellKeys,
+        versions: SnellVersions,
+        sources: &Arc<Sources>,
+    ) -> io::Result<Self> {
         let ids = |users: &model::Users| {
             let ids = users.all().iter().enumerate();
             ids.map(|(user, model)| (model.key.expose().as_bytes().into(), user)).collect()
         };
         let (psk, ids) = match keys {
             SnellKeys::Each(users) => {
-                return Ok(Self::Each(Trial::start(users.all(), |psk| accepts(versions, psk))?));
+                return Ok(Self::Each(Trial::start(users.all(), sources, |psk| accepts(versions, psk))?));
             }
             SnellKeys::Named(psk, users) => (psk, Some(ids(users))),
             SnellKeys::Common(psk) => (psk, None),

@@ -100,6 +100,7 @@ fn kick(socket: &Path, of: Kicked) -> String {
             | Answer::Files(_)
             | Answer::Differences(_)
             | Answer::Refused(_)
+            | Answer::Doubts(_)
             | Answer::Upgraded { .. },
         ) => "the process answers something else".to_owned(),
         Err(error) => format!("no answer: {error}"),

@@ -186,7 +186,7 @@ pub(in crate::dialect) fn digest(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-fn digest_text(digest: &[u8; 32]) -> String {
+pub(super) fn digest_text(digest: &[u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

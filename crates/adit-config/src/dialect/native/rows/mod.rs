@@ -10,6 +10,7 @@ pub(super) mod capture;
 pub(in crate::dialect) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
+pub(super) mod fleet;
 pub(super) mod link;
 pub(super) mod root;
 pub(super) mod rule;
@@ -92,6 +93,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     choice::PROVIDER,
     link::LINKS,
     rule::RULE,
+    fleet::FLEET,
 ];
 
 /// The protocols of a key that has no limits.

@@ -23,6 +23,8 @@ const MAX_INBOUNDS: usize = 256;
 pub(super) const MAX_OUTBOUNDS: usize = 256;
 /// Most rules of a file.
 const MAX_RULES: usize = 1 << 20;
+/// Most panels of a file.
+const MAX_PANELS: usize = 64;
 /// Most sets of a file.
 const MAX_SETS: usize = 1024;
 /// Most lists of outbounds of a file.
@@ -60,6 +62,10 @@ rows! { ROOT;
         |field, report| field.list(report, MAX_PLUGINS, plugin), super::all_quoted);
     SETS: Tables = tables(key("set", "tables", "")
         .at(Table::Root, ALL, "none", "files of names or addresses that rules refer to"), Table::Set, MAX_SETS);
+    PANELS: Tables = tables(key("panel", "tables", "")
+        .at(Table::Root, ALL, "none", "panels that list users of inbounds and take their counters"), Table::Panel, MAX_PANELS);
+    STORE_TABLE: Tables = tables(key("store", "table", "")
+        .at(Table::Root, ALL, "none", "a Redis or Valkey server that the servers of a fleet share"), Table::Store, 1);
     GEOIP: Row<Box<str>, str> = row(key("geoip", "path of a .mmdb file", "\"country.mmdb\"")
         .at(Table::Root, ALL, "required if a rule names a country", "database of the countries of addresses"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);

@@ -47,6 +47,13 @@ fn least(table: Table, protocol: &str) -> Lines {
         Table::Member => lines(&[("name", "\"second\"")]),
         Table::Set => lines(&[("name", "\"own\""), ("path", "\"own.txt\"")]),
         Table::Provider => lines(&[("name", "\"own\""), ("path", "\"own.yaml\"")]),
+        Table::Panel => lines(&[
+            ("name", "\"own\""),
+            ("url", "\"https://own.example\""),
+            ("token", "\"0123\""),
+            ("node", "\"1\""),
+        ]),
+        Table::Store => lines(&[("url", "\"redis://127.0.0.1:1\"")]),
         Table::Rule => lines(&[("outbound", "\"second\"")]),
         Table::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
         Table::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
@@ -95,6 +102,10 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
         "obfs-host" => lines(&[("obfs", "\"tls\"")]),
         "mode" if key.table != Table::Capture => lines(&[("version", "6")]),
+        "panel" if protocol == "ssr" => lines(&[("ssr-protocol", "\"auth_chain_a\"")]),
+        "panel" if protocol == "shadowsocks" => {
+            lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
+        }
         "reset-day" => lines(&[("quota", "\"1GB\"")]),
         "user-id" => lines(&[("user-key", "\"k\""), ("ssr-protocol", "\"auth_chain_a\"")]),
         "user-key" if protocol == "ssr" => lines(&[("user-id", "7"), ("ssr-protocol", "\"auth_chain_a\"")]),
@@ -102,7 +113,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "users" if protocol == "shadowsocks" => {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
-        "token" | "per-user" => lines(&[("http", "\"127.0.0.1:1\"")]),
+        "token" | "per-user" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\"")]),
         "clash-secret" | "clash-ui" => lines(&[("clash", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
         "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
@@ -138,6 +149,7 @@ fn table(key: &Key, protocol: &str) -> Lines {
         ("entries", _) => (&["path"], key.example.to_owned()),
         ("links", _) => (&["path"], key.example.to_owned()),
         ("key", _) => (&["password"], key.example.to_owned()),
+        ("token-file", _) => (&["token"], key.example.to_owned()),
         ("reject", _) => (&["outbound"], key.example.to_owned()),
         ("protocol", _) if key.default == "required" => (&[], format!("\"{protocol}\"")),
         ("users", "shadowsocks") => {
@@ -198,6 +210,15 @@ name = "office"
 server = "192.0.2.8"
 "#;
 
+/// A panel for the examples of inbounds.
+const PANEL: &str = r#"
+[[panel]]
+name = "home"
+url = "https://panel.example"
+token = "0123"
+node = "1"
+"#;
+
 /// A file with the example of `key`.
 fn file(key: &Key, protocol: &str) -> String {
     file_of(key, protocol, table(key, protocol))
@@ -216,6 +237,7 @@ fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
             format!("{FRAME}[[dns.policy]]\ndomain = \"a.example\"\nupstream = \"own\"\n")
         }
         Table::Set if key.name == "name" => FRAME.replace("\"office\"", "\"other\""),
+        Table::Inbound if key.name == "panel" => FRAME.to_owned() + PANEL,
         _ => FRAME.to_owned(),
     };
     match key.table {

@@ -1,0 +1,182 @@
+//! `[[panel]]` and `[store]`.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::fields::{Fields, Report};
+use super::rows::{fleet as rows, root};
+use super::write::Entries;
+use crate::dialect::value::{Problem, excerpt};
+use crate::model::{InDoubt, Panel, PanelKind, PanelToken, Store, StoreAway, WebUrl};
+
+/// Least time between two requests of one kind.
+const LEAST: Duration = Duration::from_secs(1);
+/// Most time.
+const MOST: Duration = Duration::from_secs(86_400);
+/// Type of a node unless written.
+const NODE_TYPE: &str = "shadowsocks";
+/// Name of a fleet unless written.
+const FLEET: &str = "adit";
+
+/// Name of the interface of a panel, as it stands in a file.
+pub fn panel_kind(kind: PanelKind) -> &'static str {
+    super::rows::name_of(rows::PANEL_KINDS, &kind)
+}
+
+/// Reads all panels.
+pub(super) fn read(root: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Panel> {
+    let tables = root.tables(report, &root::PANELS).unwrap_or_default();
+    let mut taken = HashSet::new();
+    tables.into_iter().filter_map(|table| read_panel(table, &mut taken, report)).collect()
+}
+
+fn read_panel(
+    mut fields: Fields<'_>,
+    taken: &mut HashSet<Box<str>>,
+    report: &mut Report<'_>,
+) -> Option<Panel> {
+    let name = fields.require(report, &rows::PANEL_NAME);
+    if let Some(name) = &name
+        && !taken.insert(name.clone())
+    {
+        let problem = Problem::new(format!("the name is taken: {}", excerpt(name)));
+        fields.wrong(report, &rows::PANEL_NAME, problem);
+    }
+    let kind = fields.read(report, &rows::PANEL_KIND).unwrap_or(PanelKind::UniProxy);
+    let url = fields.require(report, &rows::PANEL_URL);
+    let token = token(&mut fields, report);
+    let node = fields.require(report, &rows::PANEL_NODE);
+    let node_type = fields.read(report, &rows::PANEL_TYPE).unwrap_or_else(|| NODE_TYPE.into());
+    let pins = fields.read(report, &rows::PANEL_PINS).unwrap_or_default();
+    let insecure_http = fields.read(report, &rows::PANEL_INSECURE).unwrap_or(false);
+    let in_doubt = fields.read(report, &rows::PANEL_IN_DOUBT).unwrap_or_default();
+    let pull = fields.read(report, &rows::PANEL_PULL);
+    let push = fields.read(report, &rows::PANEL_PUSH);
+    for (row, time) in [(&rows::PANEL_PULL, pull), (&rows::PANEL_PUSH, push)] {
+        if time.is_some_and(|time| !(LEAST..=MOST).contains(&time)) {
+            fields.wrong(report, row, Problem::new("must be between 1s and 1d"));
+        }
+    }
+    if let Some(url) = &url
+        && !insecure_http
+        && is_exposed(url.expose())
+    {
+        let problem = Problem::new("anybody on the way would read the token and all users");
+        fields.wrong(report, &rows::PANEL_URL, problem.hint("write https://, or insecure-http = true"));
+    }
+    fields.finish(report, None);
+    let pins = pins.into_iter().map(|pin| pin.value).collect();
+    let (name, url, token, node) = (name?, url?, token?, node?);
+    let name = (&*name).into();
+    Some(Panel { name, kind, url, token, node, node_type, pins, insecure_http, in_doubt, pull, push })
+}
+
+fn token(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<PanelToken> {
+    let text = fields.read(report, &rows::PANEL_TOKEN);
+    let file = fields.read(report, &rows::PANEL_TOKEN_FILE);
+    match (text, file) {
+        (Some(_), Some(_)) => {
+            let problem = Problem::new("stands for token, which is given too").hint("keep one of them");
+            fields.wrong(report, &rows::PANEL_TOKEN_FILE, problem);
+            None
+        }
+        (Some(text), None) => Some(PanelToken::Text(text)),
+        (None, Some(path)) => Some(PanelToken::File((&*path).into())),
+        (None, None) => {
+            if !fields.has(&rows::PANEL_TOKEN) && !fields.has(&rows::PANEL_TOKEN_FILE) {
+                report.error(&fields.at, fields.path(&rows::PANEL_TOKEN), Problem::new("missing"));
+            }
+            None
+        }
+    }
+}
+
+/// Whether an address is reached without TLS, and is not of this machine.
+fn is_exposed(url: &str) -> bool {
+    WebUrl::parse(url).is_ok_and(|url| !url.tls && !is_loopback(&url))
+}
+
+fn is_loopback(url: &WebUrl) -> bool {
+    match &url.target.host {
+        adit_proto::wire::Host::Ip(ip) => ip.to_canonical().is_loopback(),
+        adit_proto::wire::Host::Name(name) => name.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+/// Reads the store.
+pub(super) fn read_store(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Store> {
+    let url = fields.require(report, &rows::STORE_URL);
+    let fleet = fields.read(report, &rows::STORE_FLEET).unwrap_or_else(|| FLEET.into());
+    let away = fields.read(report, &rows::STORE_AWAY).unwrap_or_default();
+    let every = fields.read(report, &rows::STORE_EVERY).unwrap_or(Store::EVERY);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&every) {
+        fields.wrong(report, &rows::STORE_EVERY, Problem::new("must be between 1s and 5m"));
+    }
+    let sentinel = fields.read(report, &rows::STORE_SENTINEL);
+    fields.finish(report, None);
+    Some(Store { url: url?, fleet, away, every, sentinel })
+}
+
+pub(super) fn entries(panel: &Panel) -> Entries {
+    let mut out = Entries::default();
+    out.put(&rows::PANEL_NAME, &panel.name);
+    out.put(&rows::PANEL_KIND, &panel.kind);
+    out.put(&rows::PANEL_URL, &panel.url);
+    match &panel.token {
+        PanelToken::Text(text) => out.put(&rows::PANEL_TOKEN, text),
+        PanelToken::File(path) => out.put(&rows::PANEL_TOKEN_FILE, &path.to_string_lossy()),
+    }
+    out.put(&rows::PANEL_NODE, &panel.node);
+    out.put_unless(&rows::PANEL_TYPE, &*panel.node_type, NODE_TYPE);
+    out.put_unless(&rows::PANEL_PINS, &*panel.pins, &[]);
+    out.put_unless(&rows::PANEL_INSECURE, &panel.insecure_http, &false);
+    out.put_unless(&rows::PANEL_IN_DOUBT, &panel.in_doubt, &InDoubt::default());
+    out.put_some(&rows::PANEL_PULL, panel.pull.as_ref());
+    out.put_some(&rows::PANEL_PUSH, panel.push.as_ref());
+    out
+}
+
+pub(super) fn store_entries(store: &Store) -> Entries {
+    let mut out = Entries::default();
+    out.put(&rows::STORE_URL, &store.url);
+    out.put_unless(&rows::STORE_FLEET, &*store.fleet, FLEET);
+    out.put_unless(&rows::STORE_AWAY, &store.away, &StoreAway::default());
+    out.put_unless(&rows::STORE_EVERY, &store.every, &Store::EVERY);
+    out.put_some(&rows::STORE_SENTINEL, store.sentinel.as_deref());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::dialect::native::parse;
+
+    #[test]
+    fn panels_that_cannot_be() {
+        const INBOUND: &str = "\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+        const HEAD: &str = "[[panel]]\nname = \"home\"\nnode = \"1\"\n";
+        for (keys, problem) in [
+            ("url = \"https://p.example\"\ntoken = \"t0ken\"", ""),
+            ("url = \"http://127.0.0.1:80/sub/\"\ntoken = \"t0ken\"", ""),
+            ("url = \"http://p.example\"\ninsecure-http = true\ntoken-file = \"/t\"", ""),
+            ("url = \"http://p.example\"\ntoken = \"t0ken\"", "panel[0].url: anybody on the way"),
+            ("url = \"https://p.example/?a=b\"\ntoken = \"t0ken\"", "panel[0].url: the address must end"),
+            ("url = \"https://p.example\"", "panel[0].token: missing"),
+            (
+                "url = \"https://p.example\"\ntoken = \"t0ken\"\ntoken-file = \"/t\"",
+                "token-file: stands for token",
+            ),
+            ("url = \"https://p.example\"\ntoken = \"t0ken\"\npull = \"0s\"", "pull: must be between"),
+            ("url = \"https://p.example\"\ntoken = \"t0ken\"\npin = \"00\"", "pin: not `sha256:`"),
+        ] {
+            let found = parse("x", &format!("{HEAD}{keys}{INBOUND}"));
+            match found {
+                Ok(_) => assert!(problem.is_empty(), "{keys}"),
+                Err(found) => {
+                    let found = found.to_string();
+                    assert!(!problem.is_empty() && found.contains(problem), "{keys}: {found}");
+                    assert!(!found.contains("t0ken"), "{found}");
+                }
+            }
+        }
+    }
+}

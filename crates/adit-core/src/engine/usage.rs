@@ -1,0 +1,59 @@
+//! The accounts of users, for those who tell others about them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Engine;
+use crate::api::fleet::FleetStatus;
+use crate::user::{Ledger, QuotaUse};
+
+/// Bytes up and down, by name of the user.
+pub type UserTotals = BTreeMap<Box<str>, [u64; 2]>;
+
+/// Reads the accounts of users from any thread.
+#[derive(Debug, Clone)]
+pub struct Usage(pub(super) Arc<Engine>);
+
+impl Usage {
+    /// Totals of all users whose name begins with `prefix`, without it: over all inbounds and keys, those of users included
+    /// who were removed in the last 92 days. They are on disk when this returns.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn totals(&self, prefix: &str) -> io::Result<UserTotals> {
+        self.ledger().saved_totals(prefix)
+    }
+
+    /// The sources of open connections and flows of users whose name begins with `prefix`, without it: IPv4 addresses, and
+    /// the first address of an IPv6 /64. Users whose sources are not limited are not among them.
+    pub fn sources(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+        self.ledger().online(prefix)
+    }
+
+    /// Bytes of the period of all users with a quota, by name, over all inbounds.
+    pub fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
+        self.ledger().quotas()
+    }
+
+    /// Holds users to what others leave them of their quota: by name, bytes that they may still use from here, or `None` for
+    /// all of it.
+    pub fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        self.ledger().allow(allowances);
+    }
+
+    /// Keeps periods of quotas from beginning, or lets them: a clock that is wrong would begin one too early.
+    pub fn hold_periods(&self, is_held: bool) {
+        self.ledger().hold_periods(is_held);
+    }
+
+    /// Has `teller` tell about the fleet in the snapshot; the first one stays.
+    pub fn tell_fleet(&self, teller: impl Fn() -> FleetStatus + Send + Sync + 'static) {
+        self.0.directory.fleet().set(Box::new(teller));
+    }
+
+    fn ledger(&self) -> Arc<Ledger> {
+        self.0.state().ledger()
+    }
+}

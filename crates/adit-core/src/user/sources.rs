@@ -1,0 +1,98 @@
+//! The file of sources, beside the state file: one line of JSON for each, `["inbound","192.0.2.1",["ann","bob"]]`.
+//!
+//! It is written whole, a minute after something has changed and at the end, beside its place, and moved there. A line that
+//! is none is left out: a file that is damaged costs trials, and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::cache::Sources;
+
+/// Longest file that is read, in bytes.
+const MAX_LEN: u64 = 64 << 20;
+
+/// The sources of all inbounds, by the name under which their accounts are kept.
+pub(super) type Books = BTreeMap<Box<str>, Arc<Sources>>;
+
+/// The path of the file beside a state file.
+pub(super) fn path(state: &Path) -> PathBuf {
+    let mut name = state.to_owned().into_os_string();
+    name.push(".sources");
+    name.into()
+}
+
+/// Reads the file; nothing if there is none.
+pub(super) fn read(path: &Path) -> Books {
+    let mut books = Books::new();
+    let Ok(file) = File::open(path) else { return books };
+    for line in BufReader::new(file.take(MAX_LEN)).split(b'\n').map_while(Result::ok) {
+        let Ok((inbound, source, users)) = serde_json::from_slice::<(Box<str>, IpAddr, Vec<Box<str>>)>(&line)
+        else {
+            continue;
+        };
+        let sources = books.entry(inbound).or_default();
+        for user in users.iter().rev() {
+            sources.note(source, &Arc::from(&**user));
+        }
+        sources.take_changed();
+    }
+    books
+}
+
+/// Writes the file, if something has changed.
+///
+/// # Errors
+/// The system's error; the file is as it was then.
+pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
+    let changed = books.values().filter(|sources| sources.take_changed()).count();
+    if changed == 0 {
+        return Ok(());
+    }
+    let mut new = path.to_owned().into_os_string();
+    new.push(".new");
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut out = BufWriter::new(file);
+    for (inbound, sources) in books {
+        for (source, users) in sources.all() {
+            serde_json::to_writer(
+                &mut out,
+                &(inbound, source, users.iter().map(|user| &**user).collect::<Vec<_>>()),
+            )?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Folder;
+    use super::*;
+
+    #[test]
+    fn sources_outlive_the_process() {
+        let dir = Folder::new("sources");
+        let path = path(&dir.path().join("a.state"));
+        let mut books = Books::new();
+        let sources: &Arc<Sources> = books.entry("in".into()).or_default();
+        let ip: IpAddr = "192.0.2.1".parse().unwrap();
+        for name in ["ann", "a \"b\"\n", "bob"] {
+            sources.note(ip, &name.into());
+        }
+        write(&path, &books).unwrap();
+        let found = read(&path)["in"].find(ip);
+        assert_eq!(found, ["bob".into(), "a \"b\"\n".into(), "ann".into()] as [Arc<str>; 3]);
+        // Nothing new is not written.
+        fs::remove_file(&path).unwrap();
+        write(&path, &books).unwrap();
+        assert!(!path.exists() && read(&path).is_empty());
+        fs::write(&path, "[1]\n\u{0}\n[\"in\",\"192.0.2.1\",[\"x\"]]\n[\"in\",\"192.0").unwrap();
+        assert_eq!(read(&path)["in"].find(ip), ["x".into()] as [Arc<str>; 1]);
+    }
+}

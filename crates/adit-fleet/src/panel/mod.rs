@@ -1,0 +1,14 @@
+//! Panels: programs of operators that list the users of nodes and take their counters.
+
+mod answer;
+mod loose;
+mod users;
+mod wire;
+#[cfg(test)]
+mod wire_tests;
+mod worker;
+
+pub use self::answer::{PanelError, verdict};
+pub use self::users::{Desk, Listed, Offer, UserList, Users};
+pub use self::wire::{Stamp, Wire, fuzz_panel_users};
+pub use self::worker::{Host, PanelReport, Shared, probe, start};

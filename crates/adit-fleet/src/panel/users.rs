@@ -1,0 +1,217 @@
+//! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
+use serde::{Deserialize, Serialize};
+
+/// A list that has lost everybody, or more than half of at least so many users, waits for a second one.
+const MANY: usize = 100;
+/// The second one must come so much later, in seconds.
+const LATER_S: u64 = 60;
+/// Longest copy on disk that is read, in bytes.
+const MAX_LEN: u64 = 64 << 20;
+
+/// A user of a list.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Listed {
+    /// Its secret: a password or UUID.
+    pub secret: String,
+    /// Its key for 2022 methods, in base64.
+    pub key: Option<String>,
+    /// Bytes of a period.
+    pub quota: Option<u64>,
+    /// Day of the month on which a period begins.
+    pub reset_day: Option<u8>,
+    /// End of service, in seconds since 1970.
+    pub expires: Option<u64>,
+    /// Bytes a second, each way.
+    pub rate: Option<u64>,
+    /// Most connections.
+    pub connections: Option<u32>,
+    /// Most source addresses.
+    pub addresses: Option<u32>,
+}
+
+/// Secrets are never shown.
+impl std::fmt::Debug for Listed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listed").field("rate", &self.rate).finish_non_exhaustive()
+    }
+}
+
+/// Users by id. The order of a panel's rows means nothing.
+pub type Users = BTreeMap<Box<str>, Listed>;
+
+/// A list with the settings that came with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserList {
+    /// When it was confirmed last, in seconds since 1970.
+    pub confirmed_at: u64,
+    /// The panel's name of this version.
+    pub version: Option<String>,
+    /// Name of the Shadowsocks method.
+    pub method: Option<String>,
+    /// Key of the Shadowsocks server, in base64.
+    pub server_key: Option<String>,
+    /// The port that the panel tells clients.
+    pub port: Option<u16>,
+    /// Seconds between two pulls.
+    pub pull_s: Option<u64>,
+    /// Seconds between two pushes.
+    pub push_s: Option<u64>,
+    /// Least bytes of a user that are worth a row.
+    pub least_bytes: u64,
+    /// The users.
+    pub users: Users,
+}
+
+impl UserList {
+    /// Reads the copy at `path`; `None` if there is none, or it is damaged.
+    pub fn read(path: &Path) -> Option<Self> {
+        let mut bytes = Vec::new();
+        File::open(path).ok()?.take(MAX_LEN).read_to_end(&mut bytes).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Replaces the copy at `path`. It holds secrets: nobody else may read it.
+    ///
+    /// # Errors
+    /// The system's error; the copy is as it was then.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut new = path.to_owned().into_os_string();
+        new.push(".new");
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    }
+
+    /// The users for the configuration. `tracks` has the sources of all of them noted, if they are limited or not.
+    pub fn model(&self, tracks: bool) -> Vec<PanelUser> {
+        let users = self.users.iter().map(|(id, user)| PanelUser {
+            id: id.clone(),
+            secret: Secret::new(user.secret.as_str()),
+            key: user.key.as_deref().map(Secret::new),
+            limits: UserLimits {
+                quota: user.quota,
+                reset_day: user.quota.and(user.reset_day).filter(|day| (1..=28).contains(day)),
+                expires: user.expires.map(Expiry::at),
+                rate: user.rate.filter(|rate| *rate > 0),
+                connections: user.connections.filter(|most| *most > 0),
+                addresses: user.addresses.filter(|most| *most > 0).or_else(|| tracks.then_some(u32::MAX)),
+            },
+        });
+        users.collect()
+    }
+
+    /// The Shadowsocks method and key that the panel gives.
+    pub fn server(&self) -> Option<ServerKeyOf> {
+        let method = self.method.as_deref()?.into();
+        Some(ServerKeyOf { method, key: self.server_key.as_deref().map(Secret::new) })
+    }
+}
+
+/// The list in use, and one that is not believed yet.
+#[derive(Debug, Default)]
+pub struct Desk {
+    /// The list in use.
+    pub current: UserList,
+    /// When the first list came that has lost too many users, in seconds since 1970.
+    pub waiting_since: Option<u64>,
+}
+
+/// The fate of a new list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It is the one in use.
+    Same,
+    /// It is in use from now on.
+    Applied,
+    /// It has lost too many users: another one must say so too.
+    Waits,
+}
+
+impl Desk {
+    /// Takes a list that came at `now`, in seconds since 1970.
+    pub fn offer(&mut self, list: UserList, now: u64) -> Offer {
+        let (before, after) = (&self.current.users, &list.users);
+        let left = before.keys().filter(|id| after.contains_key(*id)).count();
+        let is_empty = after.is_empty() && !before.is_empty();
+        let is_halved = before.len() >= MANY && left * 2 < before.len();
+        if is_empty || is_halved {
+            let since = *self.waiting_since.get_or_insert(now);
+            if now < since.saturating_add(LATER_S) {
+                return Offer::Waits;
+            }
+        }
+        self.waiting_since = None;
+        let list = UserList { confirmed_at: now, ..list };
+        let is_same =
+            UserList { confirmed_at: now, version: list.version.clone(), ..self.current.clone() } == list;
+        self.current = list;
+        if is_same { Offer::Same } else { Offer::Applied }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(ids: std::ops::Range<u32>) -> UserList {
+        let user =
+            |id: u32| (id.to_string().into(), Listed { secret: format!("s{id}"), ..Listed::default() });
+        UserList { users: ids.map(user).collect(), ..UserList::default() }
+    }
+
+    #[test]
+    fn a_list_that_lost_too_many_waits_for_another() {
+        let mut desk = Desk::default();
+        assert_eq!(desk.offer(list(0..0), 0), Offer::Same);
+        assert_eq!(desk.offer(list(0..200), 1), Offer::Applied);
+        assert_eq!(desk.offer(list(0..200), 2), Offer::Same);
+        assert_eq!(desk.offer(list(0..99), 100), Offer::Waits);
+        assert_eq!(desk.offer(list(0..0), 130), Offer::Waits);
+        assert_eq!((desk.current.users.len(), desk.waiting_since), (200, Some(100)));
+        // A good one in between ends the wait.
+        assert_eq!(desk.offer(list(0..100), 140), Offer::Applied);
+        assert_eq!(desk.offer(list(0..10), 200), Offer::Waits);
+        assert_eq!(desk.offer(list(0..10), 260), Offer::Applied);
+        // Few users may go at once, but not all.
+        assert_eq!(desk.offer(list(0..1), 300), Offer::Applied);
+        assert_eq!(desk.offer(list(0..0), 301), Offer::Waits);
+        assert_eq!(desk.offer(list(0..0), 361), Offer::Applied);
+        // The same number of others is a loss too.
+        desk.offer(list(0..200), 400);
+        assert_eq!(desk.offer(list(500..700), 401), Offer::Waits);
+    }
+
+    #[test]
+    fn a_changed_limit_is_a_change() {
+        let mut desk = Desk::default();
+        desk.offer(list(0..3), 0);
+        let mut other = list(0..3);
+        other.users.get_mut("1").unwrap().addresses = Some(2);
+        assert_eq!(desk.offer(other, 1), Offer::Applied);
+    }
+
+    #[test]
+    fn the_copy_is_private_and_shows_no_secret() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = std::env::temp_dir().join(format!("adit-fleet-copy-{}", std::process::id()));
+        let list = list(0..3);
+        list.write(&path).unwrap();
+        assert_eq!(UserList::read(&path), Some(list.clone()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!format!("{list:?}").contains("s1"));
+        fs::write(&path, "{").unwrap();
+        assert_eq!(UserList::read(&path), None);
+        fs::remove_file(path).unwrap();
+    }
+}

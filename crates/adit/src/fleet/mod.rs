@@ -1,0 +1,342 @@
+//! Panels at work: their threads, the journal, and the way of their lists into the configuration.
+//!
+//! ```text
+//!   panel's thread ── list changed ──→ reload thread: the configuration is built anew, with the lists as they are
+//!        └── asks the accounts for totals, seals them in the journal, sends batches
+//! ```
+//!
+//! A start needs no panel: the copies on disk serve, of any age.
+
+mod tell;
+mod witness;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_config::model::{Config, Panel, StateFile, Store, Tag};
+use adit_core::{Answer, DoubtStatus, PanelRequest, QuotaUse, Running, Usage};
+use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
+use adit_fleet::panel::{self, Host, Shared, UserList};
+use adit_fleet::store::{self, StoreHost, StoreShared, Use};
+use adit_net::rt::{self, OrderSender};
+use anyhow::{Context as _, bail};
+
+use self::witness::Witnesses;
+
+/// Calls for the configuration to be built anew.
+type Refresh = Arc<dyn Fn() + Send + Sync>;
+
+/// The panels of a process.
+#[derive(Clone)]
+pub(crate) struct Fleet(Arc<Inner>);
+
+struct Inner {
+    usage: Usage,
+    refresh: Refresh,
+    witnesses: Arc<Witnesses>,
+    store: Arc<StoreShared>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Open from the first panel on.
+    shared: Option<Arc<Shared>>,
+    /// Threads of panels; each ends when its sender is dropped.
+    threads: BTreeMap<Tag, (Panel, OrderSender<()>)>,
+    /// The thread of the store.
+    store: Option<(Store, OrderSender<()>)>,
+}
+
+/// Fills in the users of panels as the copies on disk have them, before a start.
+///
+/// # Errors
+/// When there are panels and no state file.
+pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
+    if config.panels.is_empty() {
+        return Ok(());
+    }
+    let state = place(config)?.to_owned();
+    let panels = config.panels.clone();
+    for panel in &panels {
+        let list = UserList::read(&copy_path(&state, &panel.name)).unwrap_or_default();
+        let (name, users) = (&*panel.name, list.users.len());
+        if list.confirmed_at == 0 {
+            tracing::warn!(
+                panel = name,
+                "no list of this panel's users is known yet: nobody is served until it answers"
+            );
+        } else {
+            let age_s = rt::unix_time().saturating_sub(list.confirmed_at);
+            tracing::info!(panel = name, users, age_s, "users of the panel, as its copy on disk has them");
+        }
+        fill_one(config, name, &list);
+    }
+    Ok(())
+}
+
+fn fill_one(config: &mut Config, panel: &str, list: &UserList) {
+    let problems = config.set_panel_users(panel, &list.model(true), list.server().as_ref());
+    for problem in problems {
+        tracing::warn!(panel, "{problem}");
+    }
+}
+
+/// The state file, beside which everything of panels lies.
+fn place(config: &Config) -> anyhow::Result<&Path> {
+    match &config.state {
+        StateFile::At(path) | StateFile::Try { path, .. } => Ok(path),
+        StateFile::Usual | StateFile::Off => {
+            bail!(
+                "panels and a store need a state file\n  hint: name one with `state` at the top of the file"
+            )
+        }
+    }
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+fn copy_path(state: &Path, panel: &str) -> PathBuf {
+    suffixed(state, &format!(".panel-{panel}"))
+}
+
+/// Starts the threads of the panels of `config`; `refresh` has the configuration built anew.
+///
+/// # Errors
+/// When the journal cannot be had, or a token cannot be read.
+pub(crate) fn start(
+    config: &Config,
+    running: &Running,
+    refresh: impl Fn() + Send + Sync + 'static,
+) -> anyhow::Result<Fleet> {
+    let usage = running.usage();
+    let inner = Inner {
+        witnesses: Arc::new(Witnesses::new(usage.clone())),
+        usage,
+        refresh: Arc::new(refresh),
+        store: Arc::default(),
+        state: Mutex::default(),
+    };
+    let fleet = Fleet(Arc::new(inner));
+    fleet.follow(config)?;
+    Ok(fleet)
+}
+
+impl Fleet {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills in the users of panels as they are known.
+    pub(crate) fn fill(&self, config: &mut Config) {
+        let Some(shared) = self.state().shared.clone() else { return drop(prepare(config)) };
+        let panels: Vec<Tag> = config.panels.iter().map(|panel| panel.name.clone()).collect();
+        for panel in panels {
+            let known = shared.reports().get(&*panel).map(|report| report.list.clone());
+            let list = known.unwrap_or_else(|| {
+                let path = place(config).map(|state| copy_path(state, &panel));
+                Arc::new(path.ok().and_then(|path| UserList::read(&path)).unwrap_or_default())
+            });
+            fill_one(config, &panel, &list);
+        }
+    }
+
+    /// The configuration has changed: panels that are new begin, those that are gone end.
+    ///
+    /// # Errors
+    /// When the journal cannot be had, or a token cannot be read.
+    pub(crate) fn follow(&self, config: &Config) -> anyhow::Result<()> {
+        let mut state = self.state();
+        if config.panels.is_empty() && config.store.is_none() && state.shared.is_none() {
+            return Ok(());
+        }
+        let path = place(config)?;
+        let shared = match &state.shared {
+            Some(shared) => shared.clone(),
+            None => {
+                let shared = open(path)?;
+                state.shared = Some(shared.clone());
+                self.0.usage.tell_fleet(tell::teller(&shared, &self.0.witnesses, &self.0.store));
+                shared
+            }
+        };
+        state.threads.retain(|name, (panel, _)| {
+            config.panels.iter().any(|wanted| wanted.name == *name && wanted == panel)
+        });
+        for panel in &config.panels {
+            if state.threads.contains_key(&panel.name) {
+                continue;
+            }
+            let host = Desk {
+                usage: self.0.usage.clone(),
+                refresh: self.0.refresh.clone(),
+                witnesses: self.0.witnesses.clone(),
+            };
+            let copy = copy_path(path, &panel.name);
+            let thread = panel::start(panel.clone(), copy, shared.clone(), host)
+                .with_context(|| format!("panel {}", panel.name))?;
+            state.threads.insert(panel.name.clone(), (panel.clone(), thread));
+        }
+        self.follow_store(&mut state, &shared, config.store.as_ref())
+    }
+
+    fn follow_store(&self, state: &mut State, shared: &Shared, wanted: Option<&Store>) -> anyhow::Result<()> {
+        if state.store.as_ref().map(|(store, _)| store) == wanted {
+            return Ok(());
+        }
+        state.store = None;
+        *self.0.store.report() = Default::default();
+        let Some(wanted) = wanted else {
+            // Quotas are those of this node alone again.
+            let all = self.0.usage.quotas().into_keys().map(|user| (user, None)).collect();
+            self.0.usage.allow(&all);
+            return Ok(());
+        };
+        let node = {
+            let journal = shared.journal();
+            (journal.state().node.clone(), journal.state().boot)
+        };
+        let host = Shelf { usage: self.0.usage.clone(), witnesses: self.0.witnesses.clone() };
+        let thread = store::start(wanted.clone(), node, self.0.store.clone(), host).context("store")?;
+        state.store = Some((wanted.clone(), thread));
+        Ok(())
+    }
+
+    /// Answers a request about panels.
+    pub(crate) fn answer(&self, of: &PanelRequest) -> Answer {
+        let Some(shared) = self.state().shared.clone() else {
+            return Answer::Error("this process has no panel".into());
+        };
+        let known = |panel: &str| shared.journal().state().books.contains_key(panel);
+        let done = match of {
+            PanelRequest::Doubts => Ok(()),
+            PanelRequest::Settle { panel, .. } | PanelRequest::Replay { panel, .. } if !known(panel) => {
+                return Answer::Error(format!("no panel of that name has counters: {panel}"));
+            }
+            PanelRequest::Settle { panel, seq, resend } => settle(&shared, panel, *seq, *resend),
+            PanelRequest::Replay { panel, since } => replay(&shared, panel, *since),
+        };
+        match done {
+            Ok(()) => Answer::Doubts(doubts(&shared)),
+            Err(error) => Answer::Error(format!("the journal cannot be written: {error}")),
+        }
+    }
+}
+
+fn open(state: &Path) -> anyhow::Result<Arc<Shared>> {
+    let opened = Journal::open(&suffixed(state, ".fleet"), node_id)?;
+    if opened.cut > 0 {
+        let bytes = opened.cut;
+        tracing::info!(
+            bytes,
+            "the last change of the journal had not been written whole, and was not acted on"
+        );
+    }
+    Ok(Arc::new(Shared {
+        journal: Mutex::new(opened.journal),
+        archive: Archive::new(suffixed(state, ".fleet-done")),
+        reports: Mutex::default(),
+    }))
+}
+
+fn node_id() -> Box<str> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+fn settle(shared: &Shared, panel: &str, seq: Option<u64>, resend: bool) -> io::Result<()> {
+    let mut journal = shared.journal();
+    let all: Vec<u64> = journal.state().book(panel).doubts.iter().map(|batch| batch.seq).collect();
+    let how = if resend { Decision::Resend } else { Decision::Drop };
+    for seq in all.into_iter().filter(|other| seq.is_none_or(|seq| seq == *other)) {
+        journal.commit(Event::Settled { panel: panel.into(), seq, at: rt::unix_time(), how })?;
+    }
+    Ok(())
+}
+
+fn replay(shared: &Shared, panel: &str, since: u64) -> io::Result<()> {
+    let mut rows: Rows = shared.archive.since(panel, since)?;
+    let mut journal = shared.journal();
+    let book = journal.state().book(panel);
+    if book.recent_from >= since {
+        adit_fleet::journal::add(&mut rows, &book.recent);
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    journal.commit(Event::Replayed { panel: panel.into(), at: rt::unix_time(), rows })
+}
+
+fn doubts(shared: &Shared) -> Vec<DoubtStatus> {
+    let journal = shared.journal();
+    let all = journal.state().books.iter().flat_map(|(panel, book)| {
+        book.doubts.iter().map(move |batch| DoubtStatus {
+            panel: panel.to_string(),
+            seq: batch.seq,
+            unix_s: batch.at,
+            users: batch.rows.len() as u64,
+            up_bytes: batch.rows.values().map(|[up, _]| up).sum(),
+            down_bytes: batch.rows.values().map(|[_, down]| down).sum(),
+        })
+    });
+    all.collect()
+}
+
+/// The program, for the thread of the store.
+struct Shelf {
+    usage: Usage,
+    witnesses: Arc<Witnesses>,
+}
+
+impl StoreHost for Shelf {
+    fn uses(&mut self) -> BTreeMap<Box<str>, Use> {
+        let of = |(user, usage): (Box<str>, QuotaUse)| {
+            let QuotaUse { quota, used, reset_day, period } = usage;
+            (user, Use { quota, used, reset_day, period })
+        };
+        self.usage.quotas().into_iter().map(of).collect()
+    }
+
+    fn allow(&mut self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+        self.usage.allow(allowances);
+    }
+
+    fn skew(&mut self, seconds: i64) {
+        self.witnesses.note("store", seconds);
+    }
+}
+
+/// The program, for the thread of one panel.
+struct Desk {
+    usage: Usage,
+    refresh: Refresh,
+    witnesses: Arc<Witnesses>,
+}
+
+impl Host for Desk {
+    fn totals(&mut self, panel: &str) -> io::Result<Rows> {
+        self.witnesses.look();
+        self.usage.totals(&format!("{panel}/"))
+    }
+
+    fn online(&mut self, panel: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+        self.usage.sources(&format!("{panel}/"))
+    }
+
+    fn changed(&mut self, _: &str) {
+        (self.refresh)();
+    }
+
+    fn skew(&mut self, seconds: i64) {
+        self.witnesses.note("panel", seconds);
+    }
+}

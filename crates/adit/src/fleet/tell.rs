@@ -1,0 +1,92 @@
+//! The fleet in the snapshot.
+
+use std::sync::Arc;
+
+use adit_core::{FleetStatus, PanelStatus, StoreStatus};
+use adit_fleet::journal::Book;
+use adit_fleet::panel::{PanelReport, Shared};
+use adit_fleet::store::{StoreReport, StoreShared};
+use adit_net::rt;
+
+use super::witness::Witnesses;
+
+/// Tells what is known at any time.
+pub(super) fn teller(
+    shared: &Arc<Shared>,
+    witnesses: &Arc<Witnesses>,
+    store: &Arc<StoreShared>,
+) -> impl Fn() -> FleetStatus + Send + Sync + 'static {
+    let (shared, witnesses, of_store) = (shared.clone(), witnesses.clone(), store.clone());
+    move || {
+        // One lock at a time, and the journal's may be held while a disk is slow: panels are few.
+        let reports = shared.reports().clone();
+        let report = of_store.report().clone();
+        let has_store = !report.calls.is_empty() || report.away_since.is_some();
+        let journal = shared.journal();
+        let state = journal.state();
+        FleetStatus {
+            node: state.node.to_string(),
+            boot: state.boot,
+            panels: reports.iter().map(|(name, report)| panel(name, report, state.book(name))).collect(),
+            store: has_store.then(|| store_of(&report)),
+            skews: witnesses.skews(),
+            periods_held: witnesses.is_held(),
+        }
+    }
+}
+
+fn store_of(report: &StoreReport) -> StoreStatus {
+    let scope = match (report.away_since, report.is_clone) {
+        (_, true) => "local".to_owned(),
+        (Some(since), false) => format!("local since {since}"),
+        (None, false) => "global".to_owned(),
+    };
+    StoreStatus {
+        sync_age_s: report.synced_at.map(|at| rt::now().saturating_duration_since(at).as_secs()),
+        scopes: vec![("quota".into(), scope), ("addresses".into(), "local".into())],
+        calls: report
+            .calls
+            .iter()
+            .map(|((operation, result), count)| ((*operation).to_owned(), (*result).to_owned(), *count))
+            .collect(),
+        call_us: report
+            .seconds
+            .iter()
+            .map(|(operation, seconds)| ((*operation).to_owned(), micros(*seconds)))
+            .collect(),
+        resyncs: report.resyncs,
+        error: report.error.clone(),
+    }
+}
+
+/// Seconds in microseconds.
+fn micros(seconds: f64) -> u64 {
+    u64::try_from(std::time::Duration::from_secs_f64(seconds).as_micros()).unwrap_or(u64::MAX)
+}
+
+fn panel(name: &str, report: &PanelReport, book: &Book) -> PanelStatus {
+    let now = rt::unix_time();
+    let confirmed = report.list.confirmed_at;
+    PanelStatus {
+        name: name.to_owned(),
+        users: report.list.users.len() as u64,
+        confirmed_unix_s: confirmed,
+        age_s: (confirmed > 0).then(|| now.saturating_sub(confirmed)),
+        waiting_since: report.waiting_since,
+        unsent_bytes: book.unsent_bytes(),
+        oldest_unsent_s: book.oldest_unsent().map_or(0, |at| now.saturating_sub(at)),
+        in_doubt_bytes: book.in_doubt_bytes(),
+        doubts: book.doubts.len() as u64,
+        error: report.error.clone(),
+        requests: report
+            .requests
+            .iter()
+            .map(|((operation, result), count)| ((*operation).to_owned(), (*result).to_owned(), *count))
+            .collect(),
+        request_us: report
+            .seconds
+            .iter()
+            .map(|(operation, seconds)| ((*operation).to_owned(), micros(*seconds)))
+            .collect(),
+    }
+}
