@@ -27,6 +27,8 @@ pub mod race;
 pub mod reach;
 pub mod resolve;
 pub mod rt;
+#[cfg(target_os = "linux")]
+pub mod rtc;
 pub mod syslog;
 pub mod tls;
 pub mod tool;
