@@ -22,6 +22,7 @@ pub mod smux;
 pub mod snappy;
 pub mod snell;
 pub mod sniff;
+pub mod snowflake;
 pub mod socks;
 pub mod ssr;
 pub mod wire;
