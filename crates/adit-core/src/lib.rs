@@ -30,6 +30,8 @@ mod rng;
 pub mod route;
 mod salts;
 mod snell;
+#[cfg(target_os = "linux")]
+pub mod snowflake;
 mod user;
 
 pub use api::control::{

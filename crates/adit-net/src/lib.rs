@@ -21,6 +21,7 @@ pub mod notify;
 pub mod options;
 pub mod pace;
 pub mod plugin;
+pub mod post;
 pub mod probe;
 pub mod query;
 pub mod race;

@@ -21,6 +21,8 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
+#[cfg(target_os = "linux")]
+mod snowflake;
 mod socket;
 mod start;
 mod state;
@@ -90,6 +92,7 @@ pub(crate) const NAMES: &[Name] = names! {
     "kcptun-server" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
     "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
     "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "snowflake-client" => snowflake::client::main, dialect::snowflake::client::usage, "snowflake-client";
     "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
     "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
     "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;

@@ -11,6 +11,7 @@ pub mod plugin;
 pub mod shadowsocks;
 pub mod shape;
 pub mod share;
+pub mod snowflake;
 mod usage;
 mod value;
 mod yaml;

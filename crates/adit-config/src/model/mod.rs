@@ -20,6 +20,7 @@ mod redirect;
 pub mod rule;
 mod shadowsocks;
 mod snell;
+mod snowflake;
 mod ssr;
 mod tag;
 mod tcp;
@@ -61,6 +62,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::snowflake::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;

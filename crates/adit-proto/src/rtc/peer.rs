@@ -18,11 +18,11 @@ use super::channel::{ACK_MESSAGE, Control, open_message};
 use super::sdp::{self, Candidate, Description, MAX_MESSAGE_LEN, Setup};
 use crate::wire::{Rng, WireError};
 
-/// A path is dead when nothing authentic has come over it for this long. Checks go out each second, so that four of
+/// A path is dead when nothing authentic has come over it for this long. Checks go out twice a second, so that six of
 /// them have failed then.
-const SILENCE: Duration = Duration::from_millis(4_500);
+const SILENCE: Duration = Duration::from_secs(3);
 /// Pause between two checks of a path that works, and the longest one of the others.
-const CHECK: Duration = Duration::from_secs(1);
+const CHECK: Duration = Duration::from_millis(500);
 /// Pause between two checks of different paths.
 const PACE: Duration = Duration::from_millis(10);
 /// Paths that are tried, at most.

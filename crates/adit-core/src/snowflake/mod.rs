@@ -1,0 +1,29 @@
+//! Snowflake: streams over WebRTC through proxies that come and go.
+//!
+//! ```text
+//!   application ─ SOCKS ─ smux ─ KCP ─ chunks ─ data channel ─ proxy ─ WebSocket ─ server ─ target
+//!                         └──── Session, kept over proxies ────┘
+//! ```
+//!
+//! - [`client`] takes SOCKS connections. Each has a [`session`] of its own and a [`collection`] of proxies, which it
+//!   finds by a [`rendezvous`] with the broker.
+//! - [`proxy`] takes clients from the broker, and copies bytes between each and its relay.
+
+mod client;
+mod collection;
+mod rendezvous;
+mod session;
+mod waiter;
+
+use std::fmt;
+
+pub use client::{SnowflakeArguments, run_snowflake_client};
+
+/// Lines for people and for Tor.
+pub trait Voice {
+    /// A line of the log.
+    fn log(&self, line: fmt::Arguments<'_>);
+
+    /// A line for Tor (`LOG`), of severity `notice` or `warning`.
+    fn tell(&self, severity: &str, message: &str);
+}

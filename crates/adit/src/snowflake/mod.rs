@@ -1,0 +1,4 @@
+//! `snowflake-client` and `snowflake-proxy`: environment and flags, standard output, log and exit status.
+
+pub(crate) mod client;
+mod voice;
