@@ -11,18 +11,27 @@
 
 mod client;
 mod collection;
+mod proxy;
 mod rendezvous;
 mod session;
+mod traffic;
 mod waiter;
 
 use std::fmt;
 
 pub use client::{SnowflakeArguments, run_snowflake_client};
+pub use proxy::run_snowflake_proxy;
+pub use traffic::{ProxyMetrics, go_duration};
 
 /// Lines for people and for Tor.
 pub trait Voice {
     /// A line of the log.
     fn log(&self, line: fmt::Arguments<'_>);
+
+    /// A line that is shown whatever is logged.
+    fn event(&self, line: fmt::Arguments<'_>) {
+        self.log(line);
+    }
 
     /// A line for Tor (`LOG`), of severity `notice` or `warning`.
     fn tell(&self, severity: &str, message: &str);

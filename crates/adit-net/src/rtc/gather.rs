@@ -18,7 +18,7 @@ use crate::netlink::route;
 use crate::rt;
 use crate::udp::{Outgoing, Socket};
 
-/// Gathering ends after this, whatever is missing.
+/// Gathering ends after this unless told otherwise, whatever is missing.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two rounds of requests.
 const AGAIN: Duration = Duration::from_millis(400);
@@ -30,7 +30,7 @@ const MAX_HOSTS: usize = 16;
 const TRIES: u32 = 64;
 
 /// Settings for gathering.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Gathering {
     /// Interface, addresses and mark of the sockets.
     pub egress: Egress,
@@ -42,6 +42,21 @@ pub struct Gathering {
     pub ports: Option<RangeInclusive<u16>>,
     /// The only address of this machine that is used, or the one that stands for it (1:1 NAT).
     pub outbound: Option<IpAddr>,
+    /// Time for all.
+    pub limit: Duration,
+}
+
+impl Default for Gathering {
+    fn default() -> Self {
+        Self {
+            egress: Egress::default(),
+            stun: Vec::new(),
+            keep_local: false,
+            ports: None,
+            outbound: None,
+            limit: LIMIT,
+        }
+    }
 }
 
 /// The usable addresses of this machine.
@@ -139,7 +154,7 @@ impl Gathering {
             }
         }
         let (mut now, began_at) = (rt::now(), rt::now());
-        let mut end = began_at + LIMIT;
+        let mut end = began_at + self.limit;
         while !asked.is_empty() && now < end {
             for (id, host, server) in &asked {
                 send(socket, &request(*id, false), host.ip(), *server);

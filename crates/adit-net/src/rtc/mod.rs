@@ -6,6 +6,7 @@
 mod connection;
 mod gather;
 mod nat;
+mod relay;
 
 use std::cell::RefCell;
 
@@ -16,6 +17,7 @@ use crate::udp::{Batch, Outgoing};
 pub use connection::{Connection, RtcError};
 pub use gather::{Gathering, is_hidden, local_addresses};
 pub use nat::{Nat, discover};
+pub use relay::{Relay, RelayError};
 
 /// Buffers that the connections of one event loop share; each uses them during its turn.
 #[derive(Default)]
