@@ -38,6 +38,7 @@ pub mod tun;
 #[cfg(target_os = "linux")]
 pub mod udp;
 pub mod web;
+pub mod websocket;
 
 mod egress;
 mod holder;

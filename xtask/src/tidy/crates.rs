@@ -33,6 +33,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("hyper", &["adit-net"]),
     ("hyper-util", &["adit-net"]),
     ("tokio-rustls", &["adit-net"]),
+    ("tungstenite", &["adit-net"]),
     ("rustls-native-certs", &["adit-net"]),
     ("webpki-roots", &["adit-net"]),
     ("socket2", &["adit-net", "adit-sys", "adit-lab"]),
