@@ -93,6 +93,7 @@ pub(crate) const NAMES: &[Name] = names! {
     "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
     "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
     "snowflake-client" => snowflake::client::main, dialect::snowflake::client::usage, "snowflake-client";
+    "snowflake-proxy" => snowflake::proxy::main, dialect::snowflake::proxy::usage, "snowflake-proxy";
     "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
     "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
     "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;

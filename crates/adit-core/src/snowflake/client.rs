@@ -28,13 +28,12 @@ pub type SnowflakeArguments = fn(&SnowflakeClient, &str) -> Result<SnowflakeClie
 /// # Errors
 /// When the listener is lost.
 pub async fn run_snowflake_client(
-    listener: std::net::TcpListener,
+    mut acceptor: Acceptor,
     settings: SnowflakeClient,
     arguments: SnowflakeArguments,
     voice: Rc<dyn Voice>,
 ) -> std::io::Result<()> {
     let settings = Rc::new(settings);
-    let mut acceptor = Acceptor::from_std(listener)?;
     let open = Rc::new(std::cell::Cell::new(0_usize));
     loop {
         let (accepted, _) = acceptor.accept().await?;

@@ -11,6 +11,7 @@
 
 mod client;
 mod collection;
+mod probe;
 mod proxy;
 mod rendezvous;
 mod session;
@@ -20,6 +21,7 @@ mod waiter;
 use std::fmt;
 
 pub use client::{SnowflakeArguments, run_snowflake_client};
+pub use probe::answer_probe;
 pub use proxy::run_snowflake_proxy;
 pub use traffic::{ProxyMetrics, go_duration};
 

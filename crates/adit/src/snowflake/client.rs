@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::rc::Rc;
 use adit_config::dialect::snowflake::Ends;
 use adit_config::dialect::snowflake::client::{Invocation, VERSION, flags, usage, with_arguments};
 use adit_core::snowflake::{Voice as _, run_snowflake_client};
+use adit_net::accept::Acceptor;
 use adit_net::listen::{ListenOptions, listen};
 use adit_net::rt;
 use anyhow::{Context as _, anyhow};
@@ -47,31 +48,31 @@ fn run(invocation: Invocation) -> anyhow::Result<()> {
     if invocation.client.mimics_dtls {
         log.log(format_args!("covertdtls-config is not obeyed: the DTLS hello is adit's own"));
     }
-    let listener = match &invocation.socks {
+    rt::Cores::block_on(Box::pin(serve(invocation, log)))?
+}
+
+async fn serve(invocation: Invocation, log: Log) -> anyhow::Result<()> {
+    let acceptor = match &invocation.socks {
         Some(address) => open(address.parse().with_context(|| format!("-socks {address} is no address and port"))?)?,
         None => negotiate()?,
     };
-    let at = listener.local_addr()?;
+    let at = acceptor.local_addr()?;
     log.log(format_args!("Started SOCKS listener at {at}."));
-    if !is_managed {
+    if invocation.socks.is_some() {
         print::remark(format_args!("SOCKS listener at {at}"));
-    }
-    if is_managed && std::env::var("TOR_PT_EXIT_ON_STDIN_CLOSE").is_ok_and(|value| value == "1") {
+    } else if std::env::var("TOR_PT_EXIT_ON_STDIN_CLOSE").is_ok_and(|value| value == "1") {
         std::thread::Builder::new().name("stdin".into()).spawn(end_with_input)?;
     }
-    rt::Cores::block_on(async {
-        let mut signals = rt::Signals::new()?;
-        let voice = Rc::new(log);
-        let serve = run_snowflake_client(listener, invocation.client, with_arguments, voice.clone());
-        let stop = async {
-            while signals.next().await != rt::Signal::Stop {}
-            Ok(())
-        };
-        let result = rt::race(Box::pin(serve), stop).await;
-        voice.log(format_args!("snowflake is done."));
-        result
-    })??;
-    Ok(())
+    let mut signals = rt::Signals::new()?;
+    let voice = Rc::new(log);
+    let serve = run_snowflake_client(acceptor, invocation.client, with_arguments, voice.clone());
+    let stop = async {
+        while signals.next().await != rt::Signal::Stop {}
+        Ok(())
+    };
+    let result = rt::race(Box::pin(serve), stop).await;
+    voice.log(format_args!("snowflake is done."));
+    Ok(result?)
 }
 
 /// Tor closes our input when it goes, or wants us to go.
@@ -93,14 +94,14 @@ fn log(invocation: &Invocation) -> anyhow::Result<Log> {
     log.to_file(&state.join(path))
 }
 
-fn open(address: SocketAddr) -> anyhow::Result<TcpListener> {
+fn open(address: SocketAddr) -> anyhow::Result<Acceptor> {
     let (listener, _) = listen(address, &ListenOptions { is_near: true, ..ListenOptions::default() })?;
-    Ok(listener)
+    Ok(Acceptor::new(listener))
 }
 
 /// Speaks with Tor, and opens the port that it is told of.
-fn negotiate() -> anyhow::Result<TcpListener> {
-    let failed = |line: String| -> anyhow::Result<TcpListener> {
+fn negotiate() -> anyhow::Result<Acceptor> {
+    let failed = |line: String| -> anyhow::Result<Acceptor> {
         print::data(format_args!("{line}\n"))?;
         Err(anyhow!("{line}; Tor starts this program, or give it -socks 127.0.0.1:1080"))
     };

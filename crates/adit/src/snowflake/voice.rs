@@ -19,6 +19,8 @@ pub(crate) struct Log {
     file: Option<RefCell<File>>,
     /// To the standard error as well.
     is_loud: bool,
+    /// Events go there even if the rest does not.
+    shows_events: bool,
     shows_addresses: bool,
     /// Times are local.
     is_local: bool,
@@ -47,15 +49,25 @@ impl Log {
         Self { is_loud, ..self }
     }
 
+    /// Writes events to the standard error, whatever becomes of the rest.
+    pub(crate) fn events(self, shows_events: bool) -> Self {
+        Self { shows_events, ..self }
+    }
+
+    /// Writes local times.
+    pub(crate) fn local(self, is_local: bool) -> Self {
+        Self { is_local, ..self }
+    }
+
     /// Writes `LOG` lines for Tor.
     pub(crate) fn managed(self, is_managed: bool) -> Self {
         Self { is_managed, ..self }
     }
 }
 
-impl Voice for Log {
-    fn log(&self, line: fmt::Arguments<'_>) {
-        if self.file.is_none() && !self.is_loud {
+impl Log {
+    fn write(&self, line: fmt::Arguments<'_>, is_loud: bool) {
+        if self.file.is_none() && !is_loud {
             return;
         }
         let line = line.to_string();
@@ -65,9 +77,19 @@ impl Voice for Log {
             // A full disk does not end the program.
             writeln!(file.borrow_mut(), "{stamp} {line}").ok();
         }
-        if self.is_loud {
+        if is_loud {
             print::remark(format_args!("{stamp} {line}"));
         }
+    }
+}
+
+impl Voice for Log {
+    fn log(&self, line: fmt::Arguments<'_>) {
+        self.write(line, self.is_loud);
+    }
+
+    fn event(&self, line: fmt::Arguments<'_>) {
+        self.write(line, self.is_loud || self.shows_events);
     }
 
     fn tell(&self, severity: &str, message: &str) {
