@@ -18,6 +18,9 @@ mod session;
 mod traffic;
 mod waiter;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 pub use client::{SnowflakeArguments, run_snowflake_client};

@@ -7,7 +7,7 @@ mod relay_url;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_config::model::{Dial, SnowflakeProxy, WebUrl};
 use adit_net::dial::Dialer;
@@ -354,9 +354,4 @@ impl Drop for Place {
         self.0.clients.set(self.0.clients.get() - 1);
         self.0.freed.wake();
     }
-}
-
-/// A time from now on.
-fn after(duration: Duration) -> Instant {
-    rt::now() + duration
 }

@@ -26,6 +26,8 @@ const AGAIN: Duration = Duration::from_millis(400);
 const OTHERS: Duration = Duration::from_millis(800);
 /// Addresses of this machine that are tried, at most.
 const MAX_HOSTS: usize = 16;
+/// Bytes of a socket's buffers.
+const BUFFER: usize = 2 << 20;
 /// Ports that are tried in a range.
 const TRIES: u32 = 64;
 
@@ -100,6 +102,10 @@ impl Gathering {
             Some(ports) => self.open_in(ports, rng)?,
         };
         socket.report_destination()?;
+        // A burst of a window is not to be lost for want of room; the system may give less.
+        if let Err(error) = socket.set_buffers(BUFFER) {
+            tracing::debug!(%error, "buffers of a peer connection");
+        }
         Ok(socket)
     }
 

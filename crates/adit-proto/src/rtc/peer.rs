@@ -31,6 +31,10 @@ const MAX_PAIRS: usize = 100;
 const MAX_EARLY: usize = 16;
 /// Streams of SCTP that a peer may open. More than one is of no use to it.
 const MAX_STREAMS: u16 = 1024;
+/// Datagrams of SCTP that leave in one burst. A window that opens at once would overrun the other end's socket.
+const BURST: usize = 64;
+/// Pause after a burst.
+const BURST_PAUSE: Duration = Duration::from_millis(1);
 /// Longest message that is sent, in bytes.
 const MAX_SEND: usize = 16 << 10;
 /// Characters of credentials.
@@ -154,6 +158,9 @@ pub struct Peer {
     failure: Option<Failure>,
     heard_at: Instant,
     is_started: bool,
+    /// Packets of SCTP that wait for the next burst.
+    queued: VecDeque<Bytes>,
+    burst_at: Option<Instant>,
 }
 
 impl std::fmt::Debug for Peer {
@@ -232,6 +239,8 @@ impl Peer {
             failure: None,
             heard_at: now,
             is_started: false,
+            queued: VecDeque::new(),
+            burst_at: None,
         })
     }
 
@@ -590,7 +599,7 @@ impl Peer {
         let dtls = self.dtls_at.filter(|_| self.path.is_some() || !self.dtls.is_active());
         let sctp = self.association.as_ref().and_then(|(_, association)| association.poll_timeout());
         let silence = self.path.map(|_| self.heard_at + SILENCE);
-        [ice, dtls, sctp, silence].into_iter().flatten().min()
+        [ice, dtls, sctp, silence, self.burst_at].into_iter().flatten().min()
     }
 
     /// Puts the datagrams that are to leave into `out`.
@@ -610,18 +619,31 @@ impl Peer {
         }
     }
 
-    /// Packets of SCTP become records of DTLS.
+    /// Packets of SCTP become records of DTLS, a burst at a time.
     fn seal_sctp(&mut self, now: Instant, out: &mut Outbox) {
-        while let Some(transmit) = self.next_sctp(now) {
-            let sctp_proto::Payload::RawEncode(packets) = transmit.payload else { continue };
-            for packet in packets {
-                if let Err(error) = self.dtls.send_application_data(&packet) {
-                    return self.fail(Failure::Dtls(error.to_string()));
-                }
-                self.pump_dtls(now);
-                self.flush_early(out);
+        if self.burst_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.burst_at = None;
+        for _ in 0..BURST {
+            let Some(packet) = self.next_packet(now) else { return };
+            if let Err(error) = self.dtls.send_application_data(&packet) {
+                return self.fail(Failure::Dtls(error.to_string()));
+            }
+            self.pump_dtls(now);
+            self.flush_early(out);
+        }
+        self.burst_at = Some(now + BURST_PAUSE);
+    }
+
+    fn next_packet(&mut self, now: Instant) -> Option<Bytes> {
+        while self.queued.is_empty() {
+            let transmit = self.next_sctp(now)?;
+            if let sctp_proto::Payload::RawEncode(packets) = transmit.payload {
+                self.queued.extend(packets);
             }
         }
+        self.queued.pop_front()
     }
 
     fn next_sctp(&mut self, now: Instant) -> Option<sctp_proto::Transmit> {
@@ -642,13 +664,10 @@ impl Peer {
         if self.failure.is_some() {
             return;
         }
-        if let Some((_, association)) = &mut self.association {
-            if let Some(Ok(mut stream)) = self.channel.map(|id| association.stream(id)) {
-                // Best effort: the connection ends anyway.
-                drop(stream.close());
-            }
-        }
+        // Best effort: the connection ends anyway.
+        self.with_channel(|stream| stream.close().is_ok());
         let mut out = Outbox::default();
+        self.burst_at = None;
         self.seal_sctp(now, &mut out);
         // The alert goes out behind what was queued.
         for datagram in &out.datagrams {

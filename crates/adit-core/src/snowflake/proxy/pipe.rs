@@ -8,7 +8,6 @@ use adit_net::rt;
 use adit_net::rtc::{Connection, Relay};
 
 use super::super::{ProxyMetrics, Voice};
-use super::after;
 
 /// A client to whom the relay has sent nothing for this long is gone: a server says something each 10 s.
 const IDLE: Duration = Duration::from_secs(30);
@@ -16,6 +15,9 @@ const IDLE: Duration = Duration::from_secs(30);
 const READ: usize = 16 << 10;
 /// Bytes of one read from the client.
 const INBOX: usize = 32 << 10;
+/// Time for the last bytes to a client, and the pause between two looks at them.
+const FAREWELL: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
 /// Rounds of one turn.
 const ROUNDS: usize = 16;
 
@@ -62,10 +64,15 @@ pub(super) async fn run(connection: Connection, relay: Relay, metrics: &ProxyMet
             None => {}
         }
     };
+    // The last bytes are on their way to the client.
+    let end = rt::now() + FAREWELL;
+    while pipe.connection.failure().is_none() && pipe.connection.buffered() > 0 && rt::now() < end {
+        rt::sleep(LOOK).await;
+    }
     let Pipe { connection, relay, counts: [up, down, messages, sends], .. } = pipe;
     drop(connection);
     relay.close().await;
-    let seconds = after(Duration::ZERO).saturating_duration_since(began_at).as_secs();
+    let seconds = rt::now().saturating_duration_since(began_at).as_secs();
     voice.log(format_args!(
         "Traffic throughput (up|down): {} KB|{} KB -- ({messages} OnMessages, {sends} Sends, over {seconds} seconds)",
         up / 1000,
