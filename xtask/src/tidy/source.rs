@@ -193,7 +193,7 @@ impl Source {
                 at += 1;
             } else if self.punct(at) == Some('{') {
                 at += 1;
-                while at < self.tokens.len() && self.punct(at) != Some('}') {
+                while at < self.tokens.len() && !matches!(self.punct(at), Some('}' | ';')) {
                     at = self.use_tree(at, &segments, names);
                     at += usize::from(self.punct(at) == Some(','));
                 }
@@ -302,6 +302,11 @@ fn tokenize(code: &str) -> Vec<Token> {
     for (index, line) in code.lines().enumerate() {
         let mut rest = line;
         while let Some(c) = rest.chars().next() {
+            if let Some((name, len)) = raw_identifier(rest) {
+                tokens.push(Token { line: index + 1, kind: Kind::Ident(name.into()) });
+                rest = &rest[len..];
+                continue;
+            }
             let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
             let (kind, len) = if c.is_whitespace() {
                 rest = &rest[c.len_utf8()..];
@@ -320,6 +325,13 @@ fn tokenize(code: &str) -> Vec<Token> {
         }
     }
     tokens
+}
+
+/// `r#use` at the start of `text`, as it stands there, so that it is no keyword; and its length in bytes.
+fn raw_identifier(text: &str) -> Option<(&str, usize)> {
+    let word = text.strip_prefix("r#")?;
+    let len = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
+    (len > 0).then(|| (&text[..2 + len], 2 + len))
 }
 
 struct Masks {
@@ -453,6 +465,9 @@ mod tests {
         assert_eq!(paths("pub(crate) use x::y;"), ["pub", "crate", "x::y"]);
         assert_eq!(paths("use {a::b, c};\nfn f() {}"), ["a::b", "c", "fn", "f"]);
         assert_eq!(paths("use a::{"), Vec::<String>::new());
+        assert_eq!(paths("use a::{r#use, b};"), ["a::r#use", "a::b"]);
+        assert_eq!(paths("fn r#use() { a; }"), ["fn", "r#use", "a"]);
+        assert_eq!(paths("use { a; }"), ["a"]);
     }
 
     #[test]

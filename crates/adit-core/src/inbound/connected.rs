@@ -62,14 +62,16 @@ impl Connected {
         Some(Self::new(near, None, session))
     }
 
-    /// Relays until the connection ends.
-    pub(super) async fn run(self, inbound: &Inbound, peer: SocketAddr) {
+    /// Relays until the connection ends. The future keeps only what an idle connection needs.
+    pub(super) fn run(self, inbound: &Inbound, peer: SocketAddr) -> impl Future<Output = ()> {
         let Self { mut near, lease, session } = self;
         let entry = inbound.core.conns.enter_from(peer.ip());
         if let Some(lease) = lease {
             entry.set_lease(lease);
         }
-        session.run(&mut near, &entry).await;
+        async move {
+            session.run(&mut near, &entry).await;
+        }
     }
 }
 

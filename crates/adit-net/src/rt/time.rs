@@ -1,13 +1,17 @@
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_sys::timer::Timer;
+use pin_project_lite::pin_project;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::coop::{Unconstrained, unconstrained};
+use tokio::time::Sleep;
 
 /// A deadline has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -48,16 +52,60 @@ pub async fn sleep_until(at: Instant) {
 ///
 /// # Errors
 /// [`Elapsed`] when the time is over first; `future` is dropped then.
-pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
-    tokio::time::timeout(duration, future).await.map_err(|_| Elapsed)
+pub fn timeout<F: Future>(duration: Duration, future: F) -> impl Future<Output = Result<F::Output, Elapsed>> {
+    Within { duration, future, deadline: None }
 }
 
-/// Drives both futures until one of them is ready; `left` is asked first. The other one is dropped.
-pub async fn race<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) -> T {
-    tokio::select! {
-        biased;
-        value = left => value,
-        value = right => value,
+/// Drives both futures until one of them is ready; `left` is asked first. The other one is dropped with the race.
+pub fn race<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) -> impl Future<Output = T> {
+    Race { left, right }
+}
+
+// Structs, since an `async fn` keeps its arguments twice: as it was given them, and as it awaits them.
+pin_project! {
+    struct Within<F> {
+        duration: Duration,
+        #[pin]
+        future: F,
+        // Made at the first poll. A future that uses up its turn must not keep the deadline from being seen.
+        #[pin]
+        deadline: Option<Unconstrained<Sleep>>,
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut within = self.project();
+        if within.deadline.is_none() {
+            within.deadline.set(Some(unconstrained(tokio::time::sleep(*within.duration))));
+        }
+        if let Poll::Ready(output) = within.future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        within.deadline.as_pin_mut().expect("set above").poll(cx).map(|()| Err(Elapsed))
+    }
+}
+
+pin_project! {
+    struct Race<L, R> {
+        #[pin]
+        left: L,
+        #[pin]
+        right: R,
+    }
+}
+
+impl<T, L: Future<Output = T>, R: Future<Output = T>> Future for Race<L, R> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let race = self.project();
+        match race.left.poll(cx) {
+            Poll::Ready(value) => Poll::Ready(value),
+            Poll::Pending => race.right.poll(cx),
+        }
     }
 }
 
