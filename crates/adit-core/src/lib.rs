@@ -30,7 +30,6 @@ mod rng;
 pub mod route;
 mod salts;
 mod snell;
-#[cfg(target_os = "linux")]
 pub mod snowflake;
 mod user;
 
@@ -55,4 +54,7 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
+pub use snowflake::{
+    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
+};
 pub use user::{StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

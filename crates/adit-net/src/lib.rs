@@ -30,8 +30,10 @@ pub mod resolve;
 pub mod rt;
 #[cfg(target_os = "linux")]
 pub mod rtc;
+pub mod service;
 pub mod syslog;
 pub mod tls;
+pub mod tls_server;
 pub mod tool;
 #[cfg(target_os = "linux")]
 pub mod tun;

@@ -18,8 +18,10 @@ use tungstenite::Error as Fault;
 use tungstenite::protocol::{Message as Frame, Role, WebSocketConfig};
 
 mod opening;
+mod port;
 
 pub use opening::{Opening, accept, accept_key, connect};
+pub use port::{Opened, WebSocketPort, WireReader, WireWriter, dial_for_tests};
 
 /// Bounds of a WebSocket, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
-//! Log lines, on standard error or in a file, in one of three shapes:
+//! Log lines, on standard error or in a file, in one of four shapes:
 //!
 //! ```text
 //! text     2026-01-02T03:04:05.678901Z  INFO listening inbound=home address=0.0.0.0:6160
 //! logfmt   time=2026-01-02T03:04:05.678901Z level=INFO msg=listening inbound=home address=0.0.0.0:6160
+//! go       2026/01/02 03:04:05 listening inbound=home address=0.0.0.0:6160
 //! json     {"time":"2026-01-02T03:04:05.678901Z","level":"info","message":"listening","inbound":"home"}
 //! ```
 //!
@@ -43,6 +44,8 @@ pub(crate) enum Shape {
     Logfmt,
     /// One object per line.
     Json,
+    /// As Go's package `log` writes it, in UTC: `2026/01/02 03:04:05 message`.
+    Go,
 }
 
 impl From<LogFormat> for Shape {
@@ -234,6 +237,7 @@ impl Lines {
             Shape::Text => self.text(out, time, level, fields),
             Shape::Logfmt => logfmt(out, time, level, fields),
             Shape::Json => json(out, time, level, fields),
+            Shape::Go => go(out, time, fields),
         }
     }
 
@@ -271,6 +275,18 @@ fn logfmt(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &
         write!(out, "time={time} ")?;
     }
     write!(out, "level={level} msg={}", Word(&fields.message))?;
+    for (name, value) in &fields.others {
+        write!(out, " {name}={}", Word(value.as_text()))?;
+    }
+    writeln!(out)
+}
+
+fn go(out: &mut dyn fmt::Write, time: &str, fields: &Fields) -> fmt::Result {
+    if let Some((date, clock)) = time.split_once('T') {
+        let clock = clock.split('.').next().unwrap_or(clock);
+        write!(out, "{} {clock} ", date.replace('-', "/"))?;
+    }
+    write!(out, "{}", Plain(&fields.message))?;
     for (name, value) in &fields.others {
         write!(out, " {name}={}", Word(value.as_text()))?;
     }

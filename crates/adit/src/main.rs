@@ -21,7 +21,6 @@ mod replace;
 mod serve;
 mod shadowsocks;
 mod snell;
-#[cfg(target_os = "linux")]
 mod snowflake;
 mod socket;
 mod start;
@@ -94,6 +93,9 @@ pub(crate) const NAMES: &[Name] = names! {
     "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
     "snowflake-client" => snowflake::client::main, dialect::snowflake::client::usage, "snowflake-client";
     "snowflake-proxy" => snowflake::proxy::main, dialect::snowflake::proxy::usage, "snowflake-proxy";
+    "snowflake-broker" => snowflake::broker::main, dialect::snowflake::broker::usage, "snowflake-broker";
+    "snowflake-server" => snowflake::server::main, dialect::snowflake::server::usage, "snowflake-server";
+    "snowflake-probetest" => snowflake::probetest::main, dialect::snowflake::probetest::usage, "snowflake-probetest";
     "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
     "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
     "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;

@@ -21,6 +21,7 @@ pub mod rule;
 mod shadowsocks;
 mod snell;
 mod snowflake;
+mod snowflake_peers;
 mod ssr;
 mod tag;
 mod tcp;
@@ -62,7 +63,8 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
-pub use self::snowflake::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
+pub use self::snowflake::{SnowflakeBroker, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles};
+pub use self::snowflake_peers::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;

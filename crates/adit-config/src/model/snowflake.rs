@@ -1,101 +1,93 @@
-//! Snowflake's client and proxy.
+//! Snowflake's servers: broker, server and probe server.
 
-use std::net::IpAddr;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use adit_proto::snowflake::messages::{Fingerprint, Nat};
-use adit_proto::snowflake::pattern::RelayPattern;
-use adit_proto::wire::{Host, Target};
+use adit_proto::snowflake::Scheme;
 
-use super::WebUrl;
-
-/// Bytes of a stream that a peer may send before they have been read.
-pub const SNOWFLAKE_STREAM_WINDOW: u32 = 1 << 20;
-
-/// A client: it finds proxies through a broker, and carries streams over them to a server.
-#[derive(Debug, Clone)]
-pub struct SnowflakeClient {
-    /// The broker; names of requests are resolved against its address.
-    pub broker: Option<WebUrl>,
-    /// Hosts of which one is connected to in the broker's place.
-    pub fronts: Vec<Host>,
-    /// An AMP cache that is asked in the broker's place, as its address was written.
-    pub amp_cache: Option<Box<str>>,
-    /// A rendezvous by a message queue of Amazon's was asked for, which does not exist here.
-    pub wants_queue: bool,
-    /// STUN servers.
-    pub ice: Vec<Target>,
-    /// Proxies that are kept at one time, 1 or more.
-    pub max: usize,
-    /// The bridge; none for the broker's usual one.
-    pub fingerprint: Option<Fingerprint>,
-    /// Whether proxies are told private and loopback addresses.
-    pub keep_local: bool,
-    /// The program whose TLS hello was to be imitated; it is not.
-    pub imitates: Option<Box<str>>,
-    /// Whether the name of the server is left out of TLS.
-    pub hides_name: bool,
-    /// Whether a way to disguise DTLS was asked for; there is none.
-    pub mimics_dtls: bool,
-    /// Window of a stream, in bytes.
-    pub stream_window: u32,
+/// The files of a certificate (PEM).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The chain of certificates.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
 }
 
-impl Default for SnowflakeClient {
-    fn default() -> Self {
-        Self {
-            broker: None,
-            fronts: Vec::new(),
-            amp_cache: None,
-            wants_queue: false,
-            ice: Vec::new(),
-            max: 1,
-            fingerprint: None,
-            keep_local: false,
-            imitates: None,
-            hides_name: false,
-            mimics_dtls: false,
-            stream_window: SNOWFLAKE_STREAM_WINDOW,
-        }
-    }
+/// Settings of a broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnowflakeBroker {
+    /// The address that it listens on.
+    pub listen: SocketAddr,
+    /// TLS; without it HTTP is spoken.
+    pub tls: Option<TlsFiles>,
+    /// The generation that it answers as.
+    pub scheme: Scheme,
+    /// The list of bridges; without one there is the public bridge alone.
+    pub bridges: Option<PathBuf>,
+    /// The pattern that a proxy's must cover.
+    pub pattern: String,
+    /// The pattern of proxies that send none; `None` refuses them.
+    pub default_pattern: Option<String>,
+    /// Files of addresses and countries, IPv4 and IPv6.
+    pub countries: Option<(PathBuf, PathBuf)>,
+    /// The file that a summary is appended to each day; standard output without one.
+    pub metrics_log: Option<PathBuf>,
+    /// The file of poll intervals.
+    pub poll_intervals: Option<PathBuf>,
+    /// Reverse proxies in front of the broker, whose entry in `X-Forwarded-For` names a proxy's address. 0 takes the
+    /// address of the connection.
+    pub trusted_hops: usize,
+    /// Whether log lines hold addresses.
+    pub shows_addresses: bool,
 }
 
-/// A proxy: it takes clients from a broker and connects each to a relay.
-#[derive(Debug, Clone)]
-pub struct SnowflakeProxy {
-    /// The broker; names of requests are resolved against its address.
-    pub broker: WebUrl,
-    /// The relay for clients to whom the broker names none.
-    pub relay: Box<str>,
-    /// STUN servers.
-    pub stun: Vec<Target>,
-    /// The server by which the NAT is found out.
-    pub probe: Option<WebUrl>,
-    /// Clients at one time; no bound if it is none.
-    pub capacity: Option<usize>,
-    /// Pause between polls when the broker names none.
-    pub poll_interval: Duration,
-    /// Relays that are allowed.
-    pub pattern: RelayPattern,
-    /// The same as it was written, for the broker.
-    pub pattern_text: Box<str>,
-    /// Whether relays without TLS are allowed.
-    pub allows_plain: bool,
-    /// Whether relays at private addresses are allowed.
-    pub allows_private: bool,
-    /// Whether clients are told private and loopback addresses.
-    pub keep_local: bool,
-    /// The address that clients are to reach.
-    pub outbound: Option<IpAddr>,
-    /// Ports of its sockets for clients.
-    pub ports: Option<RangeInclusive<u16>>,
-    /// Pause between two looks at the NAT; none for one look only.
-    pub retest: Option<Duration>,
-    /// Period of the summary; none for no summary.
-    pub summary: Option<Duration>,
-    /// The kind of NAT, if it is known and not to be found out.
-    pub nat: Option<Nat>,
-    /// Whether a way to disguise DTLS was asked for; there is none.
-    pub mimics_dtls: bool,
+/// Settings of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnowflakeServer {
+    /// The address that it listens on.
+    pub listen: SocketAddr,
+    /// TLS; without it HTTP is spoken.
+    pub tls: Option<TlsFiles>,
+    /// The service behind it.
+    pub target: SnowflakeTarget,
+    /// Addresses from which the target is dialled, one drawn for each connection: network and length of its prefix.
+    pub source: Option<(std::net::IpAddr, u8)>,
+    /// State machines of KCP, each on an event loop of its own; at least 1.
+    pub instances: usize,
+    /// Bytes that the session of one client may hold in each direction.
+    pub session_memory: usize,
+    /// Bytes that all sessions may hold; `None` takes a quarter of the process's memory.
+    pub total_memory: Option<usize>,
+    /// Window of a stream in bytes; `None` lets it grow while it is what limits the stream.
+    pub stream_buffer: Option<u32>,
+    /// Whether log lines hold addresses.
+    pub shows_addresses: bool,
+}
+
+/// The service behind a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SnowflakeTarget {
+    /// Any service on TCP (Tor's `ORPort`).
+    Plain(SocketAddr),
+    /// Tor's extended port, which is told the client's address, and the file of its secret.
+    Extended(SocketAddr, PathBuf),
+}
+
+impl SnowflakeServer {
+    /// Bytes of a session unless told otherwise: 100 Mbit/s over 500 ms, and a little more.
+    pub const SESSION_MEMORY: usize = 8 << 20;
+}
+
+/// Settings of a probe server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnowflakeProbe {
+    /// The address that it listens on.
+    pub listen: SocketAddr,
+    /// TLS; without it HTTP is spoken.
+    pub tls: Option<TlsFiles>,
+    /// Servers that tell a probe its address.
+    pub stun: Vec<String>,
+    /// Whether log lines hold addresses.
+    pub shows_addresses: bool,
 }

@@ -12,7 +12,8 @@ use adit_config::model;
 use adit_net::udp::check_raw;
 
 pub(crate) use kcp::{
-    Client, Context, KcpMetrics as Metrics, KcpStatus as Status, Link, Memory, MemoryStatus, Shared, serve,
+    Client, Context, Hub, KcpMetrics as Metrics, KcpStatus as Status, Link, Memory, MemoryStatus, Shared,
+    serve,
 };
 
 /// The carrier beneath the streams of `outbound`, if it has one.

@@ -107,7 +107,8 @@ async fn greet(
     }
     // Credentials are arguments: whoever can send them is asked for them.
     let methods = wire.unread().get(2..).unwrap_or_default();
-    let auth = if wire.unread().first() == Some(&5) && methods.contains(&2) { Auth::Required } else { Auth::Open };
+    let auth =
+        if wire.unread().first() == Some(&5) && methods.contains(&2) { Auth::Required } else { Auth::Open };
     let mut server = SocksServer::new(auth);
     let mut text = String::new();
     let mut out = Vec::new();

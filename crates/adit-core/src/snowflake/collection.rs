@@ -109,7 +109,8 @@ impl Collection {
                 self.voice.log(format_args!("WebRTC: At capacity [{live}/{max}]  Retrying..."));
                 Duration::from_secs(3600)
             } else {
-                self.voice.log(format_args!("WebRTC: Collecting a new Snowflake. Currently at [{live}/{max}]"));
+                self.voice
+                    .log(format_args!("WebRTC: Collecting a new Snowflake. Currently at [{live}/{max}]"));
                 match self.catch().await {
                     Ok(connection) => {
                         failures = 0;

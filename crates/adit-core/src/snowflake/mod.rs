@@ -8,25 +8,45 @@
 //! - [`client`] takes SOCKS connections. Each has a [`session`] of its own and a [`collection`] of proxies, which it
 //!   finds by a [`rendezvous`] with the broker.
 //! - [`proxy`] takes clients from the broker, and copies bytes between each and its relay.
+//! - [`broker`] brings the two together, [`server`] stands behind the proxies, and [`probetest`] tells a proxy its NAT.
 
+mod broker;
+#[cfg(target_os = "linux")]
 mod client;
+#[cfg(target_os = "linux")]
 mod collection;
+#[cfg(target_os = "linux")]
 mod probe;
+mod probetest;
+#[cfg(target_os = "linux")]
 mod proxy;
+#[cfg(target_os = "linux")]
 mod rendezvous;
+mod server;
+#[cfg(target_os = "linux")]
 mod session;
+mod slot;
+#[cfg(target_os = "linux")]
 mod traffic;
+#[cfg(target_os = "linux")]
 mod waiter;
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
 
-use std::fmt;
+use std::{fmt, io};
 
-pub use client::{SnowflakeArguments, run_snowflake_client};
-pub use probe::answer_probe;
-pub use proxy::run_snowflake_proxy;
-pub use traffic::{ProxyMetrics, go_duration};
+pub use self::broker::{Broker, broker_service};
+#[cfg(target_os = "linux")]
+pub use self::client::{SnowflakeArguments, run_snowflake_client};
+#[cfg(target_os = "linux")]
+pub use self::probe::answer_probe;
+pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
+#[cfg(target_os = "linux")]
+pub use self::proxy::run_snowflake_proxy;
+pub use self::server::snowflake_server;
+#[cfg(target_os = "linux")]
+pub use self::traffic::{ProxyMetrics, go_duration};
 
 /// Lines for people and for Tor.
 pub trait Voice {
@@ -40,4 +60,26 @@ pub trait Voice {
 
     /// A line for Tor (`LOG`), of severity `notice` or `warning`.
     fn tell(&self, severity: &str, message: &str);
+}
+
+/// A server that cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SnowflakeError {
+    /// The address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] adit_net::listen::ListenError),
+    /// The certificate or its key cannot be used.
+    #[error("cannot use the certificate: {0}")]
+    Tls(#[source] io::Error),
+    /// A file cannot be read, or its content is wrong.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The event loop cannot be made.
+    #[error("cannot start an event loop: {0}")]
+    Loop(#[source] io::Error),
 }

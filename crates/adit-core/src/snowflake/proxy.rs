@@ -263,7 +263,10 @@ impl Proxy {
     /// The relay that the broker wants, if it is allowed.
     fn check_relay(&self, relay: &str) -> Result<(WebUrl, Reach), String> {
         if relay.is_empty() {
-            return Ok((relay_url(&self.settings.relay).map_err(|error| error.to_string())?, Reach::Anywhere));
+            return Ok((
+                relay_url(&self.settings.relay).map_err(|error| error.to_string())?,
+                Reach::Anywhere,
+            ));
         }
         relay_url::check(relay, &self.settings)
     }
@@ -288,8 +291,12 @@ impl Proxy {
         let (status, body) = self.post("answer", answer.emit()).await?;
         match (status, AnswerReply::parse(&body)) {
             (200, Ok(AnswerReply::Success)) => {}
-            (200, Ok(AnswerReply::ClientGone)) => return Err("error sending answer to client through broker: client gone".to_owned()),
-            (status, _) => return Err(format!("error sending answer to client through broker: status {status}")),
+            (200, Ok(AnswerReply::ClientGone)) => {
+                return Err("error sending answer to client through broker: client gone".to_owned());
+            }
+            (status, _) => {
+                return Err(format!("error sending answer to client through broker: status {status}"));
+            }
         }
         if let Err(error) = connection.opened(OPEN).await {
             self.metrics.add_timeout();
@@ -299,7 +306,8 @@ impl Proxy {
         self.say(format_args!("Connection successful"));
         self.metrics.add_connection();
         let client = connection.remote_addr().map(|addr| addr.ip()).filter(|ip| !is_hidden(*ip));
-        let client = client.or_else(|| remote.candidates.iter().map(|c| c.addr.ip()).find(|ip| !is_hidden(*ip)));
+        let client =
+            client.or_else(|| remote.candidates.iter().map(|c| c.addr.ip()).find(|ip| !is_hidden(*ip)));
         if client.is_none() {
             self.say(format_args!("no remote address given in websocket"));
         }

@@ -127,7 +127,9 @@ impl Rendezvous {
             self.voice.log(format_args!("Received answer: {text}"));
             return match ClientReply::parse(&reply) {
                 Ok(ClientReply::Answer(answer)) => Ok(answer),
-                Ok(ClientReply::Error(why)) if why == "invalid NAT type" && !self.is_old.replace(true) => continue,
+                Ok(ClientReply::Error(why)) if why == "invalid NAT type" && !self.is_old.replace(true) => {
+                    continue;
+                }
                 Ok(ClientReply::Error(why)) => Err(RendezvousError::Refused(why)),
                 Err(error) => Err(RendezvousError::Refused(error.to_string())),
             };
@@ -151,7 +153,12 @@ impl Rendezvous {
         Ok(reply.body)
     }
 
-    async fn ask_cache(&self, broker: &WebUrl, cache: &str, poll: String) -> Result<Vec<u8>, RendezvousError> {
+    async fn ask_cache(
+        &self,
+        broker: &WebUrl,
+        cache: &str,
+        poll: String,
+    ) -> Result<Vec<u8>, RendezvousError> {
         self.voice.log(format_args!("Negotiating via AMP cache rendezvous..."));
         let wrong = |error: &dyn std::fmt::Display| RendezvousError::Amp(error.to_string());
         let mut random = [0; 9];
@@ -160,7 +167,11 @@ impl Rendezvous {
         let url = broker.join(&path).map_err(|error| wrong(&error))?;
         let scheme = if url.tls { "https" } else { "http" };
         let plain = format!("{scheme}://{}{}", url.authority, url.path);
-        let url = if cache.is_empty() { plain } else { amp::cache_url(&plain, cache).map_err(|error| wrong(&error))? };
+        let url = if cache.is_empty() {
+            plain
+        } else {
+            amp::cache_url(&plain, cache).map_err(|error| wrong(&error))?
+        };
         let url = WebUrl::parse(&url).map_err(|error| wrong(&error))?;
         let reply = self.call(&url, None).await?;
         self.voice.log(format_args!("AMP cache rendezvous response: {}", words(reply.status)));

@@ -83,7 +83,8 @@ impl Broker {
                 let stream = Stream::from(accepted);
                 let Some((path, body)) = request(&stream).await else { return };
                 let text = broker.answer(&path, &body).await;
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
                 stream.send_all((head + &text).as_bytes()).await.ok();
             });
         }
@@ -441,7 +442,8 @@ fn bytes_go_there_and_back() {
         let told = world.client.told.borrow().join("\n");
         assert!(told.contains("notice offer created") && told.contains("notice connected"), "{told}");
         assert!(told.contains("warning utls-imitate=hellochrome_auto is not obeyed"), "{told}");
-        for part in ["SOCKS accepted: {", "Rendezvous using Broker at: http://", "WebRTC: DataChannel.OnOpen"] {
+        for part in ["SOCKS accepted: {", "Rendezvous using Broker at: http://", "WebRTC: DataChannel.OnOpen"]
+        {
             assert!(world.client.count(part) > 0, "{part}");
         }
         drop(stream);

@@ -66,10 +66,30 @@ impl ProxyMetrics {
         let mut out = String::new();
         let country = "{country=\"??\"}";
         for (name, help, label, value) in [
-            ("connections_total", "The total number of successful connections handled by the snowflake proxy", country, &self.all_connections),
-            ("connection_timeouts_total", "The total number of client connection attempts that failed after successful rendezvous", "", &self.timeouts),
-            ("traffic_inbound_bytes_total", "The total in bound traffic by the snowflake proxy (KB)", "", &self.all_down),
-            ("traffic_outbound_bytes_total", "The total out bound traffic by the snowflake proxy (KB)", "", &self.all_up),
+            (
+                "connections_total",
+                "The total number of successful connections handled by the snowflake proxy",
+                country,
+                &self.all_connections,
+            ),
+            (
+                "connection_timeouts_total",
+                "The total number of client connection attempts that failed after successful rendezvous",
+                "",
+                &self.timeouts,
+            ),
+            (
+                "traffic_inbound_bytes_total",
+                "The total in bound traffic by the snowflake proxy (KB)",
+                "",
+                &self.all_down,
+            ),
+            (
+                "traffic_outbound_bytes_total",
+                "The total out bound traffic by the snowflake proxy (KB)",
+                "",
+                &self.all_up,
+            ),
         ] {
             let name = format!("tor_snowflake_proxy_{name}");
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name}{label} {}", value.get())
@@ -105,7 +125,9 @@ mod tests {
         let want = "In the last 1m0s, there were 2 completed successful connections. Traffic Relayed \u{2193} 13020 KB \
                     (217.00 KB/s), \u{2191} 16 KB (0.27 KB/s).";
         assert_eq!(metrics.summarise(Duration::from_secs(60)), want);
-        assert!(metrics.summarise(Duration::from_secs(3600)).starts_with("In the last 1h0m0s, there were 0 "));
+        assert!(
+            metrics.summarise(Duration::from_secs(3600)).starts_with("In the last 1h0m0s, there were 0 ")
+        );
         let text = metrics.render();
         for line in [
             "tor_snowflake_proxy_connections_total{country=\"??\"} 2",

@@ -172,7 +172,9 @@ impl Gathering {
                     let Some(at) = asked.iter().position(|(id, ..)| *id == answer.id) else { continue };
                     let (_, host, _) = asked.remove(at);
                     end = end.min(rt::now() + OTHERS);
-                    if answer.mapped != host && !found.reflexive.iter().any(|(addr, _)| *addr == answer.mapped) {
+                    if answer.mapped != host
+                        && !found.reflexive.iter().any(|(addr, _)| *addr == answer.mapped)
+                    {
                         found.reflexive.push((answer.mapped, host));
                     }
                     // One answer for each address is enough.

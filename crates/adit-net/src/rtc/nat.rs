@@ -69,7 +69,8 @@ async fn exchange(
     while rt::now() < end {
         send(socket, &request, IpAddr::V4(Ipv4Addr::UNSPECIFIED), to);
         let again = rt::now() + AGAIN;
-        while let Ok(answers) = rt::timeout(again.saturating_duration_since(rt::now()), receive(socket)).await {
+        while let Ok(answers) = rt::timeout(again.saturating_duration_since(rt::now()), receive(socket)).await
+        {
             if let Some(answer) = answers?.into_iter().find(|answer| answer.id == id) {
                 return Ok(Some(answer));
             }

@@ -166,7 +166,11 @@ pub struct Peer {
 impl std::fmt::Debug for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { role, is_open, failure, .. } = self;
-        f.debug_struct("Peer").field("role", role).field("is_open", is_open).field("failure", failure).finish()
+        f.debug_struct("Peer")
+            .field("role", role)
+            .field("is_open", is_open)
+            .field("failure", failure)
+            .finish()
     }
 }
 
@@ -303,7 +307,8 @@ impl Peer {
         if self.role == Role::Answerer {
             self.mid.clone_from(&remote.mid);
         }
-        self.ice.set_remote_credentials(IceCreds { ufrag: remote.ufrag.clone(), pass: remote.password.clone() });
+        self.ice
+            .set_remote_credentials(IceCreds { ufrag: remote.ufrag.clone(), pass: remote.password.clone() });
         for Candidate { addr, kind, priority } in &remote.candidates {
             if !self.settings.allows_private && is_private(addr.ip()) {
                 continue;
@@ -481,9 +486,9 @@ impl Peer {
         // RFC 8832, section 6: the client of DTLS uses even numbers.
         let id = u16::from(!self.dtls.is_active());
         let Some((_, association)) = &mut self.association else { return };
-        let opened = association.open_stream(id, Kind::Binary).and_then(|mut stream| {
-            stream.write_with_ppi(&open_message(&self.label), Kind::Dcep)
-        });
+        let opened = association
+            .open_stream(id, Kind::Binary)
+            .and_then(|mut stream| stream.write_with_ppi(&open_message(&self.label), Kind::Dcep));
         match opened {
             Ok(_) => {
                 self.channel = Some(id);
@@ -685,7 +690,6 @@ impl Peer {
     }
 }
 
-
 fn credential(rng: &mut dyn Rng, len: usize) -> String {
     let mut bytes = vec![0; len];
     rng.fill(&mut bytes);
@@ -697,7 +701,11 @@ fn is_private(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             let [a, b, ..] = ip.octets();
-            ip.is_private() || ip.is_loopback() || ip.is_link_local() || (a == 100 && b & 0xc0 == 64) || a == 0
+            ip.is_private()
+                || ip.is_loopback()
+                || ip.is_link_local()
+                || (a == 100 && b & 0xc0 == 64)
+                || a == 0
         }
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
@@ -718,7 +726,9 @@ pub fn fuzz_peer(data: &[u8], now: Instant) {
     }
     let Some((&first, mut rest)) = data.split_first() else { return };
     let role = if first & 1 == 0 { Role::Offerer } else { Role::Answerer };
-    let Ok(mut peer) = Peer::new(role, Settings::default(), "fuzz", &mut Zero(first), (now, 0)) else { return };
+    let Ok(mut peer) = Peer::new(role, Settings::default(), "fuzz", &mut Zero(first), (now, 0)) else {
+        return;
+    };
     let (ours, theirs) = (SocketAddr::from(([192, 0, 2, 2], 1)), SocketAddr::from(([192, 0, 2, 3], 2)));
     peer.add_host(ours, true);
     let remote = Description {

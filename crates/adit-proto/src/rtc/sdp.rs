@@ -166,7 +166,9 @@ impl Description {
                 (_, IpAddr::V4(_)) => " raddr 0.0.0.0 rport 0",
                 (_, IpAddr::V6(_)) => " raddr :: rport 0",
             };
-            line(format_args!("a=candidate:{foundation} 1 udp {priority} {ip} {port} typ {kind_name}{related}"));
+            line(format_args!(
+                "a=candidate:{foundation} 1 udp {priority} {ip} {port} typ {kind_name}{related}"
+            ));
         }
         line(format_args!("a=end-of-candidates"));
         out

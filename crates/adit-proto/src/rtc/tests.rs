@@ -31,11 +31,8 @@ fn recorded_descriptions_are_read() {
     let offer = Description::parse(rows["pion_webrtc_v3_1_41"]["offer"]["sdp"].as_str().unwrap()).unwrap();
     assert_eq!((offer.setup, &*offer.ufrag, &*offer.mid), (Setup::ActPass, "FepHsIveCdLuFgfS", "0"));
     assert_eq!(offer.fingerprint[..4], [0xb4, 0xec, 0x59, 0xd7]);
-    let first = Candidate {
-        addr: "203.0.113.1:43317".parse().unwrap(),
-        kind: Kind::Host,
-        priority: 2_130_706_431,
-    };
+    let first =
+        Candidate { addr: "203.0.113.1:43317".parse().unwrap(), kind: Kind::Host, priority: 2_130_706_431 };
     assert_eq!(offer.candidates[0], first);
     let answer = Description::parse(rows["str0m_0_24_0"]["answer"]["sdp"].as_str().unwrap()).unwrap();
     assert_eq!(answer.setup, Setup::Passive);
@@ -213,7 +210,8 @@ impl Pair {
         let now = Instant::now();
         let mut rng = TestRng::new(7);
         let mut make = |role, at| {
-            let mut peer = Peer::new(role, Settings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+            let mut peer =
+                Peer::new(role, Settings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
             peer.add_host(addr(at), true);
             peer
         };

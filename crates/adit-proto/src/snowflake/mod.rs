@@ -12,6 +12,7 @@
 //! | [`messages`] | polls, offers and answers, as JSON |
 //! | [`description`] | session descriptions inside of them |
 //! | [`amp`] | the same over an AMP cache: paths, addresses and documents |
+//! | [`extor`] | Tor's extended port, which a server tells the client's address |
 //! | [`pattern`] | host names that a proxy accepts for its relay |
 //! | [`json`] | JSON as Go's `encoding/json` reads and writes it |
 //!
@@ -21,6 +22,7 @@
 pub mod amp;
 pub mod description;
 pub mod encapsulation;
+pub mod extor;
 pub mod json;
 pub mod messages;
 pub mod pattern;

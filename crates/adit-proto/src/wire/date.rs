@@ -13,6 +13,14 @@ pub fn http_date(unix_time: u64) -> String {
     format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
+/// `unix_time`, seconds after 1970, as `YYYY-MM-DD HH:MM:SS`, UTC.
+pub fn plain_date(unix_time: u64) -> String {
+    let (days, second) = (unix_time / 86_400, unix_time % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{:02}-{day:02} {hour:02}:{minute:02}:{second:02}", month + 1)
+}
+
 /// Year, month from 0 and day from 1 of a day after 1970-01-01.
 ///
 /// Counts in years that begin in March, so that the leap day is the last of its year, and in cycles of 400 years,
@@ -46,6 +54,18 @@ mod tests {
             (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
         ] {
             assert_eq!(http_date(unix_time), text);
+        }
+    }
+
+    #[test]
+    fn plain_dates() {
+        for (unix, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (1_709_164_799, "2024-02-28 23:59:59"),
+            (1_709_251_199, "2024-02-29 23:59:59"),
+            (1_795_223_529, "2026-11-21 01:12:09"),
+        ] {
+            assert_eq!(plain_date(unix), text);
         }
     }
 }

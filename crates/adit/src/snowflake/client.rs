@@ -53,7 +53,9 @@ fn run(invocation: Invocation) -> anyhow::Result<()> {
 
 async fn serve(invocation: Invocation, log: Log) -> anyhow::Result<()> {
     let acceptor = match &invocation.socks {
-        Some(address) => open(address.parse().with_context(|| format!("-socks {address} is no address and port"))?)?,
+        Some(address) => {
+            open(address.parse().with_context(|| format!("-socks {address} is no address and port"))?)?
+        }
         None => negotiate()?,
     };
     let at = acceptor.local_addr()?;

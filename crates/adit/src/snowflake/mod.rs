@@ -1,5 +1,66 @@
-//! `snowflake-client` and `snowflake-proxy`: environment and flags, standard output, log and exit status.
+//! Snowflake's programs: environment and flags, standard output, log and exit status.
+//!
+//! Status 0 after a signal, 1 for a start that fails, 2 for bad flags.
 
+pub(crate) mod broker;
+#[cfg(target_os = "linux")]
 pub(crate) mod client;
+pub(crate) mod probetest;
+#[cfg(target_os = "linux")]
 pub(crate) mod proxy;
+pub(crate) mod server;
+#[cfg(target_os = "linux")]
 mod voice;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_config::dialect::snowflake::Ends;
+use adit_config::model::Log;
+use adit_core::SnowflakeError;
+use adit_net::rt::Signals;
+
+use crate::logging::{self, Shape};
+use crate::print;
+
+/// The end of a program that does not run.
+fn end(ends: Ends, usage: &str, version: &str) -> ExitCode {
+    match ends {
+        Ends::Help => print::data(usage).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Ends::Version => {
+            print::remark(version);
+            ExitCode::SUCCESS
+        }
+        Ends::Wrong(problem) => {
+            print::remark(format_args!("{problem}\n{usage}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Starts logging in the form of Go's package `log`, and makes the most of descriptors.
+fn begin(file: Option<&Path>) {
+    let log = Log { file: file.map(Path::to_owned), max_size: u64::MAX, ..Log::default() };
+    logging::init(&log, Shape::Go);
+    if let Err(error) = adit_net::raise_fd_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    if let Err(error) = Signals::outlive() {
+        tracing::warn!(%error, "cannot handle signals");
+    }
+}
+
+/// The status of a server that has ended.
+fn status(result: Result<(), SnowflakeError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let hint = match &error {
+                SnowflakeError::Listen(error) => error.hint(),
+                SnowflakeError::Tls(_) | SnowflakeError::File { .. } | SnowflakeError::Loop(_) => None,
+            };
+            tracing::error!(hint, "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

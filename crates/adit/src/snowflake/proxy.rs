@@ -43,7 +43,8 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
 }
 
 fn run(invocation: Invocation) -> anyhow::Result<()> {
-    let Invocation { proxy, log: path, shows_addresses, is_verbose, local_time, metrics: address } = invocation;
+    let Invocation { proxy, log: path, shows_addresses, is_verbose, local_time, metrics: address } =
+        invocation;
     let mut log = Log::new(shows_addresses).events(true).loud(is_verbose).local(local_time);
     if let Some(path) = &path {
         log = log.to_file(path)?;

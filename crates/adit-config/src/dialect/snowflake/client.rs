@@ -45,7 +45,12 @@ const FLAGS: &[Flag] = &[
     switch(&["unsafe-logging"], "log addresses; else they become [scrubbed]"),
     text(&["covertdtls-config"], "MODE", "disable", "accepted and not obeyed: DTLS is not disguised"),
     text(&["covertdtls-fingerprint"], "HEX", "", "accepted and not obeyed"),
-    text(&["socks"], "ADDRESS", "", "stand-alone: a SOCKS port here, without Tor and its environment (adit only)"),
+    text(
+        &["socks"],
+        "ADDRESS",
+        "",
+        "stand-alone: a SOCKS port here, without Tor and its environment (adit only)",
+    ),
     text(
         &["stream-window"],
         "BYTES",
@@ -80,7 +85,16 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
         return Err(Ends::Version);
     }
     let mut client = SnowflakeClient::default();
-    for name in ["front", "fronts", "url", "ice", "ampcache", "sqsqueue", "covertdtls-config", "covertdtls-fingerprint"] {
+    for name in [
+        "front",
+        "fronts",
+        "url",
+        "ice",
+        "ampcache",
+        "sqsqueue",
+        "covertdtls-config",
+        "covertdtls-fingerprint",
+    ] {
         let value = values.get(name);
         set(&mut client, name, value).map_err(Ends::Wrong)?;
     }
@@ -88,7 +102,11 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
     client.keep_local = values.is_set("keep-local-addresses");
     client.stream_window = values.parsed("stream-window", |text| {
         let bytes = text.parse().map_err(|_| "parse error".to_owned())?;
-        if (65_536..=1 << 30).contains(&bytes) { Ok(bytes) } else { Err("not from 65536 to 1073741824".to_owned()) }
+        if (65_536..=1 << 30).contains(&bytes) {
+            Ok(bytes)
+        } else {
+            Err("not from 65536 to 1073741824".to_owned())
+        }
     })?;
     let some = |name| Some(values.get(name)).filter(|text| !text.is_empty()).map(str::to_owned);
     Ok(Invocation {

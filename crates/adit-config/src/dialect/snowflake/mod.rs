@@ -1,8 +1,13 @@
-//! The flags of Snowflake's client and proxy, and the arguments that Tor gives a client with each connection.
+//! The flags of Snowflake's programs, the arguments that Tor gives a client with each connection, and the environment that
+//! it gives a server.
 
+pub mod broker;
 pub mod client;
 mod flags;
+mod listen;
+pub mod probetest;
 pub mod proxy;
+pub mod server;
 mod values;
 
 #[cfg(test)]

@@ -18,7 +18,12 @@ const LEAST_POLL: Duration = Duration::from_secs(2);
 
 const FLAGS: &[Flag] = &[
     text(&["broker"], "URL", "https://snowflake-broker.torproject.net/", "address of the broker"),
-    text(&["relay"], "URL", "wss://snowflake.torproject.net/", "relay for clients to whom the broker names none"),
+    text(
+        &["relay"],
+        "URL",
+        "wss://snowflake.torproject.net/",
+        "relay for clients to whom the broker names none",
+    ),
     text(
         &["stun"],
         "URLS",
@@ -90,7 +95,8 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
     }
     let some = |name| Some(values.get(name)).filter(|text| !text.is_empty());
     let metrics = values.is_set("metrics").then(|| {
-        let port = values.parsed("metrics-port", |text| text.parse().map_err(|_| "parse error".to_owned()))?;
+        let port =
+            values.parsed("metrics-port", |text| text.parse().map_err(|_| "parse error".to_owned()))?;
         Ok((values.get("metrics-address").to_owned(), port))
     });
     Ok(Invocation {
@@ -111,7 +117,9 @@ fn proxy(values: &Values) -> Result<SnowflakeProxy, Ends> {
     let keep_local = values.is_set("keep-local-addresses");
     let outbound = match values.get("outbound-address") {
         "" => None,
-        _ => Some(values.parsed("outbound-address", |text| text.parse().map_err(|_| "no address".to_owned()))?),
+        _ => Some(
+            values.parsed("outbound-address", |text| text.parse().map_err(|_| "no address".to_owned()))?,
+        ),
     };
     if outbound.is_some() && keep_local {
         return Err(Ends::Wrong("-outbound-address and -keep-local-addresses exclude each other".to_owned()));
@@ -120,7 +128,8 @@ fn proxy(values: &Values) -> Result<SnowflakeProxy, Ends> {
     if poll_interval < LEAST_POLL {
         return Err(Ends::Wrong("-poll-interval must be 2s or more".to_owned()));
     }
-    let capacity: usize = values.parsed("capacity", |text| text.parse().map_err(|_| "parse error".to_owned()))?;
+    let capacity: usize =
+        values.parsed("capacity", |text| text.parse().map_err(|_| "parse error".to_owned()))?;
     let some = |time: Duration| Some(time).filter(|time| !time.is_zero());
     let summary = some(values.parsed("summary-interval", duration)?);
     let url = |text: &str| WebUrl::parse(text).map_err(|error| error.to_string());

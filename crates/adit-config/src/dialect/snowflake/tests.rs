@@ -13,7 +13,8 @@ fn proxy(args: &[&str]) -> Result<proxy::Invocation, Ends> {
 
 #[test]
 fn flags_are_read_as_go_reads_them() {
-    let read = client(&["-url", "http://b.example/x/", "--max=3", "-unsafe-logging", "-log-to-state-dir=false"]);
+    let read =
+        client(&["-url", "http://b.example/x/", "--max=3", "-unsafe-logging", "-log-to-state-dir=false"]);
     let read = read.unwrap();
     assert_eq!(&*read.client.broker.unwrap().path, "/x/");
     assert_eq!((read.client.max, read.shows_addresses, read.log_in_state), (3, true, false));
@@ -31,7 +32,10 @@ fn flags_are_read_as_go_reads_them() {
         (&["-unsafe-logging=maybe"], "invalid boolean value \"maybe\" for -unsafe-logging: parse error"),
         (&["-max", "x"], "invalid value \"x\" for flag -max: parse error"),
         (&["-ice", "turn:a:1"], "ice: \"turn:a:1\" is no STUN server (stun:host:port)"),
-        (&["-stream-window", "1"], "invalid value \"1\" for flag -stream-window: not from 65536 to 1073741824"),
+        (
+            &["-stream-window", "1"],
+            "invalid value \"1\" for flag -stream-window: not from 65536 to 1073741824",
+        ),
     ] {
         assert_eq!(client(args).unwrap_err(), Ends::Wrong(why.to_owned()));
     }
@@ -70,10 +74,23 @@ fn arguments_overrule_flags() {
 fn a_proxys_flags() {
     let usual = proxy(&[]).unwrap().proxy;
     assert_eq!((usual.stun.len(), usual.capacity, usual.poll_interval), (2, None, Duration::from_secs(5)));
-    assert_eq!((usual.retest, usual.summary), (Some(Duration::from_secs(86_400)), Some(Duration::from_secs(3600))));
+    assert_eq!(
+        (usual.retest, usual.summary),
+        (Some(Duration::from_secs(86_400)), Some(Duration::from_secs(3600)))
+    );
     let given = proxy(&[
-        "-capacity", "10", "-poll-interval", "2m30s", "-nat-retest-interval", "0s", "-ephemeral-ports-range",
-        "2000:3000", "-allowed-relay-hostname-pattern", "^a.example$", "-metrics", "-disable-stats-logger",
+        "-capacity",
+        "10",
+        "-poll-interval",
+        "2m30s",
+        "-nat-retest-interval",
+        "0s",
+        "-ephemeral-ports-range",
+        "2000:3000",
+        "-allowed-relay-hostname-pattern",
+        "^a.example$",
+        "-metrics",
+        "-disable-stats-logger",
     ]);
     let given = given.unwrap();
     assert_eq!(given.metrics, Some(("localhost".to_owned(), 9999)));

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_net::rt;
-use adit_net::udp::{Datagram, Sent};
+use adit_net::udp::Sent;
 use adit_proto::smux::{Role, StreamId};
 
 use super::link::Link;
@@ -26,6 +26,8 @@ const PER_SESSION: usize = 64;
 const PER_CALL: usize = 128;
 /// Sessions of one server socket. Each holds 64 KiB at rest, at most.
 const MAX_SESSIONS: usize = 4096;
+/// The same where clients come by streams, each of which costs them a connection.
+const MAX_SESSIONS_BY_STREAMS: usize = 64 << 10;
 /// One session in so many is left to newcomers, whose peers have not acknowledged anything.
 const NEWCOMERS: usize = 4;
 /// Least time between two looks for a session at rest: each look goes through all.
@@ -207,9 +209,13 @@ impl Driver {
         handle
     }
 
+    fn most_sessions(&self) -> usize {
+        if matches!(self.link, Link::Streams(_)) { MAX_SESSIONS_BY_STREAMS } else { MAX_SESSIONS }
+    }
+
     /// Whether there is room for one session more, once others have made it.
     fn makes_room(&mut self, now: Instant) -> bool {
-        if self.sessions.len() < MAX_SESSIONS && self.context.memory.admits() {
+        if self.sessions.len() < self.most_sessions() && self.context.memory.admits() {
             return true;
         }
         let is_evicted = if self.unproven.len() >= self.sessions.len() / NEWCOMERS {
@@ -307,6 +313,15 @@ impl Driver {
 
     /// Takes one batch.
     fn poll_receive(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        if let Link::Streams(hub) = &self.link {
+            let (hub, now) = (hub.clone(), rt::now());
+            let (bytes, count) = std::task::ready!(hub.poll_receive(cx, |from, packet| {
+                self.take(from, None, packet, now);
+            }));
+            self.shared.metrics.in_datagrams.add(as_u64(count));
+            self.shared.metrics.in_bytes.add(as_u64(bytes));
+            return Poll::Ready(Ok(()));
+        }
         let scratch = self.context.scratch.clone();
         let mut scratch = scratch.borrow_mut();
         let Scratch { batch, .. } = &mut **scratch.get_or_insert_default();
@@ -319,7 +334,7 @@ impl Driver {
             let block = &mut batch.block[datagram.range()];
             bytes += block.len();
             match self.shared.crypt.open(block) {
-                Ok(range) => self.take(&datagram, &block[range], now),
+                Ok(range) => self.take(datagram.from, datagram.to, &block[range], now),
                 Err(_) => self.refuse(datagram.from, now),
             }
         }
@@ -331,8 +346,7 @@ impl Driver {
     }
 
     /// A datagram that has opened.
-    fn take(&mut self, datagram: &Datagram, payload: &[u8], now: Instant) {
-        let from = datagram.from;
+    fn take(&mut self, from: SocketAddr, to: Option<IpAddr>, payload: &[u8], now: Instant) {
         let shown = conversation(payload);
         let known = self.sessions.get(&from).cloned();
         let handle = match (known, shown) {
@@ -352,7 +366,7 @@ impl Driver {
             }
         };
         let mut session = handle.session.borrow_mut();
-        session.from = datagram.to;
+        session.from = to;
         session.handle_datagram(payload, now, handle.is_short());
         handle.charge(session.charge());
         drop(session);
@@ -364,7 +378,11 @@ impl Driver {
         self.shared.metrics.refused.add(1);
         let Some(times) = self.shared.notices.crowded.due(now) else { return };
         let (carrier, sessions) = (&*self.shared.name, self.sessions.len());
-        let text = if sessions >= MAX_SESSIONS { "too many sessions" } else { "no memory for more sessions" };
+        let text = if sessions >= self.most_sessions() {
+            "too many sessions"
+        } else {
+            "no memory for more sessions"
+        };
         tracing::warn!(carrier, times, sessions, "{text}: no more are taken");
     }
 

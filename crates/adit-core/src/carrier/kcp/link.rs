@@ -1,16 +1,21 @@
-//! The sockets that carry datagrams.
+//! The sockets that carry datagrams, or streams that carry packets in their place.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use adit_net::udp::{Batch, Outgoing, RawSocket, Sent, Socket};
+
+use super::hub::Hub;
 
 /// A socket whose datagrams go by UDP, or look like segments of TCP.
 #[derive(Debug)]
 pub(crate) enum Link {
     Udp(Socket),
     Tcp(RawSocket),
+    /// No socket: packets come and go by streams.
+    Streams(Arc<Hub>),
 }
 
 impl Link {
@@ -18,6 +23,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.local_addr(),
             Self::Tcp(tcp) => Ok(tcp.local_addr()),
+            Self::Streams(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
         }
     }
 
@@ -26,7 +32,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.report_destination(),
             // It does so by itself.
-            Self::Tcp(_) => Ok(()),
+            Self::Tcp(_) | Self::Streams(_) => Ok(()),
         }
     }
 
@@ -34,6 +40,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.set_buffers(len),
             Self::Tcp(tcp) => tcp.set_buffers(len),
+            Self::Streams(_) => Ok(()),
         }
     }
 
@@ -41,6 +48,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.set_traffic_class(class),
             Self::Tcp(tcp) => tcp.set_traffic_class(class),
+            Self::Streams(_) => Ok(()),
         }
     }
 
@@ -53,6 +61,8 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.poll_receive(cx, batch, lost),
             Self::Tcp(tcp) => tcp.poll_receive(cx, batch, lost),
+            // It has a way of its own, without a batch.
+            Self::Streams(_) => Poll::Pending,
         }
     }
 
@@ -60,6 +70,7 @@ impl Link {
         match self {
             Self::Udp(udp) => udp.send_from(batch, block, datagrams),
             Self::Tcp(tcp) => tcp.send_from(batch, block, datagrams),
+            Self::Streams(hub) => hub.send(block, datagrams),
         }
     }
 }

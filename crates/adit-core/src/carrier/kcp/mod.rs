@@ -20,6 +20,7 @@
 
 mod client;
 mod driver;
+mod hub;
 mod link;
 mod memory;
 mod metrics;
@@ -38,6 +39,7 @@ use adit_net::udp::Batch;
 use self::outbox::Outbox;
 
 pub(crate) use self::client::Client;
+pub(crate) use self::hub::Hub;
 pub(crate) use self::link::Link;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;

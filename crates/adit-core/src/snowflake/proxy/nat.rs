@@ -31,7 +31,11 @@ impl Proxy {
             if found != Nat::Unknown || before == Nat::Unknown {
                 self.nat.set(found);
             }
-            self.say(format_args!("NAT Type measurement: {} -> {}", before.as_str(), self.nat.get().as_str()));
+            self.say(format_args!(
+                "NAT Type measurement: {} -> {}",
+                before.as_str(),
+                self.nat.get().as_str()
+            ));
         }
         self.voice.event(format_args!("NAT type: {}", self.nat.get().as_str()));
     }
@@ -74,7 +78,9 @@ impl Proxy {
         let answer = Description::parse(&answer.answer).map_err(|error| error.to_string())?;
         let remote = sdp::Description::parse(&answer.sdp).map_err(|error| error.to_string())?;
         connection.start(&remote).map_err(|error| error.to_string())?;
-        self.say(format_args!("Waiting for a test WebRTC connection with NAT check probe server to establish..."));
+        self.say(format_args!(
+            "Waiting for a test WebRTC connection with NAT check probe server to establish..."
+        ));
         Ok(match connection.opened(OPEN).await {
             Ok(()) => {
                 rt::sleep(KEEP).await;

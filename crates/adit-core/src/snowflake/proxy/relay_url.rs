@@ -42,8 +42,11 @@ pub(super) fn check(text: &str, settings: &SnowflakeProxy) -> Result<(WebUrl, Re
 pub(super) fn with_client(url: &WebUrl, client: Option<IpAddr>) -> WebUrl {
     let Some(client) = client else { return url.clone() };
     let (path, query) = url.path.split_once('?').unwrap_or((&url.path, ""));
-    let mut parts: Vec<String> =
-        query.split('&').filter(|part| !part.is_empty() && !part.starts_with("client_ip=")).map(str::to_owned).collect();
+    let mut parts: Vec<String> = query
+        .split('&')
+        .filter(|part| !part.is_empty() && !part.starts_with("client_ip="))
+        .map(str::to_owned)
+        .collect();
     parts.push(format!("client_ip={}", client.to_string().replace(':', "%3A")));
     parts.sort();
     WebUrl { path: format!("{path}?{}", parts.join("&")).into(), ..url.clone() }
@@ -83,12 +86,26 @@ mod tests {
     fn relays_are_looked_at() {
         let usual = settings();
         assert_eq!(check("wss://a.example/x", &usual).map(|(_, reach)| reach), Ok(Reach::Public));
-        for relay in ["ws://a.example/", "wss://a.other/", "https://a.example/", "a.example", "wss://", "wss://u@a.example/"] {
+        for relay in [
+            "ws://a.example/",
+            "wss://a.other/",
+            "https://a.example/",
+            "a.example",
+            "wss://",
+            "wss://u@a.example/",
+        ] {
             assert!(check(relay, &usual).is_err(), "{relay}");
         }
         let open = SnowflakeProxy { allows_plain: true, pattern: RelayPattern::parse("$"), ..settings() };
         assert!(check("ws://203.0.113.1:80/", &open).is_ok());
-        for relay in ["ws://127.0.0.1/", "wss://10.1.2.3/", "wss://[::1]/", "wss://[fe80::1]/", "wss://0.0.0.0/", "wss://100.64.0.1/"] {
+        for relay in [
+            "ws://127.0.0.1/",
+            "wss://10.1.2.3/",
+            "wss://[::1]/",
+            "wss://[fe80::1]/",
+            "wss://0.0.0.0/",
+            "wss://100.64.0.1/",
+        ] {
             assert!(check(relay, &open).is_err(), "{relay}");
         }
         let free = SnowflakeProxy { allows_private: true, ..open };

@@ -105,9 +105,7 @@ fn segment(conv: u32, number: u32) -> Vec<u8> {
 
 fn apply(driver: &mut Driver, step: &Step) {
     let mut take = |peer: u8, payload: &[u8]| {
-        let (from, end) = (address(peer), payload.len());
-        let datagram = Datagram { from, to: None, original: None, class: 0, start: 0, end, head: 0, tail: 0 };
-        driver.take(&datagram, payload, rt::now());
+        driver.take(address(peer), None, payload, rt::now());
     };
     match *step {
         Step::Segment(peer, conv, number) => take(peer, &segment(conv, number)),

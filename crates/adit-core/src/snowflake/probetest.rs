@@ -1,0 +1,157 @@
+//! The probe server: it answers a proxy's offer as a client behind a NAT would, so that the proxy learns its own.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_config::model::SnowflakeProbe;
+use adit_net::rt::{self, Cores, Signal, Signals, Stopper};
+use adit_net::service::{Asked, Service, Told};
+use adit_net::tls_server::TlsIdentity;
+use adit_proto::snowflake::messages::{PollReply, PollStatus, ProxyAnswer};
+
+use super::SnowflakeError;
+
+/// Time that open probes have when the process is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Fields that let pages of any origin ask.
+const CORS: [(&str, &str); 2] =
+    [("access-control-allow-headers", "Origin, X-Session-ID"), ("access-control-allow-origin", "*")];
+
+/// The side that answers offers by WebRTC.
+pub trait Prober {
+    /// Answers an offer, both as the text of a description. With `is_hidden` the answer names no address.
+    ///
+    /// # Errors
+    /// What is wrong with the offer, or why there is no answer.
+    fn answer(&self, offer: String, is_hidden: bool) -> impl Future<Output = Result<String, Failure>>;
+}
+
+/// Why a probe has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The offer is wrong.
+    Offer(String),
+    /// This program cannot answer any.
+    Unable(String),
+}
+
+/// The answer to a request.
+pub(super) async fn respond(asked: Asked, prober: &impl Prober) -> Told {
+    if asked.path != "/probe" {
+        let fields = vec![("x-content-type-options", "nosniff")];
+        return Told { status: 404, fields, ..Told::text("404 page not found\n") };
+    }
+    let told = |told: Told| Told { fields: CORS.to_vec(), ..told };
+    if asked.method == "OPTIONS" {
+        return told(Told::status(200));
+    }
+    let poll = asked.body.as_deref().and_then(|body| PollReply::parse(body).ok());
+    let Some(poll) = poll.filter(|poll| poll.status == PollStatus::Match) else {
+        return told(Told::status(400));
+    };
+    let is_hidden = asked.query.split('&').any(|pair| matches!(pair, "InCoSim=strict" | "InCoSim=moderate"));
+    match prober.answer(poll.offer, is_hidden).await {
+        Ok(answer) => told(Told::text(ProxyAnswer { sid: ProxyAnswer::PROBE_SID.into(), answer }.emit())),
+        Err(Failure::Offer(problem)) => {
+            tracing::debug!(problem, "probe refused");
+            told(Told::status(400))
+        }
+        Err(Failure::Unable(problem)) => {
+            tracing::warn!(problem, "probe not answered");
+            told(Told::status(503))
+        }
+    }
+}
+
+/// Runs a probe server until SIGINT or SIGTERM; `prober` answers. SIGHUP reads the files of the certificate again. `ready`
+/// is told the address once it listens.
+///
+/// # Errors
+/// See [`SnowflakeError`].
+pub fn probe_service(
+    settings: &SnowflakeProbe,
+    prober: impl Prober + 'static,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), SnowflakeError> {
+    Cores::block_on(run(settings, Rc::new(prober), ready)).map_err(SnowflakeError::Loop)?
+}
+
+async fn run(
+    settings: &SnowflakeProbe,
+    prober: Rc<impl Prober + 'static>,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), SnowflakeError> {
+    let mut signals = Signals::new().map_err(SnowflakeError::Loop)?;
+    let tls = settings.tls.as_ref().map(|files| TlsIdentity::load(&files.certificate, &files.key));
+    let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
+    let mut service = Service::listen(settings.listen)?;
+    service.tls.clone_from(&tls);
+    ready(service.local_addr().map_err(SnowflakeError::Loop)?);
+    let (stopper, stop) = Stopper::new();
+    let signalled = async {
+        loop {
+            match signals.next().await {
+                Signal::Stop => break,
+                Signal::User => {}
+                Signal::Reload => {
+                    if let Some(Err(error)) = tls.as_ref().map(TlsIdentity::reload) {
+                        tracing::warn!(%error, "not reloaded: the certificate that was read before stays");
+                    }
+                }
+            }
+        }
+        stopper.drain();
+        rt::sleep(DRAIN).await;
+        stopper.end();
+        std::future::pending().await
+    };
+    let served = service.serve(stop, move |asked| {
+        let prober = prober.clone();
+        async move { respond(asked, &*prober).await }
+    });
+    rt::race(served, signalled).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake;
+
+    impl Prober for Fake {
+        async fn answer(&self, offer: String, is_hidden: bool) -> Result<String, Failure> {
+            match offer.as_str() {
+                "wrong" => Err(Failure::Offer("x".into())),
+                "later" => Err(Failure::Unable("x".into())),
+                _ => Ok(format!("{offer} {is_hidden}")),
+            }
+        }
+    }
+
+    fn ask(target: &str, body: &str) -> (u16, String) {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut asked = Asked::for_tests(([192, 0, 2, 1], 1).into(), &[]);
+        (asked.path, asked.query) = (path.into(), query.into());
+        asked.body = Some(body.to_owned().into());
+        let told = Cores::block_on(respond(asked, &Fake)).unwrap();
+        (told.status, String::from_utf8(told.body.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn probes() {
+        let poll = |offer: &str| format!("{{\"Status\":\"client match\",\"Offer\":\"{offer}\"}}");
+        let answer =
+            |text: &str| format!("{{\"Version\":\"1.3\",\"Sid\":\"stub-sid\",\"Answer\":\"{text}\"}}");
+        assert_eq!(ask("/probe", &poll("o")), (200, answer("o false")));
+        assert_eq!(ask("/probe?InCoSim=strict", &poll("o")), (200, answer("o true")));
+        assert_eq!(ask("/probe?InCoSim=moderate", &poll("o")), (200, answer("o true")));
+        assert_eq!(ask("/probe", &poll("wrong")).0, 400);
+        assert_eq!(ask("/probe", &poll("later")).0, 503);
+        for body in ["", "{", "{\"Status\":\"no match\"}", "{\"Status\":\"client match\"}"] {
+            assert_eq!(ask("/probe", body).0, 400, "{body}");
+        }
+        assert_eq!(ask("/other", "").0, 404);
+    }
+}

@@ -1,0 +1,359 @@
+//! An HTTP/1.1 server for APIs: bodies, long polls, many clients, with or without TLS.
+//!
+//! Bounded are connections, the head of a request and the time for it, its body, and the time for a TLS handshake. A
+//! handler's future is dropped when its client goes away. Everything runs on the event loop that calls it.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+
+use crate::listen::{ListenError, ListenOptions, listen};
+use crate::rt::{self, Stop};
+use crate::tls_server::TlsIdentity;
+
+/// Longest head of a request, in bytes. A path may hold a whole message in base64.
+const MAX_HEAD: usize = 192 << 10;
+/// Most fields of a request.
+const MAX_FIELDS: usize = 100;
+/// Time for the head of a request; as long as a client may keep a connection without one.
+const HEAD_TIME: Duration = Duration::from_secs(90);
+/// Time for the body of a request.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// Time for a TLS handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// The pause after an error of accept(2), for instance when no descriptor is left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its method, in capital letters.
+    pub method: String,
+    /// The path as it came, without the query.
+    pub path: String,
+    /// The query, without its question mark; empty when there is none.
+    pub query: String,
+    /// The body; `None` when it was longer than [`Service::max_body`], or did not come.
+    pub body: Option<Bytes>,
+    /// The address at the other end of the connection.
+    pub peer: SocketAddr,
+    fields: HeaderMap,
+}
+
+impl Asked {
+    /// A request for tests, with these fields.
+    #[doc(hidden)]
+    pub fn for_tests(peer: SocketAddr, named: &[(&'static str, &'static str)]) -> Self {
+        let mut fields = HeaderMap::new();
+        for (name, value) in named {
+            fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let (method, path, query) = ("GET".to_owned(), "/".to_owned(), String::new());
+        Self { method, path, query, body: Some(Bytes::new()), peer, fields }
+    }
+
+    /// The fields of this name, in small letters, that are text.
+    pub fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.fields.get_all(name).into_iter().filter_map(|value| value.to_str().ok())
+    }
+}
+
+/// A reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// The status, 200 to 599.
+    pub status: u16,
+    /// The type of the body; without one there is no such field.
+    pub content_type: Option<&'static str>,
+    /// Other fields.
+    pub fields: Vec<(&'static str, &'static str)>,
+    /// The body.
+    pub body: Bytes,
+    /// Whether the connection ends behind it.
+    pub closes: bool,
+}
+
+impl Told {
+    /// A reply without a body.
+    pub fn status(status: u16) -> Self {
+        Self { status, content_type: None, fields: Vec::new(), body: Bytes::new(), closes: false }
+    }
+
+    /// A text with status 200.
+    pub fn text(body: impl Into<Bytes>) -> Self {
+        let content_type = Some("text/plain; charset=utf-8");
+        Self { content_type, body: body.into(), ..Self::status(200) }
+    }
+}
+
+/// A listening server.
+#[derive(Debug)]
+pub struct Service {
+    listener: TcpListener,
+    /// TLS, if it is spoken.
+    pub tls: Option<TlsIdentity>,
+    /// Longest body of a request, in bytes.
+    pub max_body: usize,
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+}
+
+impl Service {
+    /// Listens at `address`. Call it on an event loop.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen(address: SocketAddr) -> Result<Self, ListenError> {
+        let options = ListenOptions { backlog: 4096, ..ListenOptions::default() };
+        let (listener, _) = listen(address, &options)?;
+        Ok(Self { listener, tls: None, max_body: 100_000, max_connections: 16_384 })
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` asks to drain; then takes no more connections, and returns once the open ones are done or
+    /// `stop` asks to end.
+    pub async fn serve<F: Future<Output = Told> + 'static>(
+        self,
+        stop: Stop,
+        answer: impl Fn(Asked) -> F + 'static,
+    ) {
+        let Self { listener, tls, max_body, max_connections } = self;
+        let (answer, open) = (Rc::new(answer), Rc::new(Cell::new(0)));
+        let mut draining = stop.clone();
+        loop {
+            let accepted = async { Some(listener.accept().await) };
+            let drained = async {
+                draining.draining().await;
+                None
+            };
+            let (stream, peer) = match rt::race(accepted, drained).await {
+                None => break,
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "HTTP connection not accepted");
+                    rt::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            stream.set_nodelay(true).ok();
+            let place = Place::take(&open);
+            let one = Connection { answer: answer.clone(), max_body, peer, stop: stop.clone() };
+            let tls = tls.clone();
+            rt::spawn_local(async move {
+                let _place = place;
+                match tls {
+                    None => one.run(stream).await,
+                    Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => one.run(stream).await,
+                        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                        Err(_) => tracing::debug!("TLS handshake timed out"),
+                    },
+                }
+            });
+            while open.get() >= max_connections && !stop.is_draining() {
+                rt::sleep(PAUSE / 10).await;
+            }
+        }
+        drop(listener);
+        let mut ending = stop;
+        let emptied = async {
+            while open.get() > 0 {
+                rt::sleep(PAUSE / 10).await;
+            }
+        };
+        rt::race(emptied, ending.ending()).await;
+    }
+}
+
+/// A place among the connections; leaving it is dropping it.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(open: &Rc<Cell<usize>>) -> Self {
+        open.set(open.get() + 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+struct Connection<A> {
+    answer: Rc<A>,
+    max_body: usize,
+    peer: SocketAddr,
+    stop: Stop,
+}
+
+impl<A: Fn(Asked) -> F, F: Future<Output = Told>> Connection<A> {
+    async fn run(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let Self { answer, max_body, peer, stop } = self;
+        let service = service_fn(|request| respond(&*answer, max_body, peer, &stop, request));
+        let mut connection = std::pin::pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .max_headers(MAX_FIELDS)
+                .max_buf_size(MAX_HEAD)
+                .title_case_headers(true)
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let mut draining = stop.clone();
+        let done = tokio::select! {
+            done = &mut connection => done,
+            () = draining.draining() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, "HTTP connection ended");
+        }
+    }
+}
+
+async fn respond<F: Future<Output = Told>>(
+    answer: &impl Fn(Asked) -> F,
+    max_body: usize,
+    peer: SocketAddr,
+    stop: &Stop,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = rt::timeout(BODY_TIME, Limited::new(body, max_body).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
+    let is_whole = body.is_some();
+    let asked = Asked {
+        method: head.method.as_str().to_owned(),
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().unwrap_or_default().to_owned(),
+        body,
+        peer,
+        fields: head.headers,
+    };
+    let told = answer(asked).await;
+    let mut response = Response::new(Full::new(told.body));
+    *response.status_mut() = StatusCode::from_u16(told.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let fields = response.headers_mut();
+    for (name, value) in told.fields {
+        fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if let Some(kind) = told.content_type {
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    if told.closes || !is_whole || stop.is_draining() {
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::rt::{Cores, Stopper};
+
+    async fn ask(at: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.ok();
+        reply
+    }
+
+    /// Echoes a request; `/slow` takes a second, and counts in `dropped` when it is dropped before.
+    fn start(stop: Stop, dropped: Rc<Cell<usize>>) -> SocketAddr {
+        let service = Service { max_body: 8, ..Service::listen(([127, 0, 0, 1], 0).into()).unwrap() };
+        let at = service.local_addr().unwrap();
+        rt::spawn_local(service.serve(stop, move |asked| {
+            let dropped = Guard(dropped.clone(), Cell::new(false));
+            async move {
+                if asked.path == "/slow" {
+                    rt::sleep(Duration::from_secs(1)).await;
+                }
+                dropped.1.set(true);
+                let named: Vec<&str> = asked.fields("x-a").collect();
+                let text =
+                    format!("{} {} {} {named:?} {:?}", asked.method, asked.path, asked.query, asked.body);
+                Told { fields: vec![("x-b", "1")], ..Told::text(text) }
+            }
+        }));
+        at
+    }
+
+    struct Guard(Rc<Cell<usize>>, Cell<bool>);
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + usize::from(!self.1.get()));
+        }
+    }
+
+    #[test]
+    fn requests_are_read_and_replies_written() {
+        Cores::block_on(async {
+            let (_stopper, stop) = Stopper::new();
+            let at = start(stop, Rc::default());
+            let head = "POST /a/b?c=d HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nConnection: close\r\nContent-Length: ";
+            let reply = ask(at, &format!("{head}2\r\n\r\nhi")).await;
+            assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+            assert!(reply.contains("\r\nX-B: 1\r\n") && reply.contains("\r\nContent-Type: text/plain; charset=utf-8\r\n"));
+            assert!(reply.ends_with("POST /a/b c=d [\"1\", \"2\"] Some(b\"hi\")"), "{reply}");
+            let reply = ask(at, &format!("{head}9\r\n\r\n123456789")).await;
+            assert!(reply.ends_with("None") && reply.contains("\r\nConnection: close\r\n"), "{reply}");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_client_that_leaves_ends_its_handler_and_a_drain_waits_for_the_others() {
+        Cores::block_on(async {
+            let (stopper, stop) = Stopper::new();
+            let dropped = Rc::new(Cell::new(0));
+            let at = start(stop, dropped.clone());
+            let request = "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
+            let mut gone = TcpStream::connect(at).await.unwrap();
+            gone.write_all(request.as_bytes()).await.unwrap();
+            rt::sleep(Duration::from_millis(100)).await;
+            drop(gone);
+            rt::sleep(Duration::from_millis(100)).await;
+            assert_eq!(dropped.get(), 1);
+            let mut stays = TcpStream::connect(at).await.unwrap();
+            stays.write_all(request.as_bytes()).await.unwrap();
+            rt::sleep(Duration::from_millis(100)).await;
+            stopper.drain();
+            let mut reply = String::new();
+            stays.read_to_string(&mut reply).await.unwrap();
+            assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+            rt::sleep(Duration::from_millis(50)).await;
+            assert!(TcpStream::connect(at).await.is_err());
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,130 @@
+//! TLS on the server side, with a certificate from files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+pub use tokio_rustls::server::TlsStream;
+
+/// A certificate with its key, and the files that they come from. Clones share it.
+#[derive(Debug, Clone)]
+pub struct TlsIdentity {
+    certificate: PathBuf,
+    key: PathBuf,
+    config: Arc<Mutex<Arc<ServerConfig>>>,
+}
+
+impl TlsIdentity {
+    /// Reads a chain of certificates and a private key (PEM).
+    ///
+    /// # Errors
+    /// When a file cannot be read, holds no PEM of its kind, or the key is another certificate's; the message names the
+    /// file.
+    pub fn load(certificate: &Path, key: &Path) -> io::Result<Self> {
+        let config = Arc::new(Mutex::new(read(certificate, key)?));
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
+    }
+
+    /// Reads the files again. Connections from now on get the new certificate.
+    ///
+    /// # Errors
+    /// As [`TlsIdentity::load`]; the old certificate stays then.
+    pub fn reload(&self) -> io::Result<()> {
+        let fresh = read(&self.certificate, &self.key)?;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// Shakes hands with a client. Sets no limit of time.
+    ///
+    /// # Errors
+    /// The stream's, or that of a handshake that fails.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        tokio_rustls::TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
+    let named = |path: &Path, error: String| io::Error::other(format!("{}: {error}", path.display()));
+    let text = std::fs::read(certificate).map_err(|error| named(certificate, error.to_string()))?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| named(certificate, error.to_string()))?;
+    if chain.is_empty() {
+        return Err(named(certificate, "no certificate in it (PEM)".into()));
+    }
+    let text = std::fs::read(key).map_err(|error| named(key, error.to_string()))?;
+    let secret = PrivateKeyDer::from_pem_slice(&text).map_err(|error| named(key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(chain, secret)
+        .map_err(|error| named(certificate, error.to_string()))?;
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+    use crate::rt::Cores;
+    use crate::tls::{Roots, TlsConnector};
+
+    fn write(folder: &Path, name: &str) -> (PathBuf, PathBuf, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec!["a.example".into()]).unwrap().self_signed(&key).unwrap();
+        let paths = [folder.join(format!("{name}.crt")), folder.join(format!("{name}.key"))];
+        std::fs::write(&paths[0], certificate.pem()).unwrap();
+        std::fs::write(&paths[1], key.serialize_pem()).unwrap();
+        let [certificate_file, key_file] = paths;
+        (certificate_file, key_file, certificate.pem())
+    }
+
+    async fn greets(identity: &TlsIdentity, trusted: &str) -> bool {
+        let connector = TlsConnector::new(&Roots::from_pem(trusted.as_bytes()).unwrap(), &[]).unwrap();
+        let (near, far) = duplex(4096);
+        let identity = identity.clone();
+        crate::rt::spawn_local(async move {
+            if let Ok(mut tls) = identity.accept(far).await {
+                tls.write_all(b"hi").await.ok();
+                tls.shutdown().await.ok();
+            }
+        });
+        let host = adit_proto::wire::Host::Name("a.example".into());
+        let Ok(mut tls) = connector.connect(&host, near).await else { return false };
+        let mut text = String::new();
+        tls.read_to_string(&mut text).await.is_ok() && text == "hi"
+    }
+
+    #[test]
+    fn certificates_are_replaced_while_it_runs() {
+        let folder = std::env::temp_dir().join(format!("adit-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (certificate, key, old) = write(&folder, "a");
+        let (other, other_key, new) = write(&folder, "b");
+        Cores::block_on(async {
+            let identity = TlsIdentity::load(&certificate, &key).unwrap();
+            assert!(greets(&identity, &old).await && !greets(&identity, &new).await);
+            std::fs::copy(&other, &certificate).unwrap();
+            assert!(identity.reload().is_err(), "a certificate with another key");
+            assert!(greets(&identity, &old).await);
+            std::fs::copy(&other_key, &key).unwrap();
+            identity.reload().unwrap();
+            assert!(greets(&identity, &new).await && !greets(&identity, &old).await);
+            std::fs::write(&key, "nothing").unwrap();
+            let error = TlsIdentity::load(&certificate, &key).unwrap_err().to_string();
+            assert!(error.contains("a.key"), "{error}");
+        })
+        .unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

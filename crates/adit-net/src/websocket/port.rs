@@ -1,0 +1,224 @@
+//! A port that serves WebSockets as streams of bytes, plain or inside TLS.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf};
+use tokio::net::TcpListener;
+
+use super::{Bytestream, Limits, accept};
+use crate::rt::{self, Stop};
+use crate::tls_server::TlsIdentity;
+
+/// Time for the TLS handshake and the request.
+const OPENING_TIME: Duration = Duration::from_secs(10);
+/// Time for the farewell.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// The pause after an error of accept(2), for instance when no descriptor is left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+trait Wire: AsyncRead + AsyncWrite {}
+
+impl<T: AsyncRead + AsyncWrite> Wire for T {}
+
+/// A stream of either kind.
+struct AnyWire(Pin<Box<dyn Wire>>);
+
+impl AsyncRead for AnyWire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for AnyWire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(cx)
+    }
+}
+
+/// The receiving half of a WebSocket: the payload of its messages, in order.
+pub struct WireReader(ReadHalf<Bytestream<AnyWire>>);
+
+/// The sending half: each write is one message or several.
+pub struct WireWriter(WriteHalf<Bytestream<AnyWire>>);
+
+impl fmt::Debug for WireReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WireReader(..)")
+    }
+}
+
+impl fmt::Debug for WireWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WireWriter(..)")
+    }
+}
+
+impl WireReader {
+    /// One read; 0 bytes mean the end.
+    ///
+    /// # Errors
+    /// Those of [`super::WebSocket::receive`].
+    pub async fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).await
+    }
+
+    /// As [`WireReader::recv`].
+    ///
+    /// # Errors
+    /// As [`WireReader::recv`].
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+}
+
+impl WireWriter {
+    /// Sends all bytes.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub async fn send_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).await?;
+        self.0.flush().await
+    }
+
+    /// Says farewell, for a second at most.
+    pub async fn close(mut self) {
+        let closed = poll_fn(|cx| Pin::new(&mut self.0).poll_shutdown(cx));
+        if let Ok(Err(error)) = rt::timeout(CLOSE_TIME, closed).await {
+            tracing::debug!(%error, "WebSocket not closed in order");
+        }
+    }
+}
+
+/// A WebSocket to a server on this machine.
+///
+/// # Panics
+/// If there is none.
+#[doc(hidden)]
+pub async fn dial_for_tests(at: SocketAddr, target: &str) -> (WireReader, WireWriter) {
+    let stream = tokio::net::TcpStream::connect(at).await.expect("a server");
+    let socket = super::connect(AnyWire(Box::pin(stream)), "localhost", target, &[], Limits::default());
+    let (reader, writer) = tokio::io::split(socket.await.expect("a WebSocket").into_bytes());
+    (WireReader(reader), WireWriter(writer))
+}
+
+/// An open WebSocket.
+#[derive(Debug)]
+pub struct Opened {
+    /// Path and query that the client asked for.
+    pub target: String,
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// What it sends.
+    pub reader: WireReader,
+    /// What is sent to it.
+    pub writer: WireWriter,
+}
+
+/// A listening port.
+#[derive(Debug)]
+pub struct WebSocketPort {
+    /// The listening socket, non-blocking.
+    pub listener: StdListener,
+    /// TLS, if it is spoken.
+    pub tls: Option<TlsIdentity>,
+    /// Bounds of each WebSocket.
+    pub limits: Limits,
+    /// Connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+}
+
+impl WebSocketPort {
+    /// Serves until `stop` asks to drain; `take` handles each WebSocket.
+    ///
+    /// # Errors
+    /// When the listener cannot be registered with the event loop.
+    pub async fn serve<F: Future<Output = ()> + 'static>(
+        self,
+        mut stop: Stop,
+        take: impl Fn(Opened) -> F + 'static,
+    ) -> io::Result<()> {
+        let Self { listener, tls, limits, max_connections } = self;
+        let listener = TcpListener::from_std(listener)?;
+        let (take, open) = (Rc::new(take), Rc::new(Cell::new(0_usize)));
+        loop {
+            let accepted = async { Some(listener.accept().await) };
+            let drained = async {
+                stop.draining().await;
+                None
+            };
+            let (stream, peer) = match rt::race(accepted, drained).await {
+                None => return Ok(()),
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "connection not accepted");
+                    rt::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            stream.set_nodelay(true).ok();
+            let (take, tls) = (take.clone(), tls.clone());
+            let place = Place::take(&open);
+            rt::spawn_local(async move {
+                let _place = place;
+                let opening = async {
+                    let wire = match tls {
+                        None => AnyWire(Box::pin(stream)),
+                        Some(tls) => AnyWire(Box::pin(tls.accept(stream).await?)),
+                    };
+                    accept(wire, Vec::new(), limits).await
+                };
+                match rt::timeout(OPENING_TIME, Box::pin(opening)).await {
+                    Ok(Ok((socket, opening))) => {
+                        let (reader, writer) = tokio::io::split(socket.into_bytes());
+                        let (reader, writer) = (WireReader(reader), WireWriter(writer));
+                        take(Opened { target: opening.target, peer, reader, writer }).await;
+                    }
+                    Ok(Err(error)) => tracing::debug!(%error, "no WebSocket opened"),
+                    Err(_) => tracing::debug!("no WebSocket opened in time"),
+                }
+            });
+            while open.get() >= max_connections && !stop.is_draining() {
+                rt::sleep(PAUSE / 10).await;
+            }
+        }
+    }
+}
+
+/// A place among the connections; leaving it is dropping it.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(open: &Rc<Cell<usize>>) -> Self {
+        open.set(open.get() + 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

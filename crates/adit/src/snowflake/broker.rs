@@ -1,0 +1,19 @@
+//! `snowflake-broker`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use adit_config::dialect::snowflake::broker;
+
+/// Runs the program.
+pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
+    let broker::Invocation { broker, left_out } = match broker::flags(args) {
+        Ok(invocation) => invocation,
+        Err(ends) => return super::end(ends, &broker::usage(name), name),
+    };
+    super::begin(None);
+    for flag in left_out {
+        tracing::warn!("flag -{flag} has no effect: sketches of addresses are not written");
+    }
+    super::status(adit_core::broker_service(&broker, |at| tracing::info!("listening on {at}")))
+}

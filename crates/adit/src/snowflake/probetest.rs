@@ -1,0 +1,48 @@
+//! `snowflake-probetest`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use adit_config::dialect::snowflake::probetest;
+use adit_config::model::Dial;
+use adit_core::route::Target;
+use adit_core::snowflake::answer_probe;
+use adit_core::{ProbeFailure, Prober};
+use adit_net::dial::Dialer;
+
+/// Runs the program.
+pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
+    let probetest::Invocation { probe, left_out } = match probetest::flags(args) {
+        Ok(invocation) => invocation,
+        Err(ends) => return super::end(ends, &probetest::usage(name), name),
+    };
+    super::begin(None);
+    for flag in left_out {
+        tracing::warn!("flag -{flag} has no effect: NATs are not simulated by SOCKS5 proxies");
+    }
+    let ready = |at| tracing::info!("listening on {at}");
+    super::status(adit_core::probe_service(&probe, WebRtc { stun: probe.stun.clone() }, ready))
+}
+
+/// Answers by WebRTC.
+struct WebRtc {
+    /// STUN servers, as they were written.
+    stun: Vec<String>,
+}
+
+impl Prober for WebRtc {
+    async fn answer(&self, offer: String, is_hidden: bool) -> Result<String, ProbeFailure> {
+        let dialer = Dialer::by_system(&Dial::default());
+        let mut servers = Vec::new();
+        for server in &self.stun {
+            let name = server.strip_prefix("stun:").unwrap_or(server);
+            let target: Result<Target, _> = name.parse().or_else(|_| format!("{name}:3478").parse());
+            let Ok(target) = target else { continue };
+            match dialer.resolve(&target).await {
+                Ok(addresses) => servers.extend(addresses),
+                Err(error) => tracing::debug!(%error, "STUN server"),
+            }
+        }
+        answer_probe(&offer, &servers, is_hidden).await.map_err(ProbeFailure::Offer)
+    }
+}
