@@ -391,10 +391,8 @@ impl Peer {
         let mut scratch = std::mem::take(&mut self.scratch);
         loop {
             match self.dtls.poll_output(&mut scratch) {
-                Output::Packet(packet) => {
-                    if self.early.len() < MAX_EARLY || self.is_trusted {
-                        self.early.push_back(packet.to_vec());
-                    }
+                Output::Packet(packet) if self.early.len() < MAX_EARLY || self.path.is_some() => {
+                    self.early.push_back(packet.to_vec());
                 }
                 Output::BufferTooSmall { needed } => scratch.resize(needed.max(scratch.len() * 2), 0),
                 Output::Timeout(at) => {
@@ -409,15 +407,14 @@ impl Peer {
                     }
                 }
                 Output::Connected => self.handle_secured(),
-                Output::ApplicationData(data) => {
-                    if self.is_trusted && self.failure.is_none() {
-                        self.heard_at = now;
-                        let data = Bytes::copy_from_slice(data);
-                        self.handle_sctp(data, now);
-                    }
+                Output::ApplicationData(data) if self.is_trusted && self.failure.is_none() => {
+                    self.heard_at = now;
+                    let data = Bytes::copy_from_slice(data);
+                    self.handle_sctp(data, now);
                 }
                 Output::CloseNotify => self.fail(Failure::ClosedByPeer),
-                _ => {}
+                // Beyond the bound, or before there is trust; keys for media are of no use.
+                Output::Packet(_) | Output::ApplicationData(_) | Output::KeyingMaterial(..) => {}
             }
         }
         self.scratch = scratch;
@@ -470,10 +467,8 @@ impl Peer {
                     self.fail(Failure::ClosedByPeer);
                 }
                 Event::HandshakeFailed { reason } => self.fail(Failure::Sctp(reason.to_string())),
-                Event::AssociationLost { .. } => {
-                    self.fail(Failure::ClosedByPeer);
-                }
-                _ => {}
+                Event::AssociationLost { .. } => self.fail(Failure::ClosedByPeer),
+                Event::Stream(_) | Event::DataChannelStatsFinal(_) | Event::DatagramReceived => {}
             }
         }
     }
