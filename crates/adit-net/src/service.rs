@@ -163,9 +163,9 @@ impl Service {
             rt::spawn_local(async move {
                 let _place = place;
                 match tls {
-                    None => one.run(stream).await,
+                    None => Box::pin(one.run(stream)).await,
                     Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => one.run(stream).await,
+                        Ok(Ok(stream)) => Box::pin(one.run(stream)).await,
                         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                         Err(_) => tracing::debug!("TLS handshake timed out"),
                     },

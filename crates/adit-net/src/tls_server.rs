@@ -71,6 +71,8 @@ fn read(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use rcgen::{CertificateParams, KeyPair};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
@@ -78,15 +80,23 @@ mod tests {
     use crate::rt::Cores;
     use crate::tls::{Roots, TlsConnector};
 
+    fn pem(kind: &str, der: &[u8]) -> String {
+        let text = STANDARD.encode(der);
+        let lines: Vec<&str> =
+            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+        format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", lines.join("\n"))
+    }
+
     fn write(folder: &Path, name: &str) -> (PathBuf, PathBuf, String) {
         let key = KeyPair::generate().unwrap();
         let certificate =
             CertificateParams::new(vec!["a.example".into()]).unwrap().self_signed(&key).unwrap();
         let paths = [folder.join(format!("{name}.crt")), folder.join(format!("{name}.key"))];
-        std::fs::write(&paths[0], certificate.pem()).unwrap();
-        std::fs::write(&paths[1], key.serialize_pem()).unwrap();
+        let trusted = pem("CERTIFICATE", certificate.der());
+        std::fs::write(&paths[0], &trusted).unwrap();
+        std::fs::write(&paths[1], pem("PRIVATE KEY", &key.serialize_der())).unwrap();
         let [certificate_file, key_file] = paths;
-        (certificate_file, key_file, certificate.pem())
+        (certificate_file, key_file, trusted)
     }
 
     async fn greets(identity: &TlsIdentity, trusted: &str) -> bool {

@@ -120,7 +120,7 @@ impl WireWriter {
 pub async fn dial_for_tests(at: SocketAddr, target: &str) -> (WireReader, WireWriter) {
     let stream = tokio::net::TcpStream::connect(at).await.expect("a server");
     let socket = super::connect(AnyWire(Box::pin(stream)), "localhost", target, &[], Limits::default());
-    let (reader, writer) = tokio::io::split(socket.await.expect("a WebSocket").into_bytes());
+    let (reader, writer) = tokio::io::split(Box::pin(socket).await.expect("a WebSocket").into_bytes());
     (WireReader(reader), WireWriter(writer))
 }
 
@@ -188,9 +188,9 @@ impl WebSocketPort {
                         None => AnyWire(Box::pin(stream)),
                         Some(tls) => AnyWire(Box::pin(tls.accept(stream).await?)),
                     };
-                    accept(wire, Vec::new(), limits).await
+                    Box::pin(accept(wire, Vec::new(), limits)).await
                 };
-                match rt::timeout(OPENING_TIME, Box::pin(opening)).await {
+                match rt::timeout(OPENING_TIME, opening).await {
                     Ok(Ok((socket, opening))) => {
                         let (reader, writer) = tokio::io::split(socket.into_bytes());
                         let (reader, writer) = (WireReader(reader), WireWriter(writer));

@@ -62,7 +62,8 @@ impl Answer {
     /// [`WireError`] for anything but a success with an address in it.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let bad = |what, got: usize| WireError::Malformed { what, got: got as u64 };
-        let (head, mut rest) = bytes.split_at_checked(HEADER_LEN).ok_or_else(|| bad("STUN length", bytes.len()))?;
+        let (head, mut rest) =
+            bytes.split_at_checked(HEADER_LEN).ok_or_else(|| bad("STUN length", bytes.len()))?;
         let kind = u16::from_be_bytes([head[0], head[1]]);
         let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
         if kind != BINDING_SUCCESS || head[4..8] != COOKIE {

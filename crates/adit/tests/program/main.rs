@@ -18,6 +18,7 @@ mod faults;
 mod faults_local;
 mod first_contact;
 mod interop_rawtcp;
+mod interop_snowflake_servers;
 mod kcptun;
 mod kills;
 mod manager;

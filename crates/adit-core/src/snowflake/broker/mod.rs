@@ -16,6 +16,8 @@ mod source;
 mod stats;
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell};

@@ -154,7 +154,7 @@ fn a_session_outlives_its_proxies_and_every_byte_comes_back() {
         let (stopper, stop) = Stopper::new();
         let (cores, at) = start(&Arc::new(Shared::new(&settings(echo().await))), None, &stop).unwrap();
         let mut client = Client::new(1);
-        let (message, mut sent, mut got) = (message(), 0, Vec::new());
+        let (message, mut sent, mut got) = (message(), 0, Vec::<u8>::new());
         let mut proxy = Proxy::open(at, &client).await;
         let (began, mut changes) = (Instant::now(), 0);
         while got.len() < LEN {
