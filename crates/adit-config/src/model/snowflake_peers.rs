@@ -36,7 +36,7 @@ pub struct SnowflakeClient {
     pub imitates: Option<Box<str>>,
     /// Whether the name of the server is left out of TLS.
     pub hides_name: bool,
-    /// Whether a way to disguise DTLS was asked for; there is none.
+    /// Whether another DTLS hello was asked for; there is none.
     pub mimics_dtls: bool,
     /// Window of a stream, in bytes.
     pub stream_window: u32,
@@ -96,6 +96,6 @@ pub struct SnowflakeProxy {
     pub summary: Option<Duration>,
     /// The kind of NAT, if it is known and not to be found out.
     pub nat: Option<Nat>,
-    /// Whether a way to disguise DTLS was asked for; there is none.
+    /// Whether another DTLS hello was asked for; there is none.
     pub mimics_dtls: bool,
 }

@@ -105,7 +105,7 @@ async fn greet(
     while !is_greeting(wire.unread()) {
         more(stream, &mut wire).await?;
     }
-    // Credentials are arguments: whoever can send them is asked for them.
+    // Credentials are arguments: a client that can send them is asked for them.
     let methods = wire.unread().get(2..).unwrap_or_default();
     let auth =
         if wire.unread().first() == Some(&5) && methods.contains(&2) { Auth::Required } else { Auth::Open };

@@ -53,7 +53,7 @@ pub trait Voice {
     /// A line of the log.
     fn log(&self, line: fmt::Arguments<'_>);
 
-    /// A line that is shown whatever is logged.
+    /// A line that is shown even if others are not.
     fn event(&self, line: fmt::Arguments<'_>) {
         self.log(line);
     }

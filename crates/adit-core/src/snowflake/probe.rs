@@ -21,7 +21,7 @@ const KEEP: Duration = Duration::from_secs(5);
 /// `is_hidden` the answer names no address, so that the proxy opens no hole in its NAT by asking first.
 ///
 /// # Errors
-/// What is wrong with the offer, or why there is no socket.
+/// The fault of the offer, or the reason why there is no socket.
 pub async fn answer_probe(offer: &str, stun: &[SocketAddr], is_hidden: bool) -> Result<String, String> {
     let offer = Description::parse(offer).map_err(|error| error.to_string())?;
     if offer.kind != Kind::Offer {

@@ -1,4 +1,4 @@
-//! How a client finds a proxy: the broker takes its offer and brings the answer.
+//! The way of a client to a proxy: the broker takes its offer and brings the answer.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -252,7 +252,7 @@ impl Session {
         self.link = Some(Link { connection, reader, held, heard_at: now });
     }
 
-    /// What the proxy brings goes to KCP; true if there may be more.
+    /// Bytes from the proxy go to KCP; true if there may be more.
     fn poll_channel(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let Some(link) = &mut self.link else { return false };
         self.inbox.clear();

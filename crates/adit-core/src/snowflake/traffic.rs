@@ -1,4 +1,4 @@
-//! What a proxy has done: its counters, its summary and its metrics.
+//! Counters of a proxy, its summary and its metrics.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -61,7 +61,7 @@ impl ProxyMetrics {
         )
     }
 
-    /// The metrics, for Prometheus. Bytes are thousands, as of the last summary, whatever their names say.
+    /// The metrics, for Prometheus. Bytes are thousands, as of the last summary, although their names say bytes.
     pub fn render(&self) -> String {
         let mut out = String::new();
         let country = "{country=\"??\"}";

@@ -18,7 +18,7 @@ use crate::netlink::route;
 use crate::rt;
 use crate::udp::{Outgoing, Socket};
 
-/// Gathering ends after this unless told otherwise, whatever is missing.
+/// Gathering ends after this unless told otherwise, even if answers are missing.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two rounds of requests.
 const AGAIN: Duration = Duration::from_millis(400);
@@ -85,7 +85,7 @@ pub fn is_hidden(ip: IpAddr) -> bool {
     }
 }
 
-/// What was found.
+/// Addresses that were found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Addresses of the socket.

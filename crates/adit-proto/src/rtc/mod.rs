@@ -17,7 +17,7 @@
 //!
 //! # Bounds
 //!
-//! What a peer holds is bounded by the receive window and the send buffer of SCTP, and by the queues of the handshake.
+//! The memory of a peer is bounded by the receive window and the send buffer of SCTP, and by the queues of the handshake.
 //! A hostile datagram is dropped or ends the connection. Datagrams of DTLS are taken only from addresses whose checks
 //! knew the password of ICE.
 

@@ -40,7 +40,7 @@ const MAX_SEND: usize = 16 << 10;
 /// Characters of credentials.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// SCTP knows one other end, whatever its address.
+/// SCTP knows one other end, at an address that means nothing.
 fn far() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 5000))
 }

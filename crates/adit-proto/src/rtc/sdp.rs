@@ -1,7 +1,7 @@
 //! The few lines of SDP (RFC 8866, RFC 8841) that a peer connection with one data channel and no media needs.
 //!
 //! A description is read line by line. Lines that say nothing about ICE, DTLS or SCTP are passed over, and so are
-//! candidates that a UDP socket cannot reach: TCP, other components, names (mDNS). What is read is bounded:
+//! candidates that a UDP socket cannot reach: TCP, other components, names (mDNS). The reader is bounded:
 //! [`MAX_SDP_LEN`] bytes and [`MAX_CANDIDATES`] candidates.
 
 use std::fmt::Write as _;

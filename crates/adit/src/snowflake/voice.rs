@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use crate::print;
 
-/// Where lines go.
+/// The places that lines go to.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     file: Option<RefCell<File>>,
@@ -49,7 +49,7 @@ impl Log {
         Self { is_loud, ..self }
     }
 
-    /// Writes events to the standard error, whatever becomes of the rest.
+    /// Writes events to the standard error even if the rest does not go there.
     pub(crate) fn events(self, shows_events: bool) -> Self {
         Self { shows_events, ..self }
     }

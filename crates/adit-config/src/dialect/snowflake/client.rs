@@ -43,7 +43,7 @@ const FLAGS: &[Flag] = &[
     switch(&["log-to-state-dir", "logToStateDir"], "-log is a path below the state directory that Tor names"),
     switch(&["keep-local-addresses", "keepLocalAddresses"], "tell proxies private and loopback addresses"),
     switch(&["unsafe-logging"], "log addresses; else they become [scrubbed]"),
-    text(&["covertdtls-config"], "MODE", "disable", "accepted and not obeyed: DTLS is not disguised"),
+    text(&["covertdtls-config"], "MODE", "disable", "accepted and not obeyed: the DTLS hello stays as it is"),
     text(&["covertdtls-fingerprint"], "HEX", "", "accepted and not obeyed"),
     text(
         &["socks"],
@@ -158,7 +158,7 @@ fn set(client: &mut SnowflakeClient, name: &str, value: &str) -> Result<(), Stri
 /// backslash before `;`, `=` and `\` in names and values. Names that nobody knows are passed over.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A text that names the wrong argument.
 pub fn with_arguments(client: &SnowflakeClient, arguments: &str) -> Result<SnowflakeClient, String> {
     let mut client = client.clone();
     let pairs = pairs(arguments)?;
