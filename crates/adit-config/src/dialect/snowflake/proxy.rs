@@ -61,7 +61,12 @@ const FLAGS: &[Flag] = &[
     text(&["metrics-port"], "PORT", "9999", "port of the metrics"),
     text(&["geoipdb"], "FILE", "/usr/share/tor/geoip", "accepted; countries of clients are not looked up"),
     text(&["geoip6db"], "FILE", "/usr/share/tor/geoip6", "as -geoipdb"),
-    text(&["covertdtls-config"], "MODE", "randomizemimic", "accepted and not obeyed: the DTLS hello stays as it is"),
+    text(
+        &["covertdtls-config"],
+        "MODE",
+        "randomizemimic",
+        "accepted and not obeyed: the DTLS hello stays as it is",
+    ),
     text(&["covertdtls-fingerprint"], "HEX", "", "accepted and not obeyed"),
     switch(&["nat-type-force-unrestricted"], "take the NAT for unrestricted, and do not look"),
     switch(&["version"], "print the version"),
