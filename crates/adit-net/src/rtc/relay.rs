@@ -68,7 +68,7 @@ impl Relay {
                 false => Box::new(stream),
             };
             let agent = [("User-Agent", "Go-http-client/1.1")];
-            let socket = connect(stream, &url.authority, &url.path, &agent, LIMITS).await?;
+            let socket = Box::pin(connect(stream, &url.authority, &url.path, &agent, LIMITS)).await?;
             Ok(Self(socket.into_bytes()))
         };
         rt::timeout(limit, Box::pin(open)).await.unwrap_or(Err(RelayError::Timeout(limit)))
