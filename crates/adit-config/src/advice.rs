@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::{Host, Target};
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -57,6 +58,11 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagn
     let mut found = Diagnostics::new();
     let file: Arc<str> = file.into();
     for inbound in &config.inbounds {
+        if let InboundProtocol::Shadowsocks(server) = &inbound.protocol {
+            weak_method(&file, "inbound", &inbound.name, server.key.method())
+                .into_iter()
+                .for_each(|warning| found.push(warning));
+        }
         keys(inbound, |key, problem, method| {
             let key = format!("inbound {}: {key}", inbound.name);
             let hint = format!("`adit key {method}` makes a good one");
@@ -75,7 +81,13 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagn
             found.push(warning.hint("name another server in the outbound, or another port in listen"));
         }
     }
+    covered(&file, config).into_iter().for_each(|warning| found.push(warning));
     for outbound in &config.outbounds {
+        if let OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
+            weak_method(&file, "outbound", &outbound.name, client.key.method())
+                .into_iter()
+                .for_each(|warning| found.push(warning));
+        }
         if let Some((key, secret)) = secret_of(outbound)
             && is_placeholder(secret)
         {
@@ -85,6 +97,61 @@ pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagn
         }
     }
     found
+}
+
+/// A warning about a method that is there for old peers alone.
+fn weak_method(file: &Arc<str>, end: &str, name: &Tag, method: Method) -> Option<Diagnostic> {
+    let problem = match method.generation() {
+        Generation::None => "encrypts nothing",
+        Generation::Stream => "lets anybody on the path change the data without notice",
+        Generation::Aead | Generation::Aead2022 => return None,
+    };
+    let warning = Diagnostic::warning(file, format!("{end} {name}: method"), format!("{method} {problem}"));
+    Some(warning.hint("2022-blake3-aes-128-gcm or chacha20-ietf-poly1305 on both ends"))
+}
+
+/// A warning for each listener whose port another listener has already taken on all addresses.
+fn covered(file: &Arc<str>, config: &Config) -> Vec<Diagnostic> {
+    let listeners: Vec<(&Inbound, SocketAddr)> = config
+        .inbounds
+        .iter()
+        .flat_map(|inbound| inbound.listen.iter().map(move |at| (inbound, *at)))
+        .collect();
+    let covers = |all: &(&Inbound, SocketAddr), one: &(&Inbound, SocketAddr)| {
+        let ((wide, all), (narrow, one)) = (all, one);
+        let is_wider = all.ip().is_unspecified() && !one.ip().is_unspecified();
+        all.port() != 0
+            && all.port() == one.port()
+            && all.is_ipv4() == one.is_ipv4()
+            && is_wider
+            && share_transport(wide, narrow)
+            && !(wide.socket.reuse_port && narrow.socket.reuse_port)
+    };
+    let pair = |one: &(&Inbound, SocketAddr)| {
+        let (wide, all) = listeners.iter().find(|all| covers(all, one))?;
+        let key = format!("inbound {}: listen", one.0.name);
+        let problem = format!("{} is taken by inbound {}, which listens on {all}", one.1, wide.name);
+        Some(Diagnostic::warning(file, key, problem).hint("give one of them another port"))
+    };
+    listeners.iter().filter_map(pair).collect()
+}
+
+/// Whether two inbounds both listen for connections, or both for datagrams of a carrier or of DNS.
+fn share_transport(one: &Inbound, other: &Inbound) -> bool {
+    let transports = |inbound: &Inbound| match &inbound.protocol {
+        _ if inbound.socket.carrier.is_some() => (false, true),
+        InboundProtocol::Dns(server) => (server.transports.tcp(), server.transports.udp()),
+        InboundProtocol::Tun(_) => (false, false),
+        InboundProtocol::Snell(_)
+        | InboundProtocol::Shadowsocks(_)
+        | InboundProtocol::Ssr(_)
+        | InboundProtocol::Obfs(_)
+        | InboundProtocol::Local(_)
+        | InboundProtocol::Captured(_)
+        | InboundProtocol::Tunnel { .. } => (true, false),
+    };
+    let ((tcp, udp), (other_tcp, other_udp)) = (transports(one), transports(other));
+    tcp && other_tcp || udp && other_udp
 }
 
 /// Reports each weak key of a server that machines other than this one reach, once per key of the file.
@@ -291,6 +358,46 @@ mod tests {
         let client = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n[[outbound]]\nprotocol = \"snell\"\n\
                       server = \"h:1\"\npsk = \"what adit key printed\"\n";
         assert!(warnings(client).contains("outbound snell: psk: the key is a placeholder"));
+    }
+
+    #[test]
+    fn methods_for_old_peers_alone() {
+        let file = |method: &str| {
+            let end = format!("method = \"{method}\"\npassword = \"long enough a word\"\n");
+            format!(
+                "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:1\"\n{end}\
+                 [[outbound]]\nname = \"o\"\nprotocol = \"shadowsocks\"\nserver = \"h:1\"\n{end}"
+            )
+        };
+        let found = warnings(&file("rc4-md5"));
+        assert_eq!(found.matches("rc4-md5 lets anybody on the path").count(), 2, "{found}");
+        assert!(
+            found.contains("inbound shadowsocks: method") && found.contains("outbound o: method"),
+            "{found}"
+        );
+        assert_eq!(warnings(&file("aes-256-gcm")), "");
+    }
+
+    #[test]
+    fn listeners_that_cover_each_other() {
+        let file = |first: &str, second: &str, more: &str| {
+            let second = server("0123456789abcdeg", second).replace("listen", "name = \"two\"\nlisten");
+            format!("{}{second}{more}", server("0123456789abcdef", first))
+        };
+        for (first, second, is_taken) in [
+            ("0.0.0.0:7", "192.0.2.7:7", true),
+            ("192.0.2.7:7", "0.0.0.0:7", true),
+            ("[::]:7", "[2001:db8::1]:7", true),
+            ("0.0.0.0:7", "192.0.2.7:8", false),
+            ("0.0.0.0:7", "[2001:db8::1]:7", false),
+            ("192.0.2.6:7", "192.0.2.7:7", false),
+            ("0.0.0.0:0", "192.0.2.7:0", false),
+        ] {
+            let found = warnings(&file(first, second, ""));
+            assert_eq!(found.contains("is taken by inbound"), is_taken, "{first} {second}: {found}");
+        }
+        let carrier = "carrier = \"kcp\"\ncarrier-key = \"0123456789abcdef\"\n";
+        assert_eq!(warnings(&file("0.0.0.0:7", "192.0.2.7:7", carrier)), "", "UDP beside TCP");
     }
 
     #[test]

@@ -3,8 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_proto::shadowsocks::Method;
-
 /// Pause between two lines of one kind.
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -32,12 +30,6 @@ pub(crate) fn skew(whose: &str, offset_s: i64, window_s: u32) -> String {
     let relation = if offset_s > 0 { "ahead of" } else { "behind" };
     let distance = offset_s.unsigned_abs();
     format!("{whose} clock is {distance} s {relation} ours, and no more than {window_s} s are accepted")
-}
-
-/// The warning about a method, printed once, if there is one.
-pub(crate) fn method_warning(method: Method) -> Option<String> {
-    let warning = "is for peers that support no other method: it does not detect tampering, and attacks on it are known";
-    method.is_deprecated().then(|| format!("{method} {warning}"))
 }
 
 #[cfg(test)]

@@ -95,7 +95,15 @@ fn test() -> DelayTest {
 
 fn choice(policy: Policy, members: &[&str], test: DelayTest) -> OutboundProtocol {
     let members = members.iter().map(|name| Tag::from(*name)).collect();
-    OutboundProtocol::Choice(Choice { members, policy, test, udp: true, hidden: false, icon: "".into() })
+    OutboundProtocol::Choice(Choice {
+        members,
+        policy,
+        test,
+        udp: true,
+        hidden: false,
+        icon: "".into(),
+        uses: None,
+    })
 }
 
 /// A tunnel whose connections go to the first outbound.

@@ -17,6 +17,7 @@ mod attack;
 mod bulk;
 pub mod busy;
 pub mod check;
+mod clash;
 mod compare;
 pub mod demo;
 mod ends;
@@ -153,7 +154,8 @@ pub(crate) struct ProgramArgs {
 
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
-    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `ssr` for the
+    /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `clash` for a
+    /// file of mihomo of real size (`clash:FOLDER` writes it there and measures nothing), `ssr` for the
     /// published table of ShadowsocksR, `ssr-matrix` for other programs of ShadowsocksR, `attack` for users of a server
     /// under attack (--measures chooses by words), or `probe` for differences in the time of an end.
     #[arg(default_value = "quick")]
@@ -378,6 +380,14 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if args.scenario == "route" {
         let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
         return route::run(&adit, args.json.as_deref());
+    }
+    if let Some(folder) = args.scenario.strip_prefix("clash:") {
+        return clash::generate(Path::new(folder));
+    }
+    if args.scenario == "clash" {
+        let programs = args.programs.programs(helper);
+        let adit = programs.find("adit").context("no adit: --adit PATH names it")?;
+        return clash::run(&adit, programs.find("mihomo").as_deref(), args.json.as_deref());
     }
     if let "ssr" | "ssr-matrix" = args.scenario.as_str() {
         return ssr_bench(args, helper);

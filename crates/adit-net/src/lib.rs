@@ -71,6 +71,11 @@ pub fn gid_of(name: &str) -> std::io::Result<u32> {
     adit_sys::user::find_group(name)
 }
 
+/// Makes a static program look names and users up by itself; see [`adit_sys::names::pin_services`].
+pub fn pin_name_services() {
+    adit_sys::names::pin_services();
+}
+
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();

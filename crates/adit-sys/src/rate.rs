@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::LazyLock;
+
+use crate::handle::AsFd;
 
 /// Chooses the congestion control of a socket by its name.
 ///

@@ -1,8 +1,11 @@
 //! Options of TCP sockets that `socket2` does not cover.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::time::Duration;
+
+use crate::handle::AsFd;
 
 /// Accepts TCP Fast Open on a socket that listens or will, with at most `queue` connections that have sent data but
 /// not finished their handshake; 0 switches it off.

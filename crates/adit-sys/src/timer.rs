@@ -51,7 +51,8 @@ impl Timer {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec {
             tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-            tv_nsec: duration.subsec_nanos().into(),
+            // Below a thousand million, which every `long` holds.
+            tv_nsec: i32::try_from(duration.subsec_nanos()).unwrap_or(0).into(),
         };
         let time = libc::itimerspec { it_interval: zero, it_value: value };
         // SAFETY: `time` is a valid `itimerspec` that outlives the call, which only reads it; the old value is not asked for.

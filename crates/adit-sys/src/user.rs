@@ -68,8 +68,11 @@ impl User {
             return Ok(());
         }
         // SAFETY: the name is a string that ends in NUL and outlives the call.
-        #[allow(clippy::useless_conversion, reason = "the type of the group differs between systems")]
-        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid.into()) })?;
+        #[cfg(not(target_vendor = "apple"))]
+        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid) })?;
+        // SAFETY: as above; Darwin takes the same number as a signed one.
+        #[cfg(target_vendor = "apple")]
+        check(unsafe { libc::initgroups(self.name.as_ptr(), self.gid.cast_signed()) })?;
         // SAFETY: takes no pointers. The C library changes all threads.
         check(unsafe { libc::setgid(self.gid) })?;
         // SAFETY: as above.
@@ -142,6 +145,7 @@ mod tests {
 
     #[test]
     fn users_by_name_and_number() {
+        crate::names::pin_services();
         let root = User::find("root").unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert_eq!(User::find("0").unwrap(), root);
@@ -152,6 +156,7 @@ mod tests {
 
     #[test]
     fn groups_by_name() {
+        crate::names::pin_services();
         let root = if cfg!(target_os = "macos") { "wheel" } else { "root" };
         assert_eq!(find_group(root).unwrap(), 0);
         assert_eq!(find_group("no-such-group").unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -159,6 +164,7 @@ mod tests {
 
     #[test]
     fn becoming_oneself_is_nothing() {
+        crate::names::pin_services();
         // SAFETY: takes no pointers and cannot fail.
         let own = unsafe { libc::geteuid() };
         if let Ok(user) = User::find(&own.to_string()) {

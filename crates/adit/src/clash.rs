@@ -57,7 +57,7 @@ fn run(flags: &Flags) -> ExitCode {
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
         serve::log_findings(&diagnostics);
-        if flags.test { check(&config) } else { serve::run(&config, source(flags, &home, &file, contents)) }
+        if flags.test { check(&config) } else { serve::run(config, source(flags, &home, &file, contents)) }
     });
     let shown = file.display();
     match result {
@@ -89,7 +89,7 @@ fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
     Source {
         files: vec![file.clone()],
         load: Ok(Box::new(move || {
-            let contents = text::read(&file)?;
+            let contents = text::read_up_to(&file, clash::MAX_LEN)?;
             let loaded = parse(&flags, &home, &file, &contents)?;
             contents.as_str().clone_into(&mut read.lock().unwrap_or_else(PoisonError::into_inner));
             Ok(loaded)
@@ -118,7 +118,7 @@ fn check(config: &Config) -> anyhow::Result<()> {
 
 fn read(file: &Path) -> Result<String, Diagnostics> {
     let path = if clash::is_input(file) { Path::new("/dev/stdin") } else { file };
-    Ok(text::read(path)?.to_string())
+    Ok(text::read_up_to(path, clash::MAX_LEN)?.to_string())
 }
 
 fn parse(flags: &Flags, home: &Path, file: &Path, contents: &str) -> Result<Loaded, Diagnostics> {

@@ -67,7 +67,7 @@ fn run(program: Program, flags: Flags) -> ExitCode {
         thread.spawn(move || watch(release, &observer, counters))?;
         Ok(())
     };
-    match serve::run_holding(&config, source, watch) {
+    match serve::run_holding(config, source, watch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }

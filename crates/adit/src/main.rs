@@ -107,6 +107,7 @@ const ABSENT: &[(&str, &str)] =
     &[("ssr-nat", "its rules are those of iptables); ssr-redir is, and ss-nat makes rules for it")];
 
 fn main() -> ExitCode {
+    adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let Some(status) = plugin::begin(&args) {
         return status;

@@ -3,6 +3,7 @@
 //! The files are read and checked first. On any error what runs stays as it is, and every finding is logged and told to
 //! the one who asked.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -152,6 +153,11 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::R
     Ok(requests)
 }
 
+/// The parts of a configuration that later ones are compared with here; its rules and lists have become tables.
+fn remembered(config: Config) -> Config {
+    Config { lists: BTreeMap::new(), rules: Vec::new(), ..config }
+}
+
 /// Changes of a file are told by these: time, length and number.
 type Seen = Vec<Option<(i64, i64, u64, u64)>>;
 
@@ -257,7 +263,7 @@ impl Reloader {
                     "lists are in use"
                 );
                 self.keeper.follow(&config);
-                self.config = config;
+                self.config = remembered(config);
             }
             Err(error) => drop(self.failed(error)),
         }
@@ -298,7 +304,7 @@ impl Reloader {
         let changes = self.applier.apply(&config).map_err(failed)?;
         differences.warnings = changes.warnings;
         self.keeper.follow(&config);
-        self.config = config;
+        self.config = remembered(config);
         Ok(differences)
     }
 
@@ -357,7 +363,7 @@ impl Reloader {
 
 /// The configuration of files that were sent.
 fn parse(files: &[GivenFile]) -> Result<Loaded, Diagnostics> {
-    let read = |file: &GivenFile| Ok((file.name.as_str().into(), native::parse(&file.name, &file.text)?));
+    let read = |file: &GivenFile| Ok((file.name.as_str().into(), native::load(&file.name, &file.text)?));
     crate::commands::load_all(files.iter().map(read))
 }
 

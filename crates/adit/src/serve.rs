@@ -18,7 +18,7 @@ use crate::{socket, supervisor};
 ///
 /// # Errors
 /// When it cannot start.
-pub(crate) fn run(config: &Config, source: Source) -> anyhow::Result<()> {
+pub(crate) fn run(config: Config, source: Source) -> anyhow::Result<()> {
     run_holding(config, source, |_| Ok(()))
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn run(config: &Config, source: Source) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
-    config: &Config,
+    mut config: Config,
     source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
@@ -37,11 +37,13 @@ pub(crate) fn run_holding<T>(
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
-    log_findings(&advice(config));
+    log_findings(&advice(&config));
     if std::env::var_os(WITHOUT_OWNER).is_some() {
         adit_core::capture::force_without_owner();
     }
-    let mut running = adit_core::start(config)?;
+    let mut running = adit_core::start(&config)?;
+    // Rules and lists have become tables.
+    (config.lists, config.rules) = Default::default();
     let held = match hold(&running) {
         Ok(held) => held,
         Err(error) => {
@@ -49,18 +51,18 @@ pub(crate) fn run_holding<T>(
             return Err(error);
         }
     };
-    let requests = match reload::start(source, config, &running) {
+    let requests = match reload::start(source, &config, &running) {
         Ok(requests) => requests,
         Err(error) => {
             running.end();
             return Err(error.into());
         }
     };
-    socket::open(config, &mut running);
+    socket::open(&config, &mut running);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     let addresses = running.addresses().len();
-    let lines = Start::new(config, &running);
+    let lines = Start::new(&config, &running);
     let ready = || {
         lines.write();
         supervisor::ready(&served(addresses));

@@ -58,7 +58,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
             if serve::has_state(&loaded.config) {
                 state::settle(&mut loaded.config, std::slice::from_ref(&flags.config));
             }
-            match serve::run(&loaded.config, source(program, flags)) {
+            match serve::run(loaded.config, source(program, flags)) {
                 Ok(()) => return ExitCode::SUCCESS,
                 Err(error) => error,
             }

@@ -10,7 +10,7 @@
 //! !!str and such  change nothing but that `!!str` makes a text of `null`; other tags are refused
 //! ```
 //!
-//! A second document is refused. Bounds: depth [`MAX_DEPTH`], values [`MAX_VALUES`], bytes of all texts [`MAX_TEXT`].
+//! A second document is refused. Bounds: depth [`MAX_DEPTH`], values and bytes of all texts of [`Bounds`].
 //!
 //! No message quotes any part of the text: what stands there may be a key.
 
@@ -33,6 +33,24 @@ const MAX_VALUES: usize = 100_000;
 /// Longest sum of all keys and texts, in bytes: aliases may repeat a text of the longest length a few times.
 const MAX_TEXT: usize = 4 * MAX_LEN;
 
+/// Bounds of a text, with what its aliases stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Longest text, in bytes.
+    pub(super) len: usize,
+    /// Most values.
+    pub(super) values: usize,
+    /// Longest sum of all keys and texts, in bytes.
+    pub(super) text: usize,
+}
+
+/// Those of lists of servers that a person writes.
+const USUAL: Bounds = Bounds { len: MAX_LEN, values: MAX_VALUES, text: MAX_TEXT };
+
+/// Those of files and subscriptions of mihomo, which programs write: ten times a large one. A text that fills them takes
+/// some 100 MB while it is read.
+pub(super) const LARGE: Bounds = Bounds { len: 16 << 20, values: 1_000_000, text: 32 << 20 };
+
 /// The parser's message about an alias without an anchor in front of it.
 const UNKNOWN_ANCHOR: &str = "while parsing node, found unknown anchor";
 
@@ -41,10 +59,22 @@ const UNKNOWN_ANCHOR: &str = "while parsing node, found unknown anchor";
 /// # Errors
 /// The first thing that is wrong with it, or is not read here.
 pub(super) fn parse(source: &Source<'_>, range: Range<usize>) -> Result<Value, Diagnostic> {
-    source.check_len()?;
-    let mut result = Builder::new(source.text, range.clone()).document();
+    parse_within(source, range, USUAL)
+}
+
+/// The same within other bounds.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_within(
+    source: &Source<'_>,
+    range: Range<usize>,
+    bounds: Bounds,
+) -> Result<Value, Diagnostic> {
+    source.check_len_up_to(bounds.len)?;
+    let mut result = Builder::new(source.text, range.clone(), bounds).document();
     if range.start > 0 && result.as_ref().is_err_and(|wrong| wrong.lacks_anchor) {
-        result = Builder::new(source.text, 0..range.end).document();
+        result = Builder::new(source.text, 0..range.end, bounds).document();
     }
     result.map_err(|wrong| {
         let found = Diagnostic::error(&source.file, "", wrong.problem).at(source.locate(wrong.at));
@@ -107,14 +137,14 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(text: &'a str, range: Range<usize>) -> Self {
+    fn new(text: &'a str, range: Range<usize>, bounds: Bounds) -> Self {
         Self {
             parser: Parser::new_from_str(&text[range.clone()]),
             place: Place { text: &text[..range.end], start: range.start, index: 0, at: range.start },
             brackets: Vec::new(),
             anchors: HashMap::new(),
-            values_left: MAX_VALUES,
-            text_left: MAX_TEXT,
+            values_left: bounds.values,
+            text_left: bounds.text,
         }
     }
 

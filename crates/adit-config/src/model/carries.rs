@@ -217,6 +217,23 @@ impl Outbound {
         }
     }
 
+    /// Whether datagrams to its server are the contents of streams, which may go through another outbound.
+    pub fn has_datagrams_in_streams(&self) -> bool {
+        match &self.protocol {
+            OutboundProtocol::Snell(client) => client.udp && client.version.has_datagrams(),
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Shadowsocks(_)
+            | OutboundProtocol::Ssr(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Dns
+            | OutboundProtocol::Refuse(_) => false,
+        }
+    }
+
     /// Whether it carries datagrams over sockets: those over streams are not compared in a group.
     pub fn sends_datagrams(&self) -> bool {
         if self.dial.through.is_some() {
@@ -269,7 +286,7 @@ impl Config {
         /// Groups that are nested deeper carry none: a loop is no file that starts.
         const MAX_DEPTH: usize = 32;
         let Some(outbound) = self.outbound(name) else { return false };
-        if outbound.dial.through.is_some() {
+        if outbound.dial.through.is_some() && !outbound.has_datagrams_in_streams() {
             return false;
         }
         match &outbound.protocol {

@@ -21,6 +21,19 @@ pub struct Choice {
     pub hidden: bool,
     /// The address of a picture for control programs; empty for none.
     pub icon: Box<str>,
+    /// Lists whose entries become members, as `adit.toml` names them; `None` where members are all that there is.
+    pub uses: Option<Box<Uses>>,
+}
+
+/// Lists of outbounds whose entries are members of a group, behind those that it names itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Uses {
+    /// Names of lists.
+    pub lists: Vec<Tag>,
+    /// As [`OutboundList::filter`](super::OutboundList::filter), for entries of these lists.
+    pub filter: Box<str>,
+    /// As [`OutboundList::exclude`](super::OutboundList::exclude), for entries of these lists.
+    pub exclude: Box<str>,
 }
 
 /// The way in which a group chooses a member.
@@ -299,6 +312,7 @@ mod tests {
             udp: true,
             hidden: false,
             icon: "".into(),
+            uses: None,
         };
         Outbound { name: name.into(), dial: Dial::default(), protocol: OutboundProtocol::Choice(choice) }
     }

@@ -41,7 +41,7 @@ use zeroize::Zeroizing;
 
 pub use self::admin::{AdminHttp, ControlSocket};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
-pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, expects};
+pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, Uses, expects};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::fake::{
@@ -55,7 +55,7 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
-pub use self::provider::{Download, MAX_DOCUMENT, Provider, ProviderKind, ProviderSource};
+pub use self::provider::{Download, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource};
 pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
@@ -116,6 +116,10 @@ pub struct Config {
     pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
     /// Lists that are kept up to date while this runs.
     pub providers: Vec<Provider>,
+    /// Lists of outbounds as the file names them; never two with one name.
+    pub outbound_lists: Vec<OutboundList>,
+    /// Plugins that entries of lists may run, by the name of the program.
+    pub plugins_allowed: Vec<Box<str>>,
     /// The file that keeps the members that people choose across restarts.
     pub choices: Option<PathBuf>,
 }

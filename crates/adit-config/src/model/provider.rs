@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::rule::Place;
 use super::{DelayTest, Secret, Tag};
 
 /// A list that comes from somewhere else.
@@ -65,6 +66,43 @@ pub struct Download {
     pub headers: Vec<(Box<str>, Secret)>,
     /// Longest document in bytes.
     pub max_len: usize,
+}
+
+/// A list of outbounds as `adit.toml` writes it. Its entries become outbounds when the configuration is put to use.
+#[derive(Debug, Clone)]
+pub struct OutboundList {
+    /// Its name, once among such lists.
+    pub name: Tag,
+    /// The file, relative to the folder of the configuration; `None` if it holds its links itself.
+    pub path: Option<PathBuf>,
+    /// The server that the file is a copy of, if it is one.
+    pub download: Option<Box<Download>>,
+    /// Links of a list that stands in the configuration.
+    pub links: Vec<Secret>,
+    /// Expressions of which one must be found in the name of an entry, separated by backticks; empty for any name.
+    pub filter: Box<str>,
+    /// Expressions of which none may be found, separated by backticks; empty for none.
+    pub exclude: Box<str>,
+    /// Text in front of each name.
+    pub prefix: Box<str>,
+    /// The outbound that entries dial through.
+    pub dial_through: Option<Tag>,
+    /// The test of all entries by time, if there is one.
+    pub test: Option<DelayTest>,
+    /// Its place in the configuration.
+    pub at: Place,
+}
+
+/// Two lists are equal if they say the same, wherever they are written.
+impl PartialEq for OutboundList {
+    fn eq(&self, other: &Self) -> bool {
+        let own = |list: &Self| (list.name.clone(), list.path.clone(), list.dial_through.clone());
+        own(self) == own(other)
+            && self.download == other.download
+            && self.links == other.links
+            && (&self.filter, &self.exclude, &self.prefix) == (&other.filter, &other.exclude, &other.prefix)
+            && self.test == other.test
+    }
 }
 
 /// Longest document of a provider in bytes, if its configuration does not say less.

@@ -83,6 +83,13 @@ pub enum Verdict {
         /// Rules that are left out if nothing is decided.
         pass: u32,
     },
+    /// The rules are asked once more, from the one at this place in their order on; a few times at most.
+    Again {
+        /// The place, from 0.
+        at: u32,
+        /// The mark that the request has from now on, for [`Fact::Mark`]; `None` leaves the one that it has.
+        mark: Option<Box<str>>,
+    },
 }
 
 impl Verdict {
@@ -93,7 +100,11 @@ impl Verdict {
             Self::Pass(count) => Some(*count),
             Self::Streams { pass, .. } if network == Network::Udp => Some(*pass),
             Self::Ask { outbound, pass } => asked(outbound).then_some(*pass),
-            Self::Streams { .. } | Self::Outbound(_) | Self::Default | Self::Reject(_) => None,
+            Self::Streams { .. }
+            | Self::Outbound(_)
+            | Self::Default
+            | Self::Reject(_)
+            | Self::Again { .. } => None,
         }
     }
 }
@@ -197,6 +208,8 @@ pub enum Fact {
     Uid(Vec<(u32, u32)>),
     /// The code point of the client's packets is in one of these ranges; 0 if it is not known.
     Dscp(Vec<PortRange>),
+    /// A rule that had the rules asked once more left one of these marks.
+    Mark(Vec<Box<str>>),
 }
 
 impl Fact {
@@ -211,6 +224,7 @@ impl Fact {
             Self::ProcessPath(_) | Self::ProcessPathRegex(_) => "process path",
             Self::Uid(_) => "user id",
             Self::Dscp(_) => "dscp",
+            Self::Mark(_) => "mark",
         }
     }
 }
@@ -398,6 +412,8 @@ pub struct Set {
     pub format: SetFormat,
     /// The server that the file is a copy of, if it is one.
     pub download: Option<Box<super::Download>>,
+    /// The lines themselves, in the place of a file; `path` is empty then.
+    pub entries: Vec<Box<str>>,
     /// Its place in the configuration.
     pub at: Place,
 }
@@ -409,6 +425,7 @@ impl PartialEq for Set {
             && self.path == other.path
             && self.format == other.format
             && self.download == other.download
+            && self.entries == other.entries
     }
 }
 

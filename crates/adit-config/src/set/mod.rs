@@ -213,7 +213,16 @@ pub(crate) const SET: &str = "set";
 /// # Errors
 /// The first problem with it.
 pub(crate) fn check(format: &str, bytes: &[u8]) -> Result<usize, String> {
+    if let Some(compiled) = compiled(bytes) {
+        let entries = compiled?;
+        return if entries.is_empty() {
+            Err("there is no name or network in it".to_owned())
+        } else {
+            Ok(entries.len())
+        };
+    }
     let text = std::str::from_utf8(bytes).map_err(|_| "no text: it holds bytes that are no UTF-8")?;
+    let text = &*plain_lines(text);
     let format = SetFormat::ALL.iter().find(|(name, _)| *name == format);
     let format = format.map_or(SetFormat::Any, |(_, format)| *format);
     let entries = parse("list", text, format).map_err(|found| {
@@ -225,7 +234,42 @@ pub(crate) fn check(format: &str, bytes: &[u8]) -> Result<usize, String> {
     if entries.is_empty() { Err("there is no name or network in it".to_owned()) } else { Ok(entries.len()) }
 }
 
+/// The contents of a rule set that mihomo or sing-box compiled; `None` for a file of another kind.
+fn compiled(bytes: &[u8]) -> Option<Result<Entries, String>> {
+    /// The beginning of a frame of zstd (RFC 8878, section 3.1.1), which is that of `.mrs`.
+    const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+    if bytes.starts_with(ZSTD) {
+        return Some(read_mrs(bytes));
+    }
+    bytes.starts_with(b"SRS").then(|| read_srs(bytes))
+}
+
+/// The lines of a list: of one in mihomo's YAML its items, with the number of lines that it has.
+fn plain_lines(text: &str) -> std::borrow::Cow<'_, str> {
+    let is_head = |line: &str| matches!(line.trim_end(), "payload:" | "rules:");
+    if !text.lines().take(MAX_HEAD).any(is_head) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut is_payload = false;
+    for line in text.lines() {
+        let item = line.trim_start().strip_prefix("- ").map(|item| item.trim().trim_matches(['\'', '"']));
+        if let Some(item) = item.filter(|_| is_payload) {
+            out.push_str(item);
+        }
+        is_payload |= is_head(line);
+        out.push('\n');
+    }
+    out.into()
+}
+
+/// Lines among which the head of a list in YAML is sought: comments may come before it.
+const MAX_HEAD: usize = 100;
+
 fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
+    if !set.entries.is_empty() {
+        return parse(&set.at.file, &set.entries.join("\n"), set.format);
+    }
     let path = beside(&set.at, &set.path);
     // It is fetched once this runs.
     if set.download.is_some() && !path.exists() {
@@ -233,11 +277,15 @@ fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
     }
     let hint = "set `path` to a file with one name or network per line";
     let bytes = read(&path, MAX_LEN).map_err(|problem| misplaced(&set.at, "set.path", problem, hint))?;
+    if let Some(compiled) = compiled(&bytes) {
+        let problem = |problem| format!("{}: {problem}", path.display());
+        return compiled.map_err(|found| misplaced(&set.at, "set.path", problem(found), hint).into());
+    }
     let Ok(text) = String::from_utf8(bytes) else {
         let problem = format!("{} is no text: it holds bytes that are no UTF-8", path.display());
         return Err(misplaced(&set.at, "set.path", problem, hint).into());
     };
-    parse(&path.to_string_lossy(), &text, set.format)
+    parse(&path.to_string_lossy(), &plain_lines(&text), set.format)
 }
 
 fn load_countries(
@@ -263,7 +311,7 @@ fn load_countries(
 }
 
 /// `path` as seen from the folder of the file that names it.
-fn beside(at: &Place, path: &Path) -> PathBuf {
+pub(crate) fn beside(at: &Place, path: &Path) -> PathBuf {
     Path::new(&*at.file).parent().map_or_else(|| path.to_path_buf(), |folder| folder.join(path))
 }
 
@@ -274,6 +322,10 @@ fn beside(at: &Place, path: &Path) -> PathBuf {
 /// .x        all below the name      *.x      one label below; `*` stands for any whole label
 /// ```
 pub fn domain_pattern(entries: &mut Entries, line: &str) -> bool {
+    if let Some((name, scope)) = plain_pattern(line) {
+        entries.add_name(name, scope);
+        return true;
+    }
     let line = line.to_lowercase();
     let (scope, name) = match (line.strip_prefix("+."), line.strip_prefix('.')) {
         (Some(name), _) => (Scope::Tree, name),
@@ -298,6 +350,26 @@ pub fn domain_pattern(entries: &mut Entries, line: &str) -> bool {
     };
     entries.regexes.push(format!("{head}{}$", parts.collect::<Vec<_>>().join(r"\.")).into());
     true
+}
+
+/// The same for a pattern as nearly all of a list are: letters in lower case, digits, `-`, `_` and single dots. `None` for
+/// any other.
+fn plain_pattern(line: &str) -> Option<(&str, Scope)> {
+    let (scope, name) = match line.as_bytes() {
+        [b'+', b'.', ..] => (Scope::Tree, &line[2..]),
+        [b'.', ..] => (Scope::Below, &line[1..]),
+        _ => (Scope::Exact, line),
+    };
+    let mut before = b'.';
+    for byte in name.bytes() {
+        let is_plain =
+            matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_') || byte == b'.' && before != b'.';
+        if !is_plain {
+            return None;
+        }
+        before = byte;
+    }
+    (before != b'.').then_some((name, scope))
 }
 
 /// All bytes of a file beside a configuration, at most `max`.
@@ -356,7 +428,14 @@ mod tests {
     fn config(folder: &Path, path: &str) -> Config {
         let file: Arc<str> = folder.join("adit.toml").to_string_lossy().into();
         let at = Place { file, line: 7, column: 8 };
-        let set = Set { name: "s".into(), path: path.into(), format: SetFormat::Any, download: None, at };
+        let set = Set {
+            name: "s".into(),
+            path: path.into(),
+            format: SetFormat::Any,
+            download: None,
+            entries: Vec::new(),
+            at,
+        };
         Config { sets: vec![set], ..Config::default() }
     }
 
@@ -391,6 +470,35 @@ mod tests {
         std::fs::write(folder.join("l"), "name.example\n".repeat(50_000_000 / 13)).unwrap();
         let found = problem(&config(&folder, "l"));
         assert!(found.contains("l is longer than 32 MiB"), "{found}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Lists of mihomo and sing-box are read by their contents.
+    #[test]
+    fn lists_of_other_programs() {
+        let folder = folder("other");
+        let mrs = include_bytes!("../../../../testdata/clash/mrs/domain.mrs");
+        std::fs::write(folder.join("l"), mrs).unwrap();
+        let names = |config: &Config| Sets::load(config).unwrap().list("s").unwrap().len();
+        assert_eq!(names(&config(&folder, "l")), 5);
+        assert_eq!(check("any", mrs), Ok(5));
+        assert!(check("any", &mrs[..mrs.len() / 2]).is_err());
+        std::fs::write(folder.join("l"), &mrs[..40]).unwrap();
+        assert!(problem(&config(&folder, "l")).contains("set.path: "));
+        let yaml = "# head\npayload:\n  - '+.a.example'\n  # c\n  - \"10.0.0.0/8\"\n  - b.example\n";
+        std::fs::write(folder.join("l"), yaml).unwrap();
+        assert_eq!((names(&config(&folder, "l")), check("any", yaml.as_bytes())), (3, Ok(3)));
+        std::fs::write(folder.join("l"), "payload:\n  - a b\n").unwrap();
+        assert!(problem(&config(&folder, "l")).contains("l:2:1: neither a name nor a network: a b"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn lines_of_the_configuration() {
+        let folder = folder("inline");
+        let mut config = config(&folder, "");
+        config.sets[0].entries = vec!["+.a.example".into(), "10.0.0.0/8".into()];
+        assert_eq!(Sets::load(&config).unwrap().list("s").unwrap().len(), 2);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -213,7 +213,7 @@ impl Live {
             Verdict::Outbound(name)
             | Verdict::Streams { outbound: name, .. }
             | Verdict::Ask { outbound: name, .. } => Some(self.outbounds.find(name)),
-            Verdict::Reject(_) | Verdict::Pass(_) => None,
+            Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => None,
         }
     }
 

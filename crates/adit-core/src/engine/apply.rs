@@ -78,10 +78,13 @@ impl Engine {
             return Err(StartError::Ending);
         }
         let mut draft = Draft::default();
-        let config = Arc::new(effective(state, wanted, &mut draft.changes.needs_restart)?);
+        let mut config = effective(state, wanted, &mut draft.changes.needs_restart)?;
         self.prepare_capture(state, &config)?;
         check_dns(&config)?;
         let (router, filter) = compile(&config)?;
+        // The tables have all of them by now.
+        config.lists.clear();
+        let config = Arc::new(config);
         draft.changes.warnings.extend(state.open_ledger(&config)?);
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         draft.changes.warnings.extend(self.open_choices(&config));

@@ -86,7 +86,7 @@ impl Tools {
             | Verdict::Streams { outbound: name, .. }
             | Verdict::Ask { outbound: name, .. } => Some(name.clone()),
             Verdict::Default => Some(default.clone()),
-            Verdict::Reject(_) | Verdict::Pass(_) => None,
+            Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One core: its inbounds and outbounds, by name, and how it follows orders.
 
+mod listed;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,7 +30,8 @@ use crate::inbound::{self, Inbound, Slot, Surroundings};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{
-    self, Around, Board, Check, Choice, ChoicePackets, Connector, Group, GroupPackets, Tester, Through,
+    self, Around, Board, Check, Choice, ChoicePackets, ChoiceShared, Connector, Group, GroupPackets, Tester,
+    Through,
 };
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
@@ -83,6 +86,10 @@ struct Site {
     inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
     /// The tasks that compare the members of each group, on the first core; a task ends when its entry is dropped.
     probers: RefCell<BTreeMap<Tag, Stopper>>,
+    /// The groups whose members are chosen.
+    choices: Rc<RefCell<BTreeMap<Tag, Arc<ChoiceShared>>>>,
+    /// The tasks that test the entries of lists, on the first core, with the lists as they were when a task began.
+    listed: RefCell<BTreeMap<Tag, (model::Provider, Stopper)>>,
 }
 
 /// An inbound on one core.
@@ -148,6 +155,8 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
         probers: RefCell::default(),
+        choices: Rc::default(),
+        listed: RefCell::default(),
         config: RefCell::new(config),
     });
     rt::spawn_local(site.clone().follow(orders, stop.clone()));
@@ -229,9 +238,11 @@ impl Site {
         for name in remove {
             self.outbounds.remove(&name);
             self.probers.borrow_mut().remove(&name);
+            self.choices.borrow_mut().remove(&name);
         }
         if is_other {
             self.put_direct();
+            self.check_lists();
         }
         for job in jobs {
             job(self.tools());
@@ -267,6 +278,7 @@ impl Site {
             outbound::Shared::Choice(shared) => {
                 let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
                 self.check(&name, &group);
+                self.choices.borrow_mut().insert(name.clone(), shared.clone());
                 let packets = ChoicePackets::new(group.clone(), &self.dns);
                 Leaf { outbound: group, packets: Some(Rc::new(packets)) }
             }
@@ -281,8 +293,9 @@ impl Site {
                 factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
             }
         };
-        // A stream through another outbound carries no datagrams: they are refused, and take no other way.
-        let packets = leaf.packets.filter(|_| model.dial.through.is_none());
+        // Through another outbound go streams alone: other datagrams are refused, and take no other way.
+        let carries = model.dial.through.is_none() || model.has_datagrams_in_streams();
+        let packets = leaf.packets.filter(|_| carries);
         self.outbounds.put(name, Leaf { packets, ..leaf });
     }
 

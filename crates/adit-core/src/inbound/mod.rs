@@ -33,7 +33,6 @@ use crate::carrier;
 use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
-use crate::notice;
 use crate::packet::{
     Clients, Engine, Exchange, Listener, PacketInbound, Port, Renewal, Routes, SharedScratch,
 };
@@ -211,9 +210,6 @@ impl Shared {
 pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
     let pace = inbound.socket.pace.as_ref().and_then(check_pace);
     let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();
-    if let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol {
-        warnings.extend(notice::method_warning(server.key.method()));
-    }
     if let model::InboundProtocol::Dns(server) = &inbound.protocol {
         warnings.extend(dns::warning(server, &inbound.listen));
     }

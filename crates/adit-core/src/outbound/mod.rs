@@ -28,10 +28,9 @@ use adit_net::rt::{self, Pool};
 
 use crate::dispatch::Leaf;
 use crate::dns::Dns;
-use crate::notice;
 
 pub(crate) use choice::{
-    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, test_group,
+    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list, test_group,
 };
 pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub(crate) use connector::Connector;
@@ -145,8 +144,5 @@ pub(crate) fn warnings(outbound: &model::Outbound) -> Vec<String> {
     let mut warnings: Vec<String> =
         Dialer::by_system(&outbound.dial).warnings().iter().map(ToString::to_string).collect();
     warnings.extend(outbound.dial.pace.as_ref().and_then(check_pace).map(|warning| warning.to_string()));
-    if let model::OutboundProtocol::Shadowsocks(client) = &outbound.protocol {
-        warnings.extend(notice::method_warning(client.key.method()));
-    }
     warnings.iter().map(|warning| format!("outbound {}: {warning}", outbound.name)).collect()
 }

@@ -62,7 +62,7 @@ impl SnellShared {
         Ok(Arc::new(Self {
             config: config.clone(),
             format: format(config.version, &psk),
-            keys: KeySupply::start(psk)?,
+            keys: KeySupply::on_demand(psk),
             obfs: ClientObfs::new(&config.obfs)?,
             server_is_adit: AtomicBool::new(false),
         }))

@@ -6,11 +6,14 @@ use std::net::IpAddr;
 use adit_config::model::Tag;
 use adit_config::model::rule::{Matcher, Rule};
 
-use super::walk::{Truth, Walk};
+use super::walk::{REFUSED, Round, Truth, Walk};
 use super::{Node, Outcome, Query, Router};
 
 /// Why a rule that matches does not decide.
 const PASSED: &str = "it matches, and leaves the decision to the rules behind it";
+
+/// Why a rule that has the rules asked once more does not decide.
+const AGAIN: &str = "it matches, and has the rules asked once more";
 
 /// Results of each rule for a request, up to the one that decides.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,22 +45,30 @@ impl Router {
     ) -> Explanation<'r> {
         let mut walk = Walk::new(self, query, addresses);
         let mut passed = Vec::new();
-        let mut from = 0;
-        for (n, compiled) in self.rules.iter().enumerate() {
-            if n < from {
-                continue;
-            }
+        let mut n = 0;
+        while let Some(compiled) = self.rules.get(n) {
             match walk.judge(compiled.root) {
                 None => return Explanation { passed, outcome: Outcome::NeedsAddresses },
                 Some(true) if compiled.verdict.passes(query.network, asked).is_some() => {
                     let count = compiled.verdict.passes(query.network, asked).unwrap_or_default();
-                    from = n.saturating_add(1).saturating_add(count as usize);
                     passed.push(Step { rule: n, why: PASSED.to_owned() });
+                    n = n.saturating_add(count as usize);
                 }
-                Some(true) => {
-                    let outcome = walk.decided(&compiled.verdict, Some(n));
-                    return Explanation { passed, outcome };
-                }
+                Some(true) => match walk.again(&compiled.verdict) {
+                    Round::From(at) => {
+                        passed.push(Step { rule: n, why: AGAIN.to_owned() });
+                        n = at as usize;
+                        continue;
+                    }
+                    Round::None => {
+                        let outcome = walk.decided(&compiled.verdict, Some(n));
+                        return Explanation { passed, outcome };
+                    }
+                    Round::TooMany => {
+                        let outcome = walk.decided(&REFUSED, Some(n));
+                        return Explanation { passed, outcome };
+                    }
+                },
                 Some(false) => {
                     let matcher = rules.get(n).map(|rule| &rule.matcher);
                     let why =
@@ -65,6 +76,7 @@ impl Router {
                     passed.push(Step { rule: n, why });
                 }
             }
+            n = n.saturating_add(1);
         }
         let outcome = walk.decided(&adit_config::model::rule::Verdict::Default, None);
         Explanation { passed, outcome }

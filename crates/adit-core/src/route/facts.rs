@@ -47,6 +47,7 @@ impl Facts {
             | Fact::ProcessName(_)
             | Fact::ProcessPath(_)
             | Fact::Uid(_)
+            | Fact::Mark(_)
             | Fact::Dscp(_) => None,
         };
         self.facts.push((fact.clone(), regex));
@@ -65,8 +66,8 @@ impl Facts {
         suffixes.iter().any(|suffix| ips.iter().any(|ip| suffix.holds(*ip)))
     }
 
-    /// Whether a fact holds for a request.
-    pub(super) fn holds(&self, fact: u32, query: &Query<'_>) -> bool {
+    /// Whether a fact holds for a request with this mark.
+    pub(super) fn holds(&self, fact: u32, query: &Query<'_>, mark: Option<&str>) -> bool {
         let (fact, regex) = &self.facts[fact as usize];
         let known = &query.known;
         let name = || known.process.and_then(|path| path.rsplit('/').next());
@@ -92,6 +93,7 @@ impl Facts {
                 .uid
                 .is_some_and(|uid| ranges.iter().any(|(first, last)| (*first..=*last).contains(&uid))),
             Fact::Dscp(ranges) => within(ranges, known.dscp.into()),
+            Fact::Mark(words) => mark.is_some_and(|mark| words.iter().any(|word| **word == *mark)),
         }
     }
 }

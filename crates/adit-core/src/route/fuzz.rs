@@ -93,7 +93,8 @@ impl Source<'_> {
     }
 
     fn fact(&mut self) -> Fact {
-        match self.below(5) {
+        match self.below(6) {
+            5 => Fact::Mark(self.list(2, |source| source.name()[..1].into())),
             0 => Fact::Named,
             1 => Fact::SourceSuffix(self.list(2, Self::suffix)),
             2 => Fact::InboundPort(self.list(2, Self::ports)),
@@ -102,8 +103,13 @@ impl Source<'_> {
         }
     }
 
+    fn mark(&mut self) -> Option<Box<str>> {
+        [None, Some("a".into()), Some("b".into())][usize::from(self.below(3))].clone()
+    }
+
     fn rule(&mut self) -> Rule {
-        let verdict = match self.below(5) {
+        let verdict = match self.below(6) {
+            5 => Verdict::Again { at: self.below(13).into(), mark: self.mark() },
             3 => Verdict::Pass(self.below(3).into()),
             4 => Verdict::Streams { outbound: "y".into(), pass: self.below(3).into() },
             0 => Verdict::Outbound("x".into()),
@@ -172,7 +178,8 @@ pub(super) fn run(data: &[u8]) {
                 router.explain(&rules, &query, addresses, &|_| false).outcome,
                 "{rules:?}\n{query:?}"
             );
-            let want = Naive { sets: &sets, query: &query, addresses, asked: false }.decide(&rules);
+            let want =
+                Naive { sets: &sets, query: &query, addresses, asked: false, mark: None }.decide(&rules);
             assert_eq!(rule_of(outcome), want, "{rules:?}\n{query:?}\n{addresses:?}");
         }
         check_client(&router, &query, &addresses);
@@ -205,26 +212,29 @@ struct Naive<'a> {
     query: &'a Query<'a>,
     addresses: Option<&'a [IpAddr]>,
     asked: bool,
+    mark: Option<&'a str>,
 }
 
-impl Naive<'_> {
-    fn decide(mut self, rules: &[Rule]) -> Option<Option<usize>> {
-        let mut from = 0;
-        for (n, rule) in rules.iter().enumerate() {
-            if n < from {
-                continue;
-            }
+impl<'a> Naive<'a> {
+    fn decide(mut self, rules: &'a [Rule]) -> Option<Option<usize>> {
+        let (mut n, mut rounds) = (0, 0);
+        while let Some(rule) = rules.get(n) {
             let mut truth = self.truth(&rule.matcher);
             if truth == Truth::Unknown {
                 self.addresses?;
                 self.asked = true;
                 truth = self.truth(&rule.matcher);
             }
-            match rule.verdict.passes(self.query.network, |_| false) {
-                _ if truth != Truth::Yes => {}
-                Some(count) => from = n + 1 + count as usize,
-                None => return Some(Some(n)),
-            }
+            n = match (rule.verdict.passes(self.query.network, |_| false), &rule.verdict) {
+                _ if truth != Truth::Yes => n + 1,
+                (Some(count), _) => n + 1 + count as usize,
+                (None, Verdict::Again { at, mark }) if rounds < 8 => {
+                    rounds += 1;
+                    self.mark = mark.as_deref().or(self.mark);
+                    *at as usize
+                }
+                (None, _) => return Some(Some(n)),
+            };
         }
         Some(None)
     }
@@ -288,6 +298,7 @@ impl Naive<'_> {
             Fact::Uid(ranges) => known
                 .uid
                 .is_some_and(|uid| ranges.iter().any(|(first, last)| (*first..=*last).contains(&uid))),
+            Fact::Mark(words) => self.mark.is_some_and(|mark| words.iter().any(|word| **word == *mark)),
             Fact::ProcessName(_)
             | Fact::ProcessPath(_)
             | Fact::ProcessNameRegex(_)

@@ -46,10 +46,13 @@ pub(super) struct Builder {
 }
 
 struct Entry {
+    /// The first 16 bytes of the reversed name, as a number that compares as they do: most pairs of names differ there, so
+    /// that sorting hardly ever reads the text.
+    head: u128,
     start: u32,
     len: u32,
-    scope: Scope,
     atom: u32,
+    scope: Scope,
 }
 
 /// A reversed name with its value.
@@ -118,62 +121,102 @@ impl Builder {
             return;
         };
         self.text.extend(name.bytes().rev());
-        self.names.push(Entry { start, len, scope, atom });
+        let mut head = [0; 16];
+        head.iter_mut().zip(name.bytes().rev()).for_each(|(to, from)| *to = from);
+        self.names.push(Entry { head: u128::from_be_bytes(head), start, len, atom, scope });
     }
 
     /// The tree of all names.
     pub(super) fn finish(self) -> Names {
         let Self { text, mut names } = self;
         let name = |entry: &Entry| &text[entry.start as usize..(entry.start + entry.len) as usize];
-        names.sort_by(|a, b| name(a).cmp(name(b)).then(a.atom.cmp(&b.atom)));
-        let (mut known, mut values) = (HashMap::new(), Vec::new());
-        let mut lists = super::lists::Interner::default();
-        let keys: Vec<Key<'_>> = names
-            .chunk_by(|a, b| name(a) == name(b))
-            .map(|same| {
-                let mut of = |scope| {
-                    let atoms = same.iter().filter(|entry| entry.scope == scope).map(|entry| entry.atom);
-                    lists.id(atoms)
-                };
-                let value = Value { exact: of(Scope::Exact), tree: of(Scope::Tree), below: of(Scope::Below) };
-                let id = *known.entry(value).or_insert_with(|| {
-                    values.push(value);
-                    values.len() - 1
-                });
-                Key(name(&same[0]), u32::try_from(id).expect("there are fewer values than bytes of names"))
-            })
-            .collect();
-        let mut tree = Vec::new();
+        names.sort_unstable_by(|a, b| {
+            let by_name = || a.head.cmp(&b.head).then_with(|| name(a).cmp(name(b)));
+            by_name().then_with(|| (a.atom, a.scope as u8).cmp(&(b.atom, b.scope as u8)))
+        });
+        let mut values = Values::default();
+        let is_same = |a: &Entry, b: &Entry| a.head == b.head && name(a) == name(b);
+        let keys: Vec<Key<'_>> =
+            names.chunk_by(is_same).map(|same| Key(name(&same[0]), values.of(same))).collect();
+        let mut tree = Vec::with_capacity(text.len());
         if !keys.is_empty() {
-            build(&keys, 0, &mut tree);
+            build(&keys, 0, &mut tree, &mut Vec::new());
         }
-        Names { tree: tree.into(), values, lists: lists.finish() }
+        tree.reverse();
+        tree.shrink_to_fit();
+        Names { tree: tree.into(), values: values.all, lists: values.lists.finish() }
     }
 }
 
-/// Appends the node of all `keys`, which agree in their first `depth` bytes. At most 255 calls deep, as names are long.
-fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>) {
+/// The values of names, each once.
+#[derive(Default)]
+struct Values {
+    all: Vec<Value>,
+    known: HashMap<Value, u32>,
+    /// Those of names that one atom has in one way, which are nearly all.
+    single: HashMap<(u8, u32), u32>,
+    lists: super::lists::Interner,
+}
+
+impl Values {
+    /// The number of the value of a name that these entries have.
+    fn of(&mut self, same: &[Entry]) -> u32 {
+        let key = match same {
+            [one] => Some((one.scope as u8, one.atom)),
+            _ => None,
+        };
+        if let Some(id) = key.and_then(|key| self.single.get(&key)) {
+            return *id;
+        }
+        let mut of =
+            |scope| self.lists.id(same.iter().filter(|entry| entry.scope == scope).map(|entry| entry.atom));
+        let value = Value { exact: of(Scope::Exact), tree: of(Scope::Tree), below: of(Scope::Below) };
+        let next = super::lists::short(self.all.len());
+        let id = *self.known.entry(value).or_insert(next);
+        if id == next {
+            self.all.push(value);
+        }
+        if let Some(key) = key {
+            self.single.insert(key, id);
+        }
+        id
+    }
+}
+
+/// Appends the node of all `keys`, which agree in their first `depth` bytes, with its last byte first: children come before
+/// their lengths are needed, so that nothing is moved. At most 255 calls deep, as names are long. `lens` is a stack for
+/// lengths of children.
+fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>, lens: &mut Vec<usize>) {
     let (first, last) = (&keys[0].0[depth..], &keys[keys.len() - 1].0[depth..]);
     let label = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     let end = depth + label;
     let (value, below) = if first.len() == label { (Some(keys[0].1), &keys[1..]) } else { (None, keys) };
-    let groups: Vec<&[Key<'_>]> = below.chunk_by(|a, b| a.0[end] == b.0[end]).collect();
-    put(out, groups.len() << 1 | usize::from(value.is_some()));
+    let groups = || below.chunk_by(|a, b| a.0[end] == b.0[end]);
+    let base = lens.len();
+    for group in groups().rev() {
+        let start = out.len();
+        build(group, end + 1, out, lens);
+        lens.push(out.len() - start);
+    }
+    let count = lens.len() - base;
+    // The length of the last child, which is the first on the stack, is not needed.
+    for len in lens.drain(base..).skip(1) {
+        put_reversed(out, len);
+    }
+    out.extend(groups().rev().map(|group| group[0].0[end]));
+    out.extend(first[..label].iter().rev());
+    put_reversed(out, label);
     if let Some(value) = value {
-        put(out, value as usize);
+        put_reversed(out, value as usize);
     }
-    put(out, label);
-    out.extend_from_slice(&first[..label]);
-    out.extend(groups.iter().map(|group| group[0].0[end]));
-    let mut children = Vec::new();
-    for (n, group) in groups.iter().enumerate() {
-        let start = children.len();
-        build(group, end + 1, &mut children);
-        if n + 1 < groups.len() {
-            put(out, children.len() - start);
-        }
-    }
-    out.append(&mut children);
+    put_reversed(out, count << 1 | usize::from(value.is_some()));
+}
+
+/// Appends a number in seven bits to a byte, the lowest first, with its last byte first.
+fn put_reversed(out: &mut Vec<u8>, number: usize) {
+    let start = out.len();
+    put(out, number);
+    out[start..].reverse();
 }
 
 /// Appends a number, seven bits to a byte, the lowest first.

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use adit_config::model::Tag;
-use adit_config::model::rule::{Resolve, Verdict, normal_name};
+use adit_config::model::rule::{Manner, Resolve, Verdict, normal_name};
 use adit_proto::wire::Host;
 
 use super::{Decision, Node, Outcome, Query, Router, Table, find};
@@ -51,6 +51,22 @@ impl Truth {
     }
 }
 
+/// Times that rules may be asked once more for one request.
+const MAX_ROUNDS: u8 = 8;
+
+/// The verdict for a request that goes round more often.
+pub(super) static REFUSED: Verdict = Verdict::Reject(Manner::Protocol);
+
+/// Whether the rules are asked once more.
+pub(super) enum Round {
+    /// No.
+    None,
+    /// From this one on.
+    From(u32),
+    /// They would be, but have been too often.
+    TooMany,
+}
+
 /// One query on its way through the rules.
 pub(super) struct Walk<'r, 'q> {
     router: &'r Router,
@@ -61,6 +77,9 @@ pub(super) struct Walk<'r, 'q> {
     addresses: Option<&'q [IpAddr]>,
     /// Whether rules see the addresses: from the first rule on that asked for them.
     asked: bool,
+    /// The mark that a rule left which had the rules asked once more, and how often that has been.
+    mark: Option<&'r str>,
+    rounds: u8,
     /// The atoms that hold, by table, once they have been looked up.
     atoms: [OnceCell<Vec<u32>>; Table::COUNT],
 }
@@ -89,7 +108,7 @@ impl<'r, 'q> Walk<'r, 'q> {
                 }
             }
         };
-        Self { router, query, name, addresses, asked, atoms: Default::default() }
+        Self { router, query, name, addresses, asked, mark: None, rounds: 0, atoms: Default::default() }
     }
 
     /// `asked` tells of a group whether the member that is chosen passes the request on.
@@ -111,7 +130,16 @@ impl<'r, 'q> Walk<'r, 'q> {
             match self.judge(rule.root) {
                 None => return Outcome::NeedsAddresses,
                 Some(true) => match rule.verdict.passes(self.query.network, asked) {
-                    None => return self.decided(&rule.verdict, Some(next as usize)),
+                    None => match self.again(&rule.verdict) {
+                        Round::None => return self.decided(&rule.verdict, Some(next as usize)),
+                        Round::TooMany => return self.decided(&REFUSED, Some(next as usize)),
+                        Round::From(at) => {
+                            left = Candidates::new(router);
+                            at.checked_sub(1).into_iter().for_each(|before| left.pass(before));
+                            let all: &[u32] = if self.asked { &[] } else { &router.asking };
+                            asking = &all[all.partition_point(|rule| *rule < at)..];
+                        }
+                    },
                     Some(count) => {
                         let last = next.saturating_add(count);
                         left.pass(last);
@@ -125,6 +153,17 @@ impl<'r, 'q> Walk<'r, 'q> {
             }
         }
         self.decided(&Verdict::Default, None)
+    }
+
+    /// Begins another round through the rules, if the verdict asks for one.
+    pub(super) fn again(&mut self, verdict: &'r Verdict) -> Round {
+        let Verdict::Again { at, mark } = verdict else { return Round::None };
+        if self.rounds == MAX_ROUNDS {
+            return Round::TooMany;
+        }
+        self.rounds += 1;
+        self.mark = mark.as_deref().or(self.mark);
+        Round::From(*at)
     }
 
     /// Whether a rule is true; `None` if that depends on addresses that are not known.
@@ -158,7 +197,7 @@ impl<'r, 'q> Walk<'r, 'q> {
                 (false, Resolve::Yes) => Truth::Unknown,
                 (false, Resolve::No) => Truth::No,
             },
-            Node::Fact(fact) => router.facts.holds(fact, self.query).into(),
+            Node::Fact(fact) => router.facts.holds(fact, self.query, self.mark).into(),
             Node::Unresolved if !self.asked => Truth::Unknown,
             Node::Unresolved => self.addresses.is_some_and(<[IpAddr]>::is_empty).into(),
             Node::Network(network) => (self.query.network == network).into(),

@@ -270,7 +270,7 @@ impl<'a> Batch<'a> {
             | Verdict::Streams { outbound: tag, .. }
             | Verdict::Ask { outbound: tag, .. } => tag,
             Verdict::Reject(manner) => manner.name(),
-            Verdict::Default | Verdict::Pass(_) => {
+            Verdict::Default | Verdict::Pass(_) | Verdict::Again { .. } => {
                 let all = &self.config.inbounds;
                 let named = all.iter().find(|known| *known.name == *inbound).or_else(|| all.first());
                 named.map_or("", |inbound| &inbound.outbound)

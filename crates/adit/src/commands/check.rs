@@ -10,7 +10,8 @@ use adit_config::set::Sets;
 use adit_core::route::{CompileError, Router};
 
 use crate::cli::CheckArgs;
-use crate::commands::files;
+use crate::commands::{absent, files};
+use crate::machine::Root;
 use crate::{print, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
@@ -46,6 +47,9 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
 /// Adds the warnings that need the whole configuration.
 fn with_advice(mut loaded: Loaded) -> Loaded {
     loaded.diagnostics.append(serve::advice(&loaded.config));
+    for warning in absent::find(&Root::new(None), &loaded.config) {
+        loaded.diagnostics.push(warning);
+    }
     loaded
 }
 

@@ -1,6 +1,7 @@
 //! `adit explain`: which way a request would take, and why. No port is opened and nothing is dialled; a name is looked
 //! up only if a rule asks for its addresses.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -258,7 +259,9 @@ fn end<'a>(
 ) -> anyhow::Result<(Option<&'a Outbound>, Option<&'static str>)> {
     match decision.verdict {
         Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
-        Verdict::Default | Verdict::Pass(_) => Ok((Some(named(config, &inbound.outbound)?), None)),
+        Verdict::Default | Verdict::Pass(_) | Verdict::Again { .. } => {
+            Ok((Some(named(config, &inbound.outbound)?), None))
+        }
         Verdict::Outbound(tag)
         | Verdict::Streams { outbound: tag, .. }
         | Verdict::Ask { outbound: tag, .. } => Ok((Some(named(config, tag)?), None)),
@@ -423,6 +426,12 @@ fn measure(
         .map(|(n, line)| request(line).with_context(|| format!("{}:{}: bad request", path.display(), n + 1)))
         .collect::<anyhow::Result<_>>()?;
     let (mut times, mut matched) = (Vec::with_capacity(requests.len() * ROUNDS), 0);
+    // A process asks its groups; here the answers are those of a fresh start.
+    let passing = |network| {
+        let groups = config.outbounds.iter().filter(|outbound| config.passes(&outbound.name, network));
+        groups.map(|outbound| &outbound.name).collect::<HashSet<&Tag>>()
+    };
+    let (tcp, udp) = (passing(Network::Tcp), passing(Network::Udp));
     for round in 0..ROUNDS {
         for (network, source, target, addresses) in &requests {
             let query = Query {
@@ -434,8 +443,9 @@ fn measure(
                 protocol: None,
                 known: route::Known::default(),
             };
+            let passing = if *network == Network::Tcp { &tcp } else { &udp };
             let begun = now();
-            let asked = |group: &Tag| config.passes(group, *network);
+            let asked = |group: &Tag| passing.contains(group);
             let mut outcome = router.decide_with(&query, None, &asked);
             if outcome == Outcome::NeedsAddresses {
                 outcome = router.decide_with(&query, Some(addresses), &asked);

@@ -186,7 +186,7 @@ impl Format {
     fn read(self, purpose: Use, path: &Path, name: &str, text: &str) -> Result<Read, Diagnostics> {
         let file = Some((name, text));
         let loaded = match self {
-            Self::Native => native::parse(name, text)?,
+            Self::Native => native::load(name, text)?,
             Self::Snell(program) => opensnell::parse(program, None, name, text)?,
             Self::Libev(program) => {
                 let setup = libev::load(program, &libev::Flags::default(), file)?;

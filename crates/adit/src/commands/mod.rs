@@ -1,5 +1,6 @@
 //! adit's own commands.
 
+mod absent;
 mod batch;
 mod capture;
 mod check;
@@ -108,7 +109,8 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
         state::settle(&mut loaded.config, &given.config);
     }
     state::settle_choices(&mut loaded.config, &given.config);
-    serve::run(&loaded.config, source(given, loaded.config.watch, texts))
+    let is_watched = loaded.config.watch;
+    serve::run(loaded.config, source(given, is_watched, texts))
 }
 
 /// The files that are read again at a reload.

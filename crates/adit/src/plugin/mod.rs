@@ -83,7 +83,7 @@ fn run(loaded: Result<Loaded, Diagnostics>, has_parent: bool) -> ExitCode {
     serve::log_findings(&loaded.diagnostics);
     let result = if has_parent { watch_parent() } else { Ok(()) };
     match result.and_then(|()| {
-        serve::run(&loaded.config, Source::fixed("options of a plugin cannot change while it runs"))
+        serve::run(loaded.config, Source::fixed("options of a plugin cannot change while it runs"))
     }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -97,7 +97,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
         let following = online.map(|(group, online)| follow(running, &group, online, &config));
         process::settle(program, &process, (control, following.transpose()?))
     };
-    match serve::run_holding(&config, source, hold) {
+    match serve::run_holding(config.clone(), source, hold) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(code = print::code(&error), hint = print::hint(&error), "{error:#}");

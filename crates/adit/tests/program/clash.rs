@@ -138,3 +138,38 @@ fn dead_proxies_refuse() {
     assert!(found.ends_with(refused), "{found}");
     assert!(way("a.test:1").ends_with("outbound: DIRECT\n"), "{}", way("a.test:1"));
 }
+
+/// Rematches: the rules are asked once more, from a list of sub-rules or with a mark; eight times at most.
+#[test]
+fn rematches() {
+    let dir = Dir::new();
+    dir.file(
+        "config.yaml",
+        "mixed-port: 7890\n\
+         proxies:\n\
+         - {name: far, type: socks5, server: 127.0.0.1, port: 1}\n\
+         - {name: marked, type: rematch, target-rematch-name: seen}\n\
+         - {name: aside, type: rematch, target-sub-rule: list}\n\
+         - {name: round, type: rematch}\n\
+         sub-rules:\n  list:\n  - DOMAIN,a.aside.test,far\n  - DOMAIN,b.aside.test,marked\n\
+         rules:\n\
+         - AND,((REMATCH-NAME,seen),(DOMAIN-SUFFIX,test)),REJECT\n\
+         - DOMAIN-SUFFIX,aside.test,aside\n\
+         - DOMAIN,mark.test,marked\n\
+         - DOMAIN,round.test,round\n\
+         - MATCH,far\n",
+    );
+    let hosts = ["a.aside.test", "b.aside.test", "c.aside.test", "mark.test", "round.test", "other.test"];
+    let line = |host: &&str| format!("{{\"network\":\"tcp\",\"host\":\"{host}\",\"port\":443}}\n");
+    dir.file("cases", &hosts.iter().map(line).collect::<String>());
+    let (status, out, err) = dir.run(&["explain", "-c", "config.yaml", "--batch", "cases"]);
+    assert_eq!(status, 0, "{err}");
+    let found: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let target = |n: usize| found[n]["target"].as_str().unwrap();
+    assert_eq!([0, 1, 3, 5].map(target), ["far", "REJECT", "REJECT", "far"], "{out}");
+    // The end of a list: nothing has matched.
+    assert_eq!((&found[2]["rule"], target(2)), (&Value::Null, "DIRECT"), "{out}");
+    let (_, out, _) = dir.run(&["explain", "-c", "config.yaml", "--to", "round.test:1"]);
+    assert!(out.ends_with("refused: protocol\n"), "{out}");
+    assert!(out.contains("has the rules asked once more"), "{out}");
+}

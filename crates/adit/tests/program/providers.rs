@@ -238,8 +238,8 @@ fn bad_answers_leave_the_list_that_was_there() {
         + "proxies: *j\n";
     for (script, wants) in [
         (Script::Status(404), "the server answered with status 404"),
-        (Script::Huge, "longer than 1048576 bytes"),
-        (Script::Endless, "longer than 1048576 bytes"),
+        (Script::Huge, "longer than 16777216 bytes"),
+        (Script::Endless, "longer than 16777216 bytes"),
         (Script::Cut(list(&[("b", b)])), "bad answer"),
         (
             Script::Document("<html><body>please log in</body></html>".into()),
@@ -384,4 +384,69 @@ fn files_that_do_not_start_or_warn() {
     let bomb = format!("p: &p [{}]\nproxies: [{}]\n", "x,".repeat(5000), "*p,".repeat(5000));
     let (status, _, err) = test(&bomb);
     assert!(status == 1 && err.contains("too many values"), "{err}");
+}
+
+/// A list tests its entries by time, whoever uses them. A lazy one rests while nobody does.
+#[test]
+fn timers_of_lists() {
+    let (busy, lazy) = (Server::start(Script::Status(204)), Server::start(Script::Status(204)));
+    let (a, b) = (proxy("a", Some(busy.at)), proxy("b", Some(lazy.at)));
+    let dir = Dir::new();
+    dir.file("a.yaml", &list(&[("a", a)]));
+    dir.file("b.yaml", &list(&[("b", b)]));
+    let check = |lazy: bool| {
+        format!(
+            "health-check: {{enable: true, url: 'http://list.test/', interval: 1, lazy: {lazy}, expected-status: 204}}"
+        )
+    };
+    let config = format!(
+        "proxy-providers:\n  a: {{type: file, path: ./a.yaml, {}}}\n  b: {{type: file, path: ./b.yaml, {}}}\n\
+         rules: ['MATCH,DIRECT']\n",
+        check(false),
+        check(true)
+    );
+    let (running, _) = start(&dir, &config);
+    wait_for("tests by time", || running.log(), || busy.requests() >= 3);
+    assert_eq!(lazy.requests(), 1, "at the start alone");
+    assert!(busy.requests.lock().unwrap().iter().all(|head| head.starts_with("HEAD / ")));
+    // An entry that is new is tested, and one that is gone is not.
+    dir.file("a.yaml", &list(&[("c", b)]));
+    wait_for("tests of another entry", || running.log(), || lazy.requests() >= 3);
+    let before = busy.requests();
+    let later = lazy.requests();
+    wait_for("more tests", || running.log(), || lazy.requests() >= later + 2);
+    assert!(busy.requests() <= before + 1);
+}
+
+/// `[[provider]]` of adit.toml: a subscription that is fetched, kept and put to use.
+#[test]
+fn subscriptions_of_adit_toml() {
+    let (a, b) = (proxy("a", None), proxy("b", None));
+    let server = Server::start(Script::Status(500));
+    let dir = Dir::new();
+    let port = unused_addr();
+    dir.file(
+        "adit.toml",
+        &format!(
+            "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"{port}\"\noutbound = \"pool\"\n\
+             [[outbound]]\nname = \"out\"\nprotocol = \"direct\"\n\
+             [[outbound]]\nname = \"pool\"\nprotocol = \"select\"\nuse = \"sub\"\nexclude = \"expire\"\n\
+             [[provider]]\nname = \"sub\"\npath = \"sub.yaml\"\nurl = \"http://{}/list\"\ninterval = \"1s\"\n\
+             through = \"out\"\n",
+            server.at
+        ),
+    );
+    let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+    running.line("the server answered with status 500");
+    assert_eq!(who(port), "", "an empty group refuses");
+    server.set(Script::Document(list(&[("expire 1 January", b), ("a", a)])));
+    wait_for("the first list", || running.log(), || who(port) == "a");
+    server.set(Script::Document(list(&[("b", b)])));
+    wait_for("the next list", || running.log(), || who(port) == "b");
+    server.set(Script::Huge);
+    running.line("longer than");
+    assert_eq!(who(port), "b");
+    drop(running);
+    let (status, out, err) = dir.run(&["explain", "-c", "adit.toml", "--to", "a.test:1"]);
+    assert!(status == 0 && out.contains("one of its members: b"), "{out}{err}");
 }

@@ -310,6 +310,7 @@ fn outbound(context: &mut Context<'_>, group: &Written<'_>) -> Outbound {
         udp,
         hidden: tree::is_on(value, "hidden"),
         icon: tree::text_of(value, "icon").unwrap_or_default().into(),
+        uses: None,
     }))
 }
 
@@ -345,6 +346,7 @@ pub(super) fn global(
         udp: true,
         hidden: false,
         icon: "".into(),
+        uses: None,
     };
     let protocol = OutboundProtocol::Choice(choice);
     outbounds.push(Outbound { name: GLOBAL.into(), dial: Dial::default(), protocol });

@@ -92,14 +92,16 @@ pub(in crate::dialect) fn is_quiet(key: &str) -> bool {
 
 /// Names each key that has no effect, and refuses what would change the way.
 pub(super) fn check(context: &mut Context<'_>, root: &Value) {
+    check_below(context, root);
     for member in tree::members(root) {
         let key = member.key.as_str();
         let value = &member.value;
-        let is_said = tree::text(value)
-            .is_some_and(|text| !text.is_empty() && text != "0" && text != "false")
-            || !tree::items(value).is_empty()
-            || !tree::members(value).is_empty();
-        if OBEYED.contains(&key) || QUIET.contains(&key) || key.starts_with("x-") || !is_said {
+        let is_said = is_said(value) && tree::text(value) != Some("false");
+        if OBEYED.contains(&key) || key.starts_with("x-") || !is_said {
+            continue;
+        }
+        if QUIET.contains(&key) {
+            context.without_effect.push((member.at, key.to_owned()));
             continue;
         }
         if LEFT_OUT.contains(&key) {
@@ -121,6 +123,163 @@ pub(super) fn check(context: &mut Context<'_>, root: &Value) {
     }
 }
 
+/// A mapping below the top: its name, its keys that are obeyed or have no effect on the way, and those that would change
+/// the way.
+struct Below {
+    keys: &'static [&'static str],
+    refused: &'static [&'static str],
+}
+
+const GROUP: Below = Below {
+    keys: &[
+        "name",
+        "type",
+        "proxies",
+        "use",
+        "include-all",
+        "include-all-proxies",
+        "include-all-providers",
+        "filter",
+        "exclude-filter",
+        "exclude-type",
+        "url",
+        "interval",
+        "lazy",
+        "timeout",
+        "max-failed-times",
+        "expected-status",
+        "tolerance",
+        "strategy",
+        "disable-udp",
+        "hidden",
+        "icon",
+        "default-selected",
+        "empty-fallback",
+    ],
+    refused: &["interface-name", "routing-mark"],
+};
+const PROXY_PROVIDER: Below = Below {
+    keys: &[
+        "type",
+        "url",
+        "path",
+        "interval",
+        "proxy",
+        "size-limit",
+        "header",
+        "health-check",
+        "filter",
+        "exclude-filter",
+        "exclude-type",
+        "dialer-proxy",
+        "override",
+        "payload",
+    ],
+    refused: &[],
+};
+const HEALTH_CHECK: Below =
+    Below { keys: &["enable", "url", "interval", "timeout", "lazy", "expected-status"], refused: &[] };
+const RULE_PROVIDER: Below = Below {
+    keys: &[
+        "type",
+        "behavior",
+        "format",
+        "url",
+        "path",
+        "interval",
+        "proxy",
+        "size-limit",
+        "header",
+        "payload",
+    ],
+    refused: &[],
+};
+const LISTENER: Below = Below {
+    keys: &[
+        "name",
+        "type",
+        "listen",
+        "port",
+        "rule",
+        "proxy",
+        "users",
+        "network",
+        "target",
+        "certificate",
+        "private-key",
+    ],
+    refused: &["routing-mark"],
+};
+const PROFILE: Below = Below { keys: &["store-selected", "store-fake-ip"], refused: &[] };
+
+/// Names the keys that have no effect and do not change the way, all in one remark: nearly every file has some.
+pub(super) fn remark_without_effect(context: &mut Context<'_>) {
+    /// Most keys that are named.
+    const MAX_NAMED: usize = 40;
+    let found = std::mem::take(&mut context.without_effect);
+    let Some((first, _)) = found.first() else { return };
+    let named = found.iter().take(MAX_NAMED).map(|(at, key)| {
+        let (line, column) = context.source.locate(*at);
+        format!("{key} ({line}:{column})")
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = found.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let at = *first;
+    context.remark(
+        at,
+        "",
+        format!("left out, since they do not change the way of traffic: {named}{more}"),
+        "",
+    );
+}
+
+/// Names each key of mappings below the top that has no effect.
+fn check_below(context: &mut Context<'_>, root: &Value) {
+    if let Some(profile) = tree::get(root, "profile") {
+        below(context, profile, "profile", &PROFILE);
+    }
+    for (key, kind) in [("proxy-groups", &GROUP), ("listeners", &LISTENER)] {
+        for (n, item) in tree::get(root, key).map(tree::items).unwrap_or_default().iter().enumerate() {
+            below(context, item, &format!("{key}[{n}]"), kind);
+        }
+    }
+    for (key, kind) in [("proxy-providers", &PROXY_PROVIDER), ("rule-providers", &RULE_PROVIDER)] {
+        for member in tree::get(root, key).map(tree::members).unwrap_or_default() {
+            let path = format!("{key}.{}", member.key);
+            below(context, &member.value, &path, kind);
+            if let Some(check) = tree::get(&member.value, "health-check") {
+                below(context, check, &format!("{path}.health-check"), &HEALTH_CHECK);
+            }
+        }
+    }
+}
+
+fn below(context: &mut Context<'_>, value: &Value, path: &str, kind: &Below) {
+    for member in tree::members(value) {
+        let key = member.key.replace('_', "-");
+        if kind.keys.contains(&&*key) || !is_said(&member.value) {
+            continue;
+        }
+        let path = format!("{path}.{}", member.key);
+        if kind.refused.contains(&&*key) {
+            let problem = "adit cannot obey it yet, and traffic would take another way without it";
+            context.refuse(member.at, path, problem);
+        } else if key == "udp" && tree::is_on(value, &key) {
+            // It is so without the key.
+        } else {
+            context.remark(member.at, path, "left out: adit does not read it", "");
+        }
+    }
+}
+
+/// Whether a value says anything but no.
+fn is_said(value: &Value) -> bool {
+    tree::text(value).is_some_and(|text| !text.is_empty() && text != "0")
+        || !tree::items(value).is_empty()
+        || !tree::members(value).is_empty()
+}
+
 /// Mappings at the top that hold nothing but parts for elsewhere are common: `p: &p {..}`.
 fn is_anchor(value: &Value) -> bool {
     !tree::members(value).is_empty()
@@ -138,7 +297,11 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     let Some(found) = context.target(target) else { return };
     let outbound: Tag = match &found.verdict {
         Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => tag.clone(),
-        Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. } => {
+        Verdict::Default
+        | Verdict::Reject(_)
+        | Verdict::Pass(_)
+        | Verdict::Streams { .. }
+        | Verdict::Again { .. } => {
             context.refuse(value.at, "mode", format!("{target} refuses everything"));
             return;
         }

@@ -271,6 +271,9 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
             let network = Network::ALL.iter().find(|(name, _)| *name == word).ok_or("payloadRule error")?.1;
             made("Network", word, Matcher::Network(network))
         }
+        "REMATCH-NAME" => {
+            made("RematchName", same, Matcher::Fact(Fact::Mark(words().map(Into::into).collect())))
+        }
         "DSCP" => made("DSCP", same, Matcher::Fact(Fact::Dscp(ports(63)?))),
         _ => return Err(format!("unsupported rule type: {kind}")),
     })

@@ -10,8 +10,11 @@
 
 mod flags;
 mod group;
+#[cfg(test)]
+mod key_tests;
 pub(super) mod keys;
 mod line;
+mod listed;
 mod name;
 mod names;
 mod ports;
@@ -30,6 +33,7 @@ use std::sync::Arc;
 
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
 use self::line::Params;
+pub(super) use self::listed::expand;
 use self::provider::Provider;
 pub use self::rules::Origin;
 use super::json::{Node, Value};
@@ -41,6 +45,9 @@ use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict, normal_na
 use crate::model::{self, Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
 use crate::source::Source;
+
+/// Longest file, and longest document of proxies, in bytes.
+pub const MAX_LEN: usize = yaml::LARGE.len;
 
 /// Keys by which a mapping is known as a file of this family.
 const MARKS: [&str; 6] =
@@ -148,10 +155,14 @@ struct Context<'a> {
     targets: BTreeMap<String, Target>,
     /// Types of entries, as they are written.
     kinds: BTreeMap<String, String>,
+    /// Targets that have the rules asked once more: the list, which is empty for the main one, and the mark.
+    rematches: BTreeMap<String, (String, Option<Box<str>>)>,
     /// Providers of both kinds.
     listed: Vec<model::Provider>,
     /// Plugins that entries of providers may run.
     plugins: Vec<String>,
+    /// Keys without effect that do not change the way of traffic, with their places.
+    without_effect: Vec<(usize, String)>,
     /// The agent of downloads.
     agent: String,
     /// Lists that rules name, for which databases are read at the end.
@@ -171,8 +182,10 @@ impl<'a> Context<'a> {
             providers: BTreeMap::new(),
             targets: proxy::built_in(),
             kinds: BTreeMap::new(),
+            rematches: BTreeMap::new(),
             listed: Vec::new(),
             plugins: Vec::new(),
+            without_effect: Vec::new(),
             agent: String::new(),
             sites: BTreeSet::new(),
             countries: BTreeSet::new(),
@@ -265,7 +278,7 @@ pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
 /// As [`load`].
 pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<Setup, Diagnostics> {
     let source = Source::new(file, text);
-    let root = yaml::parse(&source, 0..text.len())?;
+    let root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
     if !matches!(root.node, Node::Object(_)) {
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
@@ -336,8 +349,10 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         flat.all(context);
     } else {
         flat.main(context, &main, &lists);
+        flat.rematch_lists(context, &lists);
     }
     refuse_unknown(context, &flat);
+    keys::remark_without_effect(context);
     (setup.config.rules, setup.origins) = (flat.rules, flat.origins);
     setup
 }
@@ -361,7 +376,8 @@ fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
         let mut unknown = None;
         rule.matcher.visit(&mut |matcher| {
             if let Matcher::Fact(fact) = matcher {
-                let is_known = matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_));
+                let is_known =
+                    matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_) | Fact::Mark(_));
                 if !is_known {
                     unknown.get_or_insert_with(|| fact.key());
                 }
@@ -379,7 +395,8 @@ fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
 /// Reads proxies, their providers and groups as targets of rules; gives the outbounds.
 fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     let mut outbounds = proxy::built_in_outbounds();
-    let (mut proxies, mut dead) = (Vec::new(), Vec::new());
+    let (mut proxies, mut dead, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first_left_out = None;
     for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("proxies[{n}]");
         match proxy::entry(context.source, item) {
@@ -389,11 +406,23 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
                 context.error(item.at, path, problem);
             }
             Ok(entry) => {
-                if entry.why_dead().is_some() {
+                let is_rematch = entry.kind == proxy::REMATCH;
+                if entry.why_dead().is_some() && !is_rematch {
                     dead.push((item.at, entry.clone()));
                 }
-                proxies.push(entry.outbound.name.to_string());
+                if !entry.left_out.is_empty() {
+                    first_left_out.get_or_insert(item.at);
+                    left_out.push(entry.clone());
+                }
+                let name = entry.outbound.name.to_string();
                 add_entry(context, entry, &mut outbounds);
+                if is_rematch {
+                    let text = |key: &str| tree::text_of(item, key).filter(|text| !text.is_empty());
+                    let list = text("target-sub-rule").unwrap_or_default();
+                    let mark = text("target-rematch-name").map(Into::into);
+                    context.rematches.insert(name.clone(), (list.to_owned(), mark));
+                }
+                proxies.push(name);
             }
         }
     }
@@ -401,6 +430,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
         let all: Vec<proxy::Entry> = dead.iter().map(|(_, entry)| entry.clone()).collect();
         proxy::remark_dead(context, *at, "proxies", &all);
     }
+    proxy::remark_left_out(context, first_left_out.unwrap_or(0), "proxies", left_out.iter());
     let mut providers = BTreeMap::new();
     for member in tree::get(root, "proxy-providers").map(tree::members).unwrap_or_default() {
         let provided = subscription::read(context, &member.key, &member.value, &mut outbounds);
@@ -424,6 +454,13 @@ fn break_loops(context: &mut Context<'_>, outbounds: &mut [Outbound]) {
     if context.report.found.has_errors() {
         return;
     }
+    if let Some(problem) = end_loops(outbounds) {
+        context.remark(0, "proxies", problem, "");
+    }
+}
+
+/// Puts dead ones in the place of outbounds that dial through what leads back to them; says so.
+fn end_loops(outbounds: &mut [Outbound]) -> Option<String> {
     let looped = Config::looped(outbounds);
     let mut names = Vec::new();
     for outbound in outbounds.iter_mut().filter(|outbound| looped.contains(&outbound.name)) {
@@ -435,16 +472,14 @@ fn break_loops(context: &mut Context<'_>, outbounds: &mut [Outbound]) {
         names.push(outbound.name.to_string());
         *outbound = proxy::Entry::dead(&outbound.name, "dialer-proxy", &why, udp).outbound;
     }
-    if let Some(first) = names.first() {
-        let others = names.len() - 1;
-        let problem = format!("{first} and {others} more are dead: its dialer-proxy leads back to it");
-        context.remark(0, "proxies", problem, "");
-    }
+    let first = names.first()?;
+    let others = names.len() - 1;
+    Some(format!("{first} and {others} more are dead: its dialer-proxy leads back to it"))
 }
 
 /// Adds an entry, whose name is free, to the targets.
 fn add_entry(context: &mut Context<'_>, entry: proxy::Entry, outbounds: &mut Vec<Outbound>) {
-    let proxy::Entry { outbound, kind, udp } = entry;
+    let proxy::Entry { outbound, kind, udp, .. } = entry;
     let name = outbound.name.to_string();
     let verdict = Verdict::Outbound(outbound.name.clone());
     context.kinds.insert(name.clone(), kind);

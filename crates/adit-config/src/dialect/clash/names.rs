@@ -92,8 +92,15 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     setup.config.inbounds.extend(inbound);
 }
 
+/// Keys of these have no effect.
+const WITHOUT_EFFECT: [&str; 5] =
+    ["cache-algorithm", "cache-max-size", "prefer-h3", "ipv6-timeout", "fallback-filter"];
+
 fn refuse_others(context: &mut Context<'_>, value: &Value) {
     for member in tree::members(value) {
+        if WITHOUT_EFFECT.contains(&&*member.key) {
+            context.without_effect.push((member.at, format!("dns.{}", member.key)));
+        }
         let is_said = !tree::items(&member.value).is_empty()
             || !tree::members(&member.value).is_empty()
             || tree::is_on(value, &member.key);
@@ -165,7 +172,13 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
         }
         match context.target(part).map(|target| &target.verdict) {
             Some(Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. }) => through = Some(tag.clone()),
-            Some(Verdict::Default | Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Streams { .. }) => {
+            Some(
+                Verdict::Default
+                | Verdict::Reject(_)
+                | Verdict::Pass(_)
+                | Verdict::Streams { .. }
+                | Verdict::Again { .. },
+            ) => {
                 return Err(format!("{} refuses everything", value::excerpt(part)));
             }
             None => return Err(format!("no proxy of this name: {}", value::excerpt(part))),

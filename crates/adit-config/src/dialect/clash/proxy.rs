@@ -18,6 +18,10 @@ use crate::source::Source;
 pub(super) const DIRECT: &str = "DIRECT";
 pub(super) const GLOBAL: &str = "GLOBAL";
 pub(super) const REJECT: &str = "REJECT";
+/// A rule with this target goes on to the next one, within a list of sub-rules too.
+pub(super) const PASS_RULE: &str = "PASS-RULE";
+/// The type of targets that have the rules asked once more.
+pub(super) const REMATCH: &str = "rematch";
 
 /// Types that carry datagrams only if they say so.
 const QUIET: [&str; 11] =
@@ -35,6 +39,7 @@ pub(super) fn built_in() -> BTreeMap<String, Target> {
         (REJECT, reject(Manner::Protocol)),
         ("REJECT-DROP", reject(Manner::Drop)),
         ("PASS", Verdict::Pass(0)),
+        (PASS_RULE, Verdict::Pass(0)),
         ("COMPATIBLE", direct()),
     ];
     let target = |verdict| Target { verdict, udp: true, leaf: None };
@@ -48,6 +53,7 @@ pub(super) fn built_in_outbounds() -> Vec<Outbound> {
         (REJECT, OutboundProtocol::Reject),
         ("REJECT-DROP", OutboundProtocol::Refuse(Refusal::Drop)),
         ("PASS", OutboundProtocol::Refuse(Refusal::Pass)),
+        (PASS_RULE, OutboundProtocol::Refuse(Refusal::Pass)),
         ("COMPATIBLE", OutboundProtocol::Direct),
     ];
     let outbound =
@@ -83,6 +89,8 @@ pub(super) struct Entry {
     pub(super) kind: String,
     /// Whether it carries datagrams by the file's word.
     pub(super) udp: bool,
+    /// Keys without effect: mihomo has none of this name for this type, and passes them over.
+    pub(super) left_out: Vec<Box<str>>,
 }
 
 impl Entry {
@@ -91,7 +99,7 @@ impl Entry {
         let refusal = Refusal::Dead { kind: kind.into(), why: why.into(), udp };
         let protocol = OutboundProtocol::Refuse(refusal);
         let outbound = Outbound { name: name.into(), dial: Dial::default(), protocol };
-        Self { outbound, kind: kind.to_owned(), udp }
+        Self { outbound, kind: kind.to_owned(), udp, left_out: Vec::new() }
     }
 
     /// Why nothing goes through it, if that is so.
@@ -113,14 +121,121 @@ pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, String>
         return Err("an entry of proxies needs `name` and `type`".to_owned());
     };
     let udp = says_udp(value);
-    match live(source, value, kind) {
+    let (value, left_out) = known_keys(value, kind);
+    let entry = match live(source, &value, kind) {
         Ok(outbound) => {
             let outbound = Outbound { name: name.into(), ..outbound };
-            Ok(Entry { outbound, kind: kind.to_owned(), udp })
+            Entry { outbound, kind: kind.to_owned(), udp, left_out: Vec::new() }
         }
-        Err(why) => Ok(Entry::dead(name, kind, &why, udp)),
+        Err(why) => Entry::dead(name, kind, &why, udp),
+    };
+    Ok(Entry { left_out, ..entry })
+}
+
+/// Keys of mihomo (v1.19) that types have of their own, beside [`BASIC`].
+const KEYS: &[(&str, &[&str])] = &[
+    (
+        "ss",
+        &[
+            "password",
+            "cipher",
+            "plugin",
+            "plugin-opts",
+            "udp-over-tcp",
+            "udp-over-tcp-version",
+            "client-fingerprint",
+        ],
+    ),
+    ("ssr", &["password", "cipher", "obfs", "obfs-param", "protocol", "protocol-param"]),
+    ("snell", &["psk", "version", "obfs-opts", "reuse", "client-fingerprint"]),
+    (
+        "socks5",
+        &[
+            "username",
+            "password",
+            "tls",
+            "skip-cert-verify",
+            "fingerprint",
+            "certificate",
+            "private-key",
+            "name-cert-verify",
+        ],
+    ),
+    (
+        "http",
+        &[
+            "username",
+            "password",
+            "tls",
+            "sni",
+            "skip-cert-verify",
+            "fingerprint",
+            "certificate",
+            "private-key",
+            "name-cert-verify",
+            "headers",
+        ],
+    ),
+    ("direct", &[]),
+    ("dns", &[]),
+    ("reject", &[]),
+    (REMATCH, &["target-rematch-name", "target-sub-rule"]),
+];
+
+/// Keys that mihomo reads of each type that adit has.
+const BASIC: [&str; 12] = [
+    "name",
+    "type",
+    "server",
+    "port",
+    "udp",
+    "tfo",
+    "mptcp",
+    "interface-name",
+    "routing-mark",
+    "ip-version",
+    "dialer-proxy",
+    "smux",
+];
+
+/// The entry without keys that mihomo passes over as well, and the names of those.
+fn known_keys(value: &Value, kind: &str) -> (Value, Vec<Box<str>>) {
+    let Some((_, own)) = KEYS.iter().find(|(known, _)| *known == kind) else {
+        return (value.clone(), Vec::new());
+    };
+    let is_known = |member: &Key| {
+        let key = member.key.replace('_', "-");
+        BASIC.contains(&&*key) || own.contains(&&*key)
+    };
+    let (kept, others): (Vec<Key>, Vec<Key>) = tree::members(value).iter().cloned().partition(is_known);
+    let left_out = others.iter().filter(|member| member.value.node != Node::Null);
+    let left_out = left_out.map(|member| value::excerpt(&member.key).into()).collect();
+    (Value { at: value.at, node: Node::Object(kept) }, left_out)
+}
+
+/// Names the keys of entries that have no effect: once for each type and key.
+pub(super) fn remark_left_out<'e>(
+    context: &mut Context<'_>,
+    at: usize,
+    path: &str,
+    entries: impl Iterator<Item = &'e Entry>,
+) {
+    let mut counts: BTreeMap<(String, Box<str>), usize> = BTreeMap::new();
+    for entry in entries {
+        for key in &entry.left_out {
+            *counts.entry((entry.kind.clone(), key.clone())).or_insert(0) += 1;
+        }
+    }
+    for ((kind, key), count) in counts.into_iter().take(MAX_REMARKS) {
+        let entries = if count == 1 { "entry" } else { "entries" };
+        let problem =
+            format!("left out of {count} {entries}: type {kind} has no such key, in mihomo neither");
+        context.remark(at, format!("{path}.{key}"), problem, "");
     }
 }
+
+/// Most remarks about keys of one list.
+const MAX_REMARKS: usize = 20;
 
 /// The outbound of an entry that adit speaks.
 fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, String> {
@@ -131,6 +246,7 @@ fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, Stri
     let mut outbound = match kind {
         "reject" => plain(OutboundProtocol::Reject),
         "dns" => plain(OutboundProtocol::Dns),
+        REMATCH => return Err("a rematch is the target of a rule, not a member of a group".to_owned()),
         "direct" => imported(import::mihomo_direct(source, &bare(value)))?,
         "ss" | "snell" => imported(import::mihomo_server(source, &bare(value)))?,
         "ssr" => Outbound { dial: dial(source, value)?, ..plain(OutboundProtocol::Ssr(ssr(value)?)) },
@@ -275,6 +391,13 @@ fn bare(value: &Value) -> Value {
 
 /// Says which entries are dead: once for each type that adit does not speak, with the number of its entries.
 pub(super) fn remark_dead(context: &mut Context<'_>, at: usize, path: &str, entries: &[Entry]) {
+    for problem in dead_of(entries) {
+        context.remark(at, path, problem, "");
+    }
+}
+
+/// One sentence about the dead ones of each type.
+pub(super) fn dead_of(entries: &[Entry]) -> Vec<String> {
     /// Names that a remark lists.
     const MAX_NAMES: usize = 10;
     let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
@@ -283,18 +406,18 @@ pub(super) fn remark_dead(context: &mut Context<'_>, at: usize, path: &str, entr
             by_reason.entry((&entry.kind, why)).or_default().push(&entry.outbound.name);
         }
     }
-    for ((kind, why), names) in by_reason {
+    let sentence = |((kind, why), names): ((&str, &str), Vec<&str>)| {
         let more = names.len().saturating_sub(MAX_NAMES);
         let mut listed = names[..names.len() - more].join(", ");
         if more > 0 {
             listed.push_str(&format!(" and {more} more"));
         }
         let (noun, verb) = if names.len() == 1 { ("proxy", "is") } else { ("proxies", "are") };
-        let problem = format!(
+        format!(
             "{} {noun} of type {} {verb} dead, and every connection through them is refused: {why}: {listed}",
             names.len(),
             value::excerpt(kind)
-        );
-        context.remark(at, path, problem, "");
-    }
+        )
+    };
+    by_reason.into_iter().map(sentence).collect()
 }

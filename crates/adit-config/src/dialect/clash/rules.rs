@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::line::{self, Condition, Fields};
-use super::{Context, Target};
+use super::{Context, Target, proxy};
 use crate::dialect::json::Value;
 use crate::model::Tag;
 use crate::model::rule::{Matcher, Place, Rule, Verdict};
@@ -47,6 +47,10 @@ pub(super) type Lists = BTreeMap<String, Vec<Parsed>>;
 pub(super) struct Flat {
     pub(super) rules: Vec<Rule>,
     pub(super) origins: Vec<Option<Origin>>,
+    /// Rules that have a list asked, by its name.
+    again: Vec<(usize, String)>,
+    /// The place of the main list.
+    main: u32,
 }
 
 /// Deepest nesting of lists of sub-rules.
@@ -102,8 +106,35 @@ struct Outer<'a> {
 impl Flat {
     /// Adds the rules of the main list.
     pub(super) fn main(&mut self, context: &mut Context<'_>, rules: &[Parsed], lists: &Lists) {
+        self.main = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
         let outer = Outer { first: None, list: None, depth: 0 };
         self.list(context, rules, lists, &outer, "rules");
+    }
+
+    /// Adds the lists of sub-rules that rematches lead to, each behind all other rules, and gives rematches their places.
+    pub(super) fn rematch_lists(&mut self, context: &mut Context<'_>, lists: &Lists) {
+        let mut places: BTreeMap<String, u32> = BTreeMap::from([(String::new(), self.main)]);
+        let mut done = 0;
+        while let Some((rule, name)) = self.again.get(done).cloned() {
+            done += 1;
+            if !places.contains_key(&name) {
+                // No rule of the main list goes on into it.
+                let end = context.place(0);
+                if places.len() == 1 {
+                    self.push(Matcher::And(Vec::new()), Verdict::Default, end.clone(), None);
+                }
+                places.insert(name.clone(), u32::try_from(self.rules.len()).unwrap_or(u32::MAX));
+                let outer = Outer { first: None, list: Some(&name), depth: 0 };
+                let rules = lists.get(&name).map(Vec::as_slice).unwrap_or_default();
+                self.list(context, rules, lists, &outer, &format!("sub-rules[{name}]"));
+                self.push(Matcher::And(Vec::new()), Verdict::Default, end, None);
+            }
+            if let (Verdict::Again { at, .. }, Some(place)) =
+                (&mut self.rules[rule].verdict, places.get(&name))
+            {
+                *at = *place;
+            }
+        }
     }
 
     /// Adds the list that a listener is bound to.
@@ -165,13 +196,16 @@ impl Flat {
                 context.error(parsed.at, path(), problem);
                 continue;
             };
+            let mut verdict = found.verdict();
+            if let Some((list, mark)) = context.rematches.get(target).cloned() {
+                if !list.is_empty() && !lists.contains_key(&list) {
+                    context.error(parsed.at, path(), format!("sub-rule [{list}] not found"));
+                }
+                self.again.push((self.rules.len(), list));
+                verdict = Verdict::Again { at: 0, mark };
+            }
             let origin = origin(outer, n, parsed, target);
-            self.push(
-                parsed.condition.matcher.clone(),
-                found.verdict(),
-                context.place(parsed.at),
-                Some(origin),
-            );
+            self.push(parsed.condition.matcher.clone(), verdict, context.place(parsed.at), Some(origin));
         }
     }
 
@@ -210,10 +244,18 @@ impl Flat {
             let end = self.rules.len();
             for (at, (rule, origin)) in self.rules.iter_mut().zip(&self.origins).enumerate().skip(head + 1) {
                 let left = u32::try_from(end - at - 1).unwrap_or(u32::MAX);
+                // This target passes over its own rule alone.
+                if origin.as_ref().is_some_and(|origin| *origin.target == *proxy::PASS_RULE) {
+                    continue;
+                }
                 match &mut rule.verdict {
                     Verdict::Pass(count) if origin.is_some() => *count = left,
                     Verdict::Streams { pass, .. } | Verdict::Ask { pass, .. } => *pass = left,
-                    Verdict::Pass(_) | Verdict::Outbound(_) | Verdict::Default | Verdict::Reject(_) => {}
+                    Verdict::Pass(_)
+                    | Verdict::Outbound(_)
+                    | Verdict::Default
+                    | Verdict::Reject(_)
+                    | Verdict::Again { .. } => {}
                 }
             }
         }

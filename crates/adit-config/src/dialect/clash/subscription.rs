@@ -60,6 +60,7 @@ pub(super) fn read(
     }
     let entries = selected(context, value, &path, entries);
     proxy::remark_dead(context, value.at, &path, &entries);
+    proxy::remark_left_out(context, value.at, &path, entries.iter());
     let names = add(context, name, entries, outbounds);
     let kind = ProviderKind::Outbounds {
         members: names.iter().map(|name| name.as_str().into()).collect(),
@@ -93,7 +94,7 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
                 let problem = "there is no copy yet: it has no members until it has been fetched";
                 return Ok((place, Vec::new(), Some(problem.to_owned())));
             }
-            let text = match source::read(&file) {
+            let text = match source::read_up_to(&file, super::MAX_LEN) {
                 Ok(text) => text,
                 Err(found) => {
                     return Ok((place, Vec::new(), Some(format!("{}: {}", file.display(), found.problem))));
@@ -148,7 +149,7 @@ pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Resu
         headers.push(("User-Agent".into(), Secret::new(&*context.agent)));
     }
     let limit = tree::number_of(value, "size-limit").and_then(|limit| usize::try_from(limit).ok());
-    let most = if path.starts_with("proxy") { source::MAX_LEN } else { MAX_DOCUMENT };
+    let most = if path.starts_with("proxy") { super::MAX_LEN } else { MAX_DOCUMENT };
     let interval = tree::number_of(value, "interval").filter(|seconds| *seconds > 0);
     Ok(Download {
         url: Secret::new(plain),
@@ -180,10 +181,11 @@ pub(super) fn document(
         text.lines().any(|line| line.starts_with("proxies:") || line.starts_with("\"proxies\":"))
             || text.trim_start().starts_with('{');
     let (entries, bad) = if is_mapping {
-        let root = yaml::parse(&source, 0..text.len()).map_err(|found| match found.line {
-            0 => found.problem,
-            line => format!("line {line}: {}", found.problem),
-        })?;
+        let root =
+            yaml::parse_within(&source, 0..text.len(), yaml::LARGE).map_err(|found| match found.line {
+                0 => found.problem,
+                line => format!("line {line}: {}", found.problem),
+            })?;
         let items = tree::get(&root, "proxies").map(tree::items).unwrap_or_default();
         from_values(&source, items, allowed)
     } else {
@@ -277,7 +279,7 @@ fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
         let found = match scheme.to_ascii_lowercase().as_str() {
             "ss" | "ssr" | "snell" => import::one_link(line).map(|outbound| {
                 let kind = scheme.to_ascii_lowercase();
-                without_plugin(Entry { outbound, kind, udp: true }, allowed)
+                without_plugin(Entry { outbound, kind, udp: true, left_out: Vec::new() }, allowed)
             }),
             other => Ok(foreign(other, line)),
         };
@@ -317,12 +319,12 @@ fn foreign(scheme: &str, line: &str) -> Entry {
 
 /// Numbers behind names that are taken.
 #[derive(Default)]
-struct Names(BTreeMap<String, usize>);
+pub(super) struct Names(BTreeMap<String, usize>);
 
 impl Names {
     /// The name, or one with a number behind it that is free. No number is tried twice, so that a document with one name
     /// alone costs no more than another.
-    fn free(&mut self, name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    pub(super) fn free(&mut self, name: &str, is_taken: impl Fn(&str) -> bool) -> String {
         if !is_taken(name) {
             return name.to_owned();
         }
@@ -425,7 +427,8 @@ fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Opti
             "udp-over-tcp" | "smux" if is_on => {
                 all.dead = Some(format!("override.{} is not spoken", member.key));
             }
-            "udp-over-tcp" | "smux" | "mptcp" | "up" | "down" => {}
+            "udp-over-tcp" | "smux" => {}
+            "mptcp" | "up" | "down" => context.without_effect.push((member.at, at)),
             _ => context.remark(member.at, at, "unknown key, left out", ""),
         }
     }
@@ -434,7 +437,7 @@ fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Opti
 
 impl Overrides {
     fn apply(&self, entry: Entry) -> Entry {
-        let Entry { mut outbound, kind, mut udp } = entry;
+        let Entry { mut outbound, kind, mut udp, left_out } = entry;
         let mut name = outbound.name.to_string();
         for (regex, target) in &self.names {
             // An expression that takes too many steps changes nothing.
@@ -464,7 +467,7 @@ impl Overrides {
         if let Some(through) = self.through.as_ref().filter(|through| !through.is_empty()) {
             dial.through = Some(through.as_str().into());
         }
-        Entry { outbound, kind, udp }
+        Entry { outbound, kind, udp, left_out }
     }
 }
 

@@ -11,21 +11,28 @@ use super::write::Entries;
 use crate::dialect::value::Problem;
 use crate::model::{
     Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls,
-    Tag, Verify,
+    Tag, Uses, Verify,
 };
 
 /// Tolerance of a group without the key.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
+/// The places of names that a group is made of.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) members: Vec<Spanned<Box<str>>>,
+    pub(super) lists: Vec<Spanned<Box<str>>>,
+}
+
 /// A group, whose members are not checked yet, and the places of their names.
-pub(super) fn read(
-    kind: Kind,
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-) -> (Choice, Vec<Spanned<Box<str>>>) {
-    let members = fields.require(report, &rows::CHOSEN_MEMBERS).unwrap_or_default();
-    if fields.is_empty_list(&rows::CHOSEN_MEMBERS) {
+pub(super) fn read(kind: Kind, fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Choice, Names) {
+    let members = fields.read(report, &rows::CHOSEN_MEMBERS).unwrap_or_default();
+    let (lists, uses) = uses(fields, report);
+    if fields.is_empty_list(&rows::CHOSEN_MEMBERS) && lists.is_empty() {
         fields.wrong(report, &rows::CHOSEN_MEMBERS, Problem::new("the group has no members"));
+    } else if !fields.has(&rows::CHOSEN_MEMBERS) && !fields.has(&rows::USE) {
+        let problem = Problem::new("the group has no members").hint("add members, or use with a provider");
+        report.error(&fields.at, fields.path(&rows::CHOSEN_MEMBERS), problem);
     }
     #[expect(clippy::wildcard_enum_match_arm, reason = "the caller has a kind of group")]
     let policy = match kind {
@@ -44,8 +51,28 @@ pub(super) fn read(
         udp: fields.read(report, &rows::CHOSEN_UDP).unwrap_or(true),
         hidden: fields.read(report, &rows::HIDDEN).unwrap_or(false),
         icon: fields.read(report, &rows::ICON).unwrap_or_default(),
+        uses,
     };
-    (choice, members)
+    (choice, Names { members, lists })
+}
+
+/// The lists whose entries are members.
+fn uses(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Vec<Spanned<Box<str>>>, Option<Box<Uses>>) {
+    let lists = fields.read(report, &rows::USE).unwrap_or_default();
+    let filter = fields.read(report, &rows::FILTER).unwrap_or_default();
+    let exclude = fields.read(report, &rows::EXCLUDE).unwrap_or_default();
+    if lists.is_empty() {
+        for (key, is_there) in
+            [(rows::FILTER.head(), !filter.is_empty()), (rows::EXCLUDE.head(), !exclude.is_empty())]
+        {
+            if is_there && !report.found.has_errors() {
+                fields.wrong(report, key, Problem::new("means nothing without use"));
+            }
+        }
+        return (lists, None);
+    }
+    let names = lists.iter().map(|name| Tag::from(&*name.value)).collect();
+    (lists, Some(Box::new(Uses { lists: names, filter, exclude })))
 }
 
 fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Tag> {
@@ -57,6 +84,16 @@ fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut
 }
 
 fn test(interval: Option<Duration>, fields: &mut Fields<'_>, report: &mut Report<'_>) -> DelayTest {
+    let max_failed = fields.read(report, &rows::TEST_FAILURES).unwrap_or(DelayTest::default().max_failed);
+    DelayTest { max_failed, ..list_test(interval, fields, report) }
+}
+
+/// The test of a list.
+pub(super) fn list_test(
+    interval: Option<Duration>,
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+) -> DelayTest {
     let default = DelayTest { interval, ..DelayTest::default() };
     let url = fields.read(report, &rows::TEST_URL).unwrap_or(default.url);
     let interval = match fields.read(report, &rows::TEST_INTERVAL) {
@@ -79,7 +116,7 @@ fn test(interval: Option<Duration>, fields: &mut Fields<'_>, report: &mut Report
         interval,
         timeout,
         lazy: fields.read(report, &rows::TEST_LAZY).unwrap_or(default.lazy),
-        max_failed: fields.read(report, &rows::TEST_FAILURES).unwrap_or(default.max_failed),
+        max_failed: default.max_failed,
         expected: expected.into_iter().map(|range| range.value).collect(),
         unified: fields.read(report, &rows::TEST_UNIFIED).unwrap_or(default.unified),
     }
@@ -94,31 +131,46 @@ pub(super) fn kind(choice: &Choice) -> Kind {
     }
 }
 
-pub(super) fn write(out: &mut Entries, choice: &Choice) {
-    let members: Vec<Box<str>> = choice.members.iter().map(|name| (**name).into()).collect();
-    out.put(&rows::CHOSEN_MEMBERS, &members);
+/// Writes a group. Members out of its lists are in `provided`.
+pub(super) fn write(out: &mut Entries, choice: &Choice, provided: &HashSet<&Tag>) {
+    let members: Vec<Box<str>> =
+        choice.members.iter().filter(|name| !provided.contains(name)).map(|name| (**name).into()).collect();
+    if !members.is_empty() || choice.uses.is_none() {
+        out.put(&rows::CHOSEN_MEMBERS, &members);
+    }
+    if let Some(Uses { lists, filter, exclude }) = choice.uses.as_deref() {
+        let lists: Vec<Box<str>> = lists.iter().map(|name| (**name).into()).collect();
+        out.put(&rows::USE, &lists);
+        out.put_unless(&rows::FILTER, &**filter, "");
+        out.put_unless(&rows::EXCLUDE, &**exclude, "");
+    }
     match &choice.policy {
         Policy::Select(selected) => out.put_some(&rows::SELECTED, selected.as_deref()),
         Policy::UrlTest(tolerance) => out.put(&rows::TEST_TOLERANCE, tolerance),
         Policy::Fallback => {}
         Policy::LoadBalance(balance) => out.put(&rows::STRATEGY, balance),
     }
-    let DelayTest { url, interval, lazy, timeout, max_failed, expected, unified } = &choice.test;
-    let default = DelayTest::default();
-    out.put(&rows::TEST_URL, url);
-    out.put(&rows::TEST_INTERVAL, &interval.unwrap_or_default());
-    out.put_unless(&rows::TEST_TIMEOUT, timeout, &default.timeout);
-    out.put_unless(&rows::TEST_LAZY, lazy, &default.lazy);
-    out.put_unless(&rows::TEST_FAILURES, max_failed, &default.max_failed);
-    if !expected.is_empty() {
-        out.put(&rows::TEST_STATUS, expected);
-    }
-    out.put_unless(&rows::TEST_UNIFIED, unified, &false);
+    write_test(out, &choice.test);
+    out.put_unless(&rows::TEST_FAILURES, &choice.test.max_failed, &DelayTest::default().max_failed);
     out.put_unless(&rows::CHOSEN_UDP, &choice.udp, &true);
     out.put_unless(&rows::HIDDEN, &choice.hidden, &false);
     if !choice.icon.is_empty() {
         out.put(&rows::ICON, &choice.icon);
     }
+}
+
+/// Writes the keys of a test that a list has as well.
+pub(super) fn write_test(out: &mut Entries, test: &DelayTest) {
+    let DelayTest { url, interval, lazy, timeout, max_failed: _, expected, unified } = test;
+    let default = DelayTest::default();
+    out.put(&rows::TEST_URL, url);
+    out.put(&rows::TEST_INTERVAL, &interval.unwrap_or_default());
+    out.put_unless(&rows::TEST_TIMEOUT, timeout, &default.timeout);
+    out.put_unless(&rows::TEST_LAZY, lazy, &default.lazy);
+    if !expected.is_empty() {
+        out.put(&rows::TEST_STATUS, expected);
+    }
+    out.put_unless(&rows::TEST_UNIFIED, unified, &false);
 }
 
 /// Checks that the members of each group are among all outbounds, and that no group leads to itself.

@@ -57,18 +57,20 @@ pub(super) fn write(out: &mut Entries, group: &Group) {
     let members = group.members.iter().map(|member| {
         let mut entry = Entries::default();
         entry.put(&rows::MEMBER_NAME, &member.outbound);
-        entry.put(&rows::TCP_WEIGHT, &member.tcp_weight);
-        entry.put(&rows::UDP_WEIGHT, &member.udp_weight);
+        let usual = Member::new("");
+        entry.put_unless(&rows::TCP_WEIGHT, &member.tcp_weight, &usual.tcp_weight);
+        entry.put_unless(&rows::UDP_WEIGHT, &member.udp_weight, &usual.udp_weight);
         entry
     });
     out.tables(&rows::MEMBERS, members.collect());
     let Check { url, dns, interval, interval_in_use, timeout, tolerance } = &group.check;
-    out.put(&rows::CHECK_URL, url);
-    out.put(&rows::CHECK_DNS, dns);
-    out.put(&rows::CHECK_INTERVAL, interval);
-    out.put(&rows::CHECK_INTERVAL_IN_USE, interval_in_use);
-    out.put(&rows::CHECK_TIMEOUT, timeout);
-    out.put(&rows::TOLERANCE, tolerance);
+    let usual = Check::default();
+    out.put_unless(&rows::CHECK_URL, url, &usual.url);
+    out.put_unless(&rows::CHECK_DNS, dns, &usual.dns);
+    out.put_unless(&rows::CHECK_INTERVAL, interval, &usual.interval);
+    out.put_unless(&rows::CHECK_INTERVAL_IN_USE, interval_in_use, interval);
+    out.put_unless(&rows::CHECK_TIMEOUT, timeout, &usual.timeout);
+    out.put_unless(&rows::TOLERANCE, tolerance, &usual.tolerance);
 }
 
 /// Checks that the members of each group are among all outbounds.

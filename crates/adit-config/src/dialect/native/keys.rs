@@ -41,6 +41,8 @@ pub enum Table {
     Outbound,
     /// In an entry of an outbound's `members`.
     Member,
+    /// In a `[[provider]]`.
+    Provider,
     /// In a `[[set]]`.
     Set,
     /// In a `[[rule]]`.
@@ -51,7 +53,7 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -67,6 +69,7 @@ impl Table {
         Self::User,
         Self::Outbound,
         Self::Member,
+        Self::Provider,
         Self::Set,
         Self::Rule,
         Self::RulePart,
@@ -90,6 +93,7 @@ impl Table {
             Self::User => "users of an [[inbound]]",
             Self::Outbound => "[[outbound]]",
             Self::Member => "members of an [[outbound]]",
+            Self::Provider => "[[provider]]",
             Self::Set => "[[set]]",
             Self::Rule => "[[rule]]",
             Self::RulePart => "and, or and not of a [[rule]]",

@@ -54,6 +54,8 @@ impl Merged {
             geoip,
             lists,
             providers,
+            outbound_lists,
+            plugins_allowed,
             choices,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
@@ -73,6 +75,15 @@ impl Merged {
         }
         self.config.lists.extend(lists);
         self.config.providers.extend(providers);
+        self.config.plugins_allowed.extend(plugins_allowed);
+        for list in outbound_lists {
+            if self.config.outbound_lists.iter().any(|other| other.name == list.name) {
+                let key = format!("provider {}", list.name);
+                let error = Diagnostic::error(file, key, "another file has a provider of that name");
+                self.found.push(error.hint("give it a name of its own"));
+            }
+            self.config.outbound_lists.push(list);
+        }
         for set in sets {
             self.set(file, set);
         }

@@ -30,6 +30,7 @@ mod merge;
 mod obfs;
 mod outbound;
 mod pace;
+mod provider;
 mod rows;
 mod rule;
 mod set;
@@ -91,6 +92,16 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     Loaded::conclude(config, report.found)
 }
 
+/// The same with the entries of its lists, which lie beside `file`.
+///
+/// # Errors
+/// Everything that is wrong with it. A list that cannot be read is a warning, and has no entries.
+pub fn load(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    let mut loaded = parse(file, text)?;
+    loaded.diagnostics.append(super::clash::expand(&mut loaded.config));
+    Ok(loaded)
+}
+
 fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     let mut config = Config { cores: root.read(report, &rows::root::CORES), ..Config::default() };
     if let Some(state) = root.read(report, &rows::root::STATE) {
@@ -124,7 +135,12 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
         report.error(&(0..0), "inbound", Problem::new("there is none, so nothing would listen").hint(hint));
     }
     config.geoip = set::read_geoip(&mut root, report);
-    config.outbounds = translate_outbounds(outbounds, report);
+    let (outbounds, uses) = translate_outbounds(outbounds, report);
+    config.outbounds = outbounds;
+    config.outbound_lists = provider::read(&mut root, &config.outbounds, report);
+    provider::check_uses(&uses, &config.outbound_lists, report);
+    let plugins = root.read(report, &rows::root::PLUGINS_ALLOWED).unwrap_or_default();
+    config.plugins_allowed = plugins.into_iter().map(|name| name.value).collect();
     config.sets = set::read(&mut root, &config.outbounds, report);
     config.providers = crate::set::providers(&config.sets);
     let rules = rule::read(&mut root, report);
@@ -138,11 +154,16 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config
 }
 
-fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Outbound> {
+/// Names in a table of this path.
+type Given = Vec<(String, Vec<Spanned<Box<str>>>)>;
+
+/// The outbounds, and the lists that groups take members from.
+fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> (Vec<Outbound>, Given) {
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
     let members: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.members))).collect();
+    let uses: Given = raw.iter_mut().map(|o| (o.path.clone(), std::mem::take(&mut o.lists))).collect();
     let through: Vec<_> = raw.iter_mut().map(|o| (o.path.clone(), o.through.take())).collect();
     let all = raw.into_iter().zip(names);
     let mut outbounds: Vec<Outbound> = all
@@ -160,7 +181,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> Vec<Ou
         let protocol = OutboundProtocol::Direct;
         outbounds.push(Outbound { name: "direct".into(), dial: Dial::default(), protocol });
     }
-    outbounds
+    (outbounds, uses)
 }
 
 fn translate_inbounds(

@@ -1,5 +1,6 @@
 //! One `[[outbound]]`.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use adit_proto::wire::Target;
@@ -12,6 +13,7 @@ use super::{carrier, choice, group, obfs, pace, shadowsocks, snell as versions, 
 use crate::dialect::value::Problem;
 use crate::model::{
     Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic, SnellClient,
+    Tag,
 };
 
 /// An outbound as it is written.
@@ -23,6 +25,8 @@ pub(super) struct RawOutbound {
     pub(super) protocol: Option<OutboundProtocol>,
     /// The names that the members of a group have.
     pub(super) members: Vec<Spanned<Box<str>>>,
+    /// The names of lists whose entries are members.
+    pub(super) lists: Vec<Spanned<Box<str>>>,
     /// The outbound that it dials through.
     pub(super) through: Option<Spanned<Box<str>>>,
 }
@@ -93,6 +97,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
         dial: Dial::default(),
         protocol: None,
         members: Vec::new(),
+        lists: Vec::new(),
         through: None,
     };
     if let Some(kind) = kind {
@@ -109,8 +114,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
                 Some(OutboundProtocol::Group(group))
             }
             Kind::Select | Kind::UrlTest | Kind::Fallback | Kind::LoadBalance => {
-                let (choice, members) = choice::read(kind, &mut fields, report);
-                raw.members = members;
+                let (choice, names) = choice::read(kind, &mut fields, report);
+                (raw.members, raw.lists) = (names.members, names.lists);
                 Some(OutboundProtocol::Choice(choice))
             }
             Kind::Socks5 | Kind::Http => {
@@ -265,11 +270,12 @@ pub(super) fn write_obfs(out: &mut Entries, obfs: &ObfsClient) {
         ObfsClient::Http(host) => (ObfsServer::Http, Some(&**host)),
         ObfsClient::Tls(host) => (ObfsServer::Tls, Some(&**host)),
     };
-    out.put(&rows::OBFS_MODE, &mode);
+    out.put_unless(&rows::OBFS_MODE, &mode, &ObfsServer::Off);
     out.put_some(&rows::OBFS_HOST, host);
 }
 
-pub(super) fn entries(outbound: &Outbound) -> Entries {
+/// The keys of an outbound. Members of groups out of lists are in `provided`.
+pub(super) fn entries(outbound: &Outbound, provided: &HashSet<&Tag>) -> Entries {
     let mut out = Entries::default();
     out.put(&rows::NAME, &outbound.name);
     out.put(&rows::OUTBOUND_PROTOCOL, protocol_name(&outbound.protocol));
@@ -282,7 +288,7 @@ pub(super) fn entries(outbound: &Outbound) -> Entries {
         OutboundProtocol::Obfs(client) => obfs::write_client(&mut out, client),
         OutboundProtocol::Proxy(client) => choice::write_proxy(&mut out, client),
         OutboundProtocol::Choice(choice) => {
-            choice::write(&mut out, choice);
+            choice::write(&mut out, choice, provided);
             return out;
         }
         OutboundProtocol::Group(group) => {
@@ -328,7 +334,7 @@ fn write_dial(out: &mut Entries, dial: &Dial) {
     }
     out.put_unless(&link::FAST_OPEN, &dial.fast_open, &false);
     tcp::write(out, &dial.tcp);
-    out.put(&link::TIMEOUT, &dial.timeout);
+    out.put_unless(&link::TIMEOUT, &dial.timeout, &Dial::default().timeout);
     pace::write(out, dial.pace);
     if let Some(client) = &dial.carrier {
         carrier::write(out, &client.kcp);

@@ -225,7 +225,7 @@ pub(super) fn entries(rule: &Rule) -> Option<Entries> {
     match &rule.verdict {
         Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => out.put(&rows::OUTBOUND, tag),
         Verdict::Reject(manner) => out.put(&rows::REJECT, manner),
-        Verdict::Default | Verdict::Pass(_) | Verdict::Streams { .. } => return None,
+        Verdict::Default | Verdict::Pass(_) | Verdict::Streams { .. } | Verdict::Again { .. } => return None,
     }
     Some(out)
 }

@@ -28,8 +28,20 @@ fn read_set(
     report: &mut Report<'_>,
 ) -> Option<Set> {
     let name = fields.require(report, &rows::SET_NAME);
-    let path = fields.require(report, &rows::SET_PATH);
-    let path_at = fields.place(&rows::SET_PATH);
+    let path = fields.read(report, &rows::SET_PATH);
+    let entries = fields.read(report, &rows::SET_ENTRIES).unwrap_or_default();
+    let path_at =
+        if entries.is_empty() { fields.place(&rows::SET_PATH) } else { fields.place(&rows::SET_ENTRIES) };
+    let given = (fields.has(&rows::SET_PATH), fields.has(&rows::SET_ENTRIES));
+    if given == (false, false) {
+        let problem = Problem::new("missing").hint("path names a file of names; entries holds the names");
+        report.error(&fields.at, fields.path(&rows::SET_PATH), problem);
+    } else if given == (true, true) {
+        let problem = Problem::new("not both path and entries").hint("leave one of them out");
+        fields.wrong(report, &rows::SET_ENTRIES, problem);
+    } else if fields.is_empty_list(&rows::SET_ENTRIES) {
+        fields.wrong(report, &rows::SET_ENTRIES, Problem::new("an empty list matches nothing"));
+    }
     let format = fields.read(report, &rows::SET_FORMAT).unwrap_or_default();
     if let Some(name) = &name
         && !taken.insert(name.clone())
@@ -38,9 +50,18 @@ fn read_set(
         fields.wrong(report, &rows::SET_NAME, problem.hint("give the set a name of its own"));
     }
     let download = download(&mut fields, outbounds, report).map(Box::new);
+    if download.is_some() && path.is_none() && !report.found.has_errors() {
+        fields.wrong(report, &rows::SET_URL, Problem::new("url needs path, where the copy is kept"));
+    }
     fields.finish(report, None);
-    let (name, path) = (name?, path?);
-    Some(Set { name: (&*name).into(), at: place(&path_at, report), path: (&*path).into(), format, download })
+    let name = name?;
+    let path = path.unwrap_or_default();
+    if path.is_empty() && entries.is_empty() {
+        return None;
+    }
+    let entries = entries.into_iter().map(|entry| entry.value).collect();
+    let (name, path) = ((&*name).into(), (&*path).into());
+    Some(Set { name, at: place(&path_at, report), path, format, download, entries })
 }
 
 /// The server that the file is a copy of.
@@ -86,7 +107,11 @@ pub(super) fn read_geoip(root: &mut Fields<'_>, report: &mut Report<'_>) -> Opti
 pub(super) fn entries(set: &Set) -> Entries {
     let mut out = Entries::default();
     out.put(&rows::SET_NAME, &set.name);
-    out.put(&rows::SET_PATH, &set.path.to_string_lossy());
+    if set.entries.is_empty() {
+        out.put(&rows::SET_PATH, &set.path.to_string_lossy());
+    } else {
+        out.put(&rows::SET_ENTRIES, &set.entries);
+    }
     out.put_unless(&rows::SET_FORMAT, &set.format, &SetFormat::default());
     if let Some(download) = &set.download {
         out.put(&rows::SET_URL, &download.url);

@@ -157,7 +157,7 @@ pub(super) fn write_server(out: &mut Entries, server: &ShadowsocksServer) {
     users::write(out, users.map(|(n, user)| (user, users::More { id: None, server: key.hops().get(n) })));
     out.put(&rows::SERVED, &server.transports);
     match &server.cover {
-        ServerCover::Obfs(obfs) => out.put(&rows::OBFS_MODE, obfs),
+        ServerCover::Obfs(obfs) => out.put_unless(&rows::OBFS_MODE, obfs, &ObfsServer::Off),
         ServerCover::Plugin(plugin) => write_plugin(out, plugin),
     }
     out.put(&rows::REPLAYED, &server.replay);

@@ -10,7 +10,7 @@ use super::users::{self, MAX_CREDENTIAL, RawUser, check_lens, read_users, told_a
 use super::write::Entries;
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
-    ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
+    HalfClose, ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
 };
 
 /// A server.
@@ -150,9 +150,9 @@ pub(super) fn write_server(out: &mut Entries, server: &SnellServer, is_open: boo
         SnellVersions::Auto => out.put(&rows::SERVER_VERSION, &None),
     }
     out.put_unless(&rows::ALLOW_LAN, &(is_open && !server.versions.is_sealed()), &false);
-    out.put(&rows::OBFS_MODE, &server.obfs);
+    out.put_unless(&rows::OBFS_MODE, &server.obfs, &ObfsServer::Off);
     out.put(&rows::UDP, &server.udp);
-    out.put(&rows::SERVER_QUIC, &server.quic);
+    out.put_unless(&rows::SERVER_QUIC, &server.quic, &true);
 }
 
 pub(super) fn write_client(out: &mut Entries, client: &SnellClient) {
@@ -163,10 +163,12 @@ pub(super) fn write_client(out: &mut Entries, client: &SnellClient) {
     out.put_some(&rows::MODE, client.version.mode().as_ref());
     write_obfs(out, &client.obfs);
     out.put(&rows::REUSE, &client.reuse);
-    out.put(&rows::HALF_CLOSE, &client.half_close);
+    out.put_unless(&rows::HALF_CLOSE, &client.half_close, &HalfClose::default());
     out.put(&rows::UDP, &client.udp);
     match client.quic {
         Quic::Block => out.put(&rows::BLOCK_QUIC, &client.quic),
-        Quic::Auto | Quic::On | Quic::Off => out.put(&rows::CLIENT_QUIC, &client.quic),
+        Quic::Auto | Quic::On | Quic::Off => {
+            out.put_unless(&rows::CLIENT_QUIC, &client.quic, &Quic::default());
+        }
     }
 }

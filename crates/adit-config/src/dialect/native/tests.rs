@@ -52,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (11, 13));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (11, 14));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -1016,4 +1016,17 @@ fn datagrams_of_snell() {
     let config = load(&format!("{SNELL_IN}quic = false\n"));
     let InboundProtocol::Snell(server) = &config.inbounds[0].protocol else { panic!() };
     assert_eq!((server.udp, server.quic), (true, false));
+}
+
+/// The examples of docs/rules.md are whole files.
+#[test]
+fn examples_of_the_page_about_rules() {
+    let page = include_str!("../../../../../docs/rules.md");
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 5);
+    for block in blocks {
+        let loaded = parse("adit.toml", block).unwrap_or_else(|found| panic!("{found}\n{block}"));
+        assert!(loaded.diagnostics.is_empty(), "{}\n{block}", loaded.diagnostics);
+    }
 }

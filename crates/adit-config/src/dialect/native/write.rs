@@ -1,12 +1,13 @@
 //! Writing `adit.toml`.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{admin, capture, dns, inbound, outbound, rule, set};
-use crate::model::{Config, StateFile};
+use super::{admin, capture, dns, inbound, outbound, provider, rule, set};
+use crate::model::{Config, Provider, ProviderKind, StateFile, Tag};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
 ///
@@ -18,6 +19,9 @@ pub fn to_toml(config: &Config) -> String {
         StateFile::Usual | StateFile::Try { .. } => {}
         StateFile::Off => root.put(&rows::STATE, "off"),
         StateFile::At(path) => root.put(&rows::STATE, &path.to_string_lossy()),
+    }
+    if !config.plugins_allowed.is_empty() {
+        root.put(&rows::PLUGINS_ALLOWED, &config.plugins_allowed);
     }
     if let Some(file) = &config.geoip {
         root.put(&rows::GEOIP, &file.path.to_string_lossy());
@@ -37,8 +41,12 @@ pub fn to_toml(config: &Config) -> String {
     for inbound in &config.inbounds {
         out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len()));
     }
-    for outbound in &config.outbounds {
-        out.table(Table::Outbound, &outbound::entries(outbound));
+    let provided = provided(config);
+    for outbound in config.outbounds.iter().filter(|outbound| !provided.contains(&outbound.name)) {
+        out.table(Table::Outbound, &outbound::entries(outbound, &provided));
+    }
+    for list in &config.outbound_lists {
+        out.table(Table::Provider, &provider::entries(list));
     }
     for set in &config.sets {
         out.table(Table::Set, &set::entries(set));
@@ -47,6 +55,17 @@ pub fn to_toml(config: &Config) -> String {
         out.table(Table::Rule, &rule);
     }
     out.0
+}
+
+/// Outbounds that are entries of lists which the file names: their lists are written in their place.
+fn provided(config: &Config) -> HashSet<&Tag> {
+    let is_listed =
+        |provider: &&Provider| config.outbound_lists.iter().any(|list| list.name == provider.name);
+    let members = config.providers.iter().filter(is_listed).filter_map(|provider| match &provider.kind {
+        ProviderKind::Outbounds { members, .. } => Some(members),
+        ProviderKind::Rules { .. } => None,
+    });
+    members.flatten().collect()
 }
 
 /// The keys of one table with their values, as they stand in a file.

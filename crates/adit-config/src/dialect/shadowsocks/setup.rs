@@ -311,17 +311,6 @@ pub(super) fn password(family: Family, method: Method, password: &Secret) -> Res
     key(method, password.clone())
 }
 
-/// One warning for a method that is there for old servers alone.
-pub(super) fn warn_of_method(method: Method) -> Option<Problem> {
-    let problem = match method.generation() {
-        Generation::None => "encrypts nothing",
-        Generation::Stream => "lets anybody on the path change the data without notice",
-        Generation::Aead | Generation::Aead2022 => return None,
-    };
-    let problem = Problem::new(format!("{method} {problem}"));
-    Some(problem.hint("2022-blake3-aes-128-gcm or chacha20-ietf-poly1305 on both ends"))
-}
-
 /// The obfs of a plugin that is built in: `obfs-local` or `obfs-server` with nothing but a mode and a
 /// host. A path, or an option that has no counterpart, is left to the program itself.
 fn simple_obfs(plugin: &Plugin, program: &str) -> Option<(ObfsServer, Option<String>)> {

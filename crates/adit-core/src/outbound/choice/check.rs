@@ -145,8 +145,12 @@ pub(crate) async fn test_group(
             is_forced || mark.begin(now, PAUSE)
         }
     };
-    let names: VecDeque<Tag> =
-        roster.members.iter().filter(is_due).map(|member| member.name.clone()).collect();
+    let names = roster.members.iter().filter(is_due).map(|member| member.name.clone()).collect();
+    test_names(tester, names, asked).await
+}
+
+/// Tests these outbounds, some at a time. Gives the delays of those that responded.
+async fn test_names(tester: &Rc<Tester>, names: VecDeque<Tag>, asked: &Asked) -> Vec<(Tag, u32)> {
     let workers = names.len().min(AT_ONCE);
     let (left, found) = (RefCell::new(names), RefCell::new(Vec::new()));
     let work = || async {
@@ -181,6 +185,29 @@ pub(crate) async fn check_group(group: Rc<Choice>, tester: Rc<Tester>) {
             Box::pin(test_group(&tester, shared, asked, false)).await;
         }
         wait(shared, test.interval.filter(|_| asked.is_some()), test.lazy).await;
+    }
+}
+
+/// Tests the entries of a list for as long as it is polled: once at the start, then by time. A lazy list rests while no
+/// group that has one of the entries is used: `is_used` tells whether one was within so long.
+pub(crate) async fn check_list(
+    members: Vec<Tag>,
+    test: DelayTest,
+    is_used: impl Fn(Duration) -> bool,
+    tester: Rc<Tester>,
+) {
+    let (Ok(asked), Some(interval)) = (Asked::new(&test), test.interval) else { return };
+    loop {
+        let now = rt::now();
+        // Those that a group has had tested lately are as good as tested.
+        let pause = (interval / 2).max(PAUSE);
+        let is_due = |name: &&Tag| tester.board.record(name).mark(&asked.text).begin(now, pause);
+        let names = members.iter().filter(is_due).cloned().collect();
+        Box::pin(test_names(&tester, names, &asked)).await;
+        rt::sleep(interval).await;
+        while test.lazy && !is_used(interval) {
+            rt::sleep(interval).await;
+        }
     }
 }
 

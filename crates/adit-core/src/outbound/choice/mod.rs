@@ -34,7 +34,7 @@ use self::shared::{Member, Nature, Roster};
 pub(crate) use board::Board;
 pub use board::{DelayHistory, DelaySample};
 pub use check::DelayError;
-pub(crate) use check::{Asked, Tester, check_group, test_group};
+pub(crate) use check::{Asked, Tester, check_group, check_list, test_group};
 pub(crate) use packets::ChoicePackets;
 pub(crate) use shared::ChoiceShared;
 pub use shared::ChoiceView;

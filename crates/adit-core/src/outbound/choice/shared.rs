@@ -1,6 +1,6 @@
 //! State that the cores share of one group: its members, the member that a person chose, and what has happened lately.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -229,6 +229,11 @@ impl ChoiceShared {
         self.state().roster.clone()
     }
 
+    /// Whether one of these outbounds is a member.
+    pub(crate) fn has_one_of(&self, names: &BTreeSet<Tag>) -> bool {
+        self.roster().members.iter().any(|member| names.contains(&member.name))
+    }
+
     /// The group as it is.
     pub(crate) fn view(&self) -> ChoiceView {
         let roster = self.roster();
@@ -289,7 +294,7 @@ impl ChoiceShared {
     }
 
     /// Whether a request has used it within `time`.
-    pub(super) fn is_used_within(&self, time: Duration, now: Instant) -> bool {
+    pub(crate) fn is_used_within(&self, time: Duration, now: Instant) -> bool {
         let at = self.used_at.load(Ordering::Relaxed);
         at > 0 && now.saturating_duration_since(self.since) <= Duration::from_millis(at - 1) + time
     }

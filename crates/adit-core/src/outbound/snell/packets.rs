@@ -50,6 +50,8 @@ impl SnellPackets {
         let raw = |may_give_up| QuicMode::Raw(Rc::new(QuicOverUdp::new(running.clone(), may_give_up)));
         let quic = match client.quic {
             Quic::Block => QuicMode::Blocked,
+            // Streams alone go through another outbound.
+            Quic::Auto | Quic::On | Quic::Off if outbound.dial.through.is_some() => QuicMode::Stream,
             Quic::Auto | Quic::On | Quic::Off if !client.version.has_quic() => QuicMode::Stream,
             Quic::Auto => raw(true),
             Quic::On => raw(false),

@@ -8,6 +8,7 @@ use adit_config::model::{ClientCover, Config, InboundProtocol, OutboundProtocol,
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
+use crate::commands::absent::is_installed;
 use crate::machine::Root;
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
@@ -52,7 +53,8 @@ pub(super) fn mode(path: &Path) -> Finding {
     }
 }
 
-fn plugins(config: &Config) -> Vec<&Plugin> {
+/// The plugins that a configuration starts.
+pub(in crate::commands) fn plugins(config: &Config) -> Vec<&Plugin> {
     let servers = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
         InboundProtocol::Shadowsocks(server) => match &server.cover {
             ServerCover::Plugin(plugin) => Some(plugin),
@@ -86,16 +88,10 @@ fn plugins(config: &Config) -> Vec<&Plugin> {
     servers.chain(clients).collect()
 }
 
-/// Whether the plugin is in PATH, or where its path says.
+/// The finding about a plugin: in PATH, or where its path says.
 fn installed(root: &Root, plugin: &Plugin) -> Finding {
     let program = &*plugin.program;
-    let is_there = if program.contains('/') {
-        root.has(program)
-    } else {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let in_path = std::env::split_paths(&path).any(|folder| root.at(folder.join(program)).exists());
-        in_path || root.has_program(program)
-    };
+    let is_there = is_installed(root, plugin);
     let found = if is_there { program.to_owned() } else { format!("{program} is not in PATH") };
     Finding::new("plugin", judge(is_there, Level::Fail), found, "installed").fix(
         if crate::answers_to(program) {

@@ -1,7 +1,5 @@
 //! Questions to the network: the clock, a name, a server.
 
-#![expect(clippy::large_futures, reason = "one of them runs at a time")]
-
 use std::time::Duration;
 
 use adit_config::advice::server_of;

@@ -4,7 +4,7 @@
 //! Files are read below a root directory, so that recorded trees of `/proc` and `/sys` can be judged. Questions to the
 //! network (clock, DNS, peer) are asked for the machine itself only.
 
-mod config;
+pub(super) mod config;
 mod kernel;
 mod live;
 mod network;

@@ -35,7 +35,7 @@ pub(crate) enum ServiceCommand {
     /// Stop and remove what `install` wrote; configuration and keys stay
     Uninstall(ServiceArgs),
     /// Print the service's file
-    Print(ServiceArgs),
+    Print(PrintArgs),
 }
 
 /// Choice of a service.
@@ -64,6 +64,19 @@ pub(crate) struct ServiceArgs {
     pub(super) root: Option<PathBuf>,
 }
 
+/// The file to print.
+#[derive(Debug, Args)]
+pub(crate) struct PrintArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// The unit adit@.service, one of which runs each file of /etc/adit
+    #[arg(long, conflicts_with_all = ["openrc", "procd", "name", "config"])]
+    template: bool,
+    /// The program that it starts [default: this one]
+    #[arg(long, value_name = "FILE", hide = true)]
+    program: Option<PathBuf>,
+}
+
 /// An init system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manager {
@@ -87,12 +100,19 @@ pub(super) fn run(command: &ServiceCommand) -> anyhow::Result<()> {
             Ok(())
         }
         ServiceCommand::Uninstall(args) => uninstall(args),
-        ServiceCommand::Print(args) => {
-            let root = Root::new(args.root.as_deref());
-            let manager = manager(args, &root).unwrap_or(Manager::Systemd);
-            print::data(unit(args, &root)?.text(manager))
-        }
+        ServiceCommand::Print(args) => print::data(text(args)?),
     }
+}
+
+/// The text of the file that is to be printed.
+fn text(args: &PrintArgs) -> anyhow::Result<String> {
+    let root = Root::new(args.service.root.as_deref());
+    let manager = manager(&args.service, &root).unwrap_or(Manager::Systemd);
+    let mut unit = unit(&args.service, &root)?;
+    if let Some(program) = &args.program {
+        unit.program.clone_from(program);
+    }
+    Ok(if args.template { unit.template() } else { unit.text(manager) })
 }
 
 /// The init system that is asked for, else that of the machine.

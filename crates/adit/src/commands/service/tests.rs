@@ -126,3 +126,35 @@ fn systemd_takes_the_unit() {
     }
     fs::remove_dir_all(dir).unwrap();
 }
+
+#[test]
+fn the_template_runs_each_file_of_the_folder() {
+    let args = |template| PrintArgs {
+        service: ServiceArgs { systemd: true, ..args(&folder()) },
+        template,
+        program: Some("/usr/bin/adit".into()),
+    };
+    let (one, template) = (text(&args(false)).unwrap(), text(&args(true)).unwrap());
+    assert!(one.contains("ExecStart=/usr/bin/adit run -c /etc/adit/adit.toml\n"), "{one}");
+    for want in [
+        "ExecStart=/usr/bin/adit run -c /etc/adit/%i.toml\n",
+        "StartLimitIntervalSec=0\n",
+        "Restart=always\nRestartSec=1\n",
+        "TimeoutStopSec=45\n",
+        "RuntimeDirectory=adit-%i\n",
+        "StateDirectory=adit-%i\n",
+        "User=adit\n",
+        "systemctl edit adit@NAME",
+    ] {
+        assert!(
+            template.contains(want) && !one.contains(want) || want == "User=adit\n",
+            "{want}\n{template}"
+        );
+    }
+    assert!(!template.contains("StartLimitBurst") && !template.contains("=adit@"), "{template}");
+    let lines =
+        |text: &str| text.lines().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>();
+    let all = lines(&template);
+    let lost: Vec<_> = lines(&one).into_iter().skip(1).filter(|key| !all.contains(key)).collect();
+    assert_eq!(lost, ["StartLimitBurst"], "the hardening is that of the single service");
+}

@@ -9,6 +9,19 @@ const TYPE: &str = "notify";
 /// Time within which adit must tell that it works.
 const WATCHDOG: &str = "30s";
 
+/// Lines of the unit for one service, and those of the template in their place.
+const DIFFERENCES: &[(&str, &str)] = &[
+    (
+        "`systemctl edit adit@` changes it",
+        "`systemctl edit adit@` changes all, `systemctl edit adit@NAME` one of them",
+    ),
+    ("StartLimitIntervalSec=60\nStartLimitBurst=10\n", "StartLimitIntervalSec=0\n"),
+    ("Restart=on-failure\nRestartSec=2\n", "Restart=always\nRestartSec=1\n"),
+    ("TimeoutStopSec=30\n", "TimeoutStopSec=45\n"),
+    ("RuntimeDirectory=adit@\n", "RuntimeDirectory=adit-%i\n"),
+    ("StateDirectory=adit@\n", "StateDirectory=adit-%i\n"),
+];
+
 /// One service.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
@@ -87,7 +100,7 @@ impl Unit {
              NotifyAccess=main\n\
              WatchdogSec={WATCHDOG}\n\
              ExecStart={program} run -c {config}\n\
-             ExecReload=/bin/kill -HUP $MAINPID\n\
+             ExecReload={program} reload -c {config}\n\
              Restart=on-failure\n\
              RestartSec=2\n\
              TimeoutStopSec=30\n\
@@ -128,6 +141,15 @@ impl Unit {
              [Install]\n\
              WantedBy=multi-user.target\n"
         )
+    }
+
+    /// The unit of which one instance runs each file of `/etc/adit`: that of [`Self::systemd`] for a fleet.
+    ///
+    /// An instance never gives up, since a panel may be away for hours. The user is not a dynamic one: a reload reads the
+    /// file again, and `adit user` writes it, so that it needs an owner that stays.
+    pub(super) fn template(&self) -> String {
+        let unit = Self { name: "adit@".into(), config: "/etc/adit/%i.toml".into(), ..self.clone() };
+        DIFFERENCES.iter().fold(unit.systemd(), |text, (one, other)| text.replacen(one, other, 1))
     }
 
     fn openrc(&self) -> String {

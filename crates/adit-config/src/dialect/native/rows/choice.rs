@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::root::MAX_OUTBOUNDS;
-use super::{Row, all_quoted, any_text, chosen, exposed, flag, quoted, row, rows, span};
+use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, quoted, row, rows, span};
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::value::{MAX_CREDENTIAL, Problem, quote, secret, target, text_of};
@@ -19,6 +19,8 @@ const PROXIES: &[&str] = &["socks5", "http"];
 const SOCKS5: &[&str] = &["socks5"];
 const HTTP: &[&str] = &["http"];
 
+/// Longest path of a file, in bytes.
+const MAX_PATH: usize = 4000;
 /// Longest address, in bytes.
 const MAX_URL: usize = 1024;
 /// Most fields of a request.
@@ -41,8 +43,19 @@ const BALANCES: &[(&str, Balance)] = &[
 
 rows! { CHOICE;
     CHOSEN_MEMBERS: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("members", "name of an outbound, or a list", "[\"home\", \"second\"]")
-        .at(Table::Outbound, CHOICES, "required", "outbounds and groups to choose from, in order"),
+        .at(Table::Outbound, CHOICES, "required without use", "outbounds and groups to choose from, in order"),
         |field, report| field.list(report, MAX_OUTBOUNDS, super::name), all_quoted);
+    USE: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("use", "name of a provider, or a list", "\"subscription\"")
+        .at(Table::Outbound, CHOICES, "none", "lists whose entries are members as well, behind those of members"),
+        |field, report| field.list(report, MAX_OUTBOUNDS, super::name), all_quoted);
+    FILTER: Row<Box<str>, str> = row(key("filter", "regular expressions with ` between them", "\"(?i)hk\"")
+        .at(Table::Outbound, CHOICES, "any name", "keeps entries of these lists in whose names one of them is found")
+        .at(Table::Provider, ALL, "any name", "keeps entries in whose names one of them is found"),
+        |field, report| field.parsed(report, expressions), quote);
+    EXCLUDE: Row<Box<str>, str> = row(key("exclude", "regular expressions with ` between them", "\"expire\"")
+        .at(Table::Outbound, CHOICES, "none", "leaves out entries of these lists in whose names one of them is found")
+        .at(Table::Provider, ALL, "none", "leaves out entries in whose names one of them is found"),
+        |field, report| field.parsed(report, expressions), quote);
     SELECTED: Row<Spanned<Box<str>>, str> = row(key("selected", "name of a member", "\"second\"")
         .at(Table::Outbound, SELECT, "the first member", "member that is used until a person chooses another one; that choice is kept across restarts"),
         |field, report| field.spanned(report, super::name), quote);
@@ -52,22 +65,28 @@ rows! { CHOICE;
     TEST_TOLERANCE: Row<Duration> = span(key("tolerance", "duration, in whole milliseconds", "\"20ms\"")
         .at(Table::Outbound, URL_TEST, "50ms", "delay by which another member must be better to take over"));
     TEST_URL: Row<Box<str>, str> = row(key("test-url", "address that begins with http:// or https://", "\"http://example.com/\"")
-        .at(Table::Outbound, CHOICES, "https://www.gstatic.com/generate_204", "page that is asked through each member: the time to the head of the response is its delay, and without one it is dead"),
+        .at(Table::Outbound, CHOICES, "https://www.gstatic.com/generate_204", "page that is asked through each member: the time to the head of the response is its delay, and without one it is dead")
+        .at(Table::Provider, ALL, "https://www.gstatic.com/generate_204", "page that is asked through each entry; with it or with test-interval the entries are tested by time"),
         |field, report| field.parsed(report, url), quote);
     TEST_INTERVAL: Row<Duration> = span(key("test-interval", "duration, or 0s for no tests by time", "\"60s\"")
-        .at(Table::Outbound, CHOICES, "300s; 0s of select", "time between two tests of all members"));
+        .at(Table::Outbound, CHOICES, "300s; 0s of select", "time between two tests of all members")
+        .at(Table::Provider, ALL, "300s", "time between two tests of all entries"));
     TEST_TIMEOUT: Row<Duration> = span(key("test-timeout", "duration", "\"2s\"")
-        .at(Table::Outbound, CHOICES, "5s", "a response that takes longer is none"));
+        .at(Table::Outbound, CHOICES, "5s", "a response that takes longer is none")
+        .at(Table::Provider, ALL, "5s", "a response that takes longer is none"));
     TEST_LAZY: Row<bool> = flag(key("test-lazy", "true or false", "false")
-        .at(Table::Outbound, CHOICES, "true", "rests the tests while nobody uses the group"));
+        .at(Table::Outbound, CHOICES, "true", "rests the tests while nobody uses the group")
+        .at(Table::Provider, ALL, "true", "rests the tests while nobody uses a group with one of the entries"));
     TEST_FAILURES: Row<u32> = row(key("test-failures", "1 to 1000", "2")
         .at(Table::Outbound, CHOICES, "5", "connections that fail within test-timeout until the members are tested before their time; one that is refused is enough"),
         |field, report| field.number(report, 1..=1000), ToString::to_string);
     TEST_STATUS: List<Statuses> = row(key("test-status", "status code or range as \"200-299\", or a list", "[204, \"200-202\"]")
-        .at(Table::Outbound, CHOICES, "any", "status codes of a good response"),
+        .at(Table::Outbound, CHOICES, "any", "status codes of a good response")
+        .at(Table::Provider, ALL, "any", "status codes of a good response"),
         |field, report| field.numbers_or_texts(report, MAX_STATUSES, status), statuses);
     TEST_UNIFIED: Row<bool> = flag(key("test-unified", "true or false", "true")
-        .at(Table::Outbound, CHOICES, "false", "measures a second request on the same connection, without the handshakes"));
+        .at(Table::Outbound, CHOICES, "false", "measures a second request on the same connection, without the handshakes")
+        .at(Table::Provider, ALL, "false", "measures a second request on the same connection, without the handshakes"));
     CHOSEN_UDP: Row<bool> = flag(key("udp", "true or false", "false")
         .at(Table::Outbound, CHOICES, "true", "carries datagrams"));
     HIDDEN: Row<bool> = flag(key("hidden", "true or false", "true")
@@ -98,6 +117,35 @@ rows! { CHOICE;
     PROXY_HEADERS: List<Header> = row(key("headers", "\"Name: value\", or a list", "\"X-Token: change me\"")
         .at(Table::Outbound, HTTP, "none", "fields that are sent to the proxy with each request"),
         |field, report| field.list(report, MAX_HEADERS, header), headers);
+}
+
+/// Expressions that entries are chosen by.
+fn expressions(text: &str) -> Result<Box<str>, Problem> {
+    let text = text_of(text, MAX_URL)?;
+    for part in text.split('`') {
+        fancy_regex::Regex::new(part).map_err(|error| Problem::new(error.to_string()))?;
+    }
+    Ok(text)
+}
+
+rows! { PROVIDER;
+    LIST_PATH: Row<Box<str>, str> = row(key("path", "path of a file", "\"subscription.yaml\"")
+        .at(Table::Provider, ALL, "required without links", "mihomo's YAML with proxies, a link on each line, or base64 of such lines; relative to the folder of this file"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+    LINKS: Row<Vec<Spanned<Secret>>, [Secret]> = row(key("links", "link that begins with ss://, ssr:// or snell://, or a list", "[\"ss://YWVzLTEyOC1nY206c2VjcmV0@192.0.2.1:8388#one\"]")
+        .at(Table::Provider, ALL, "none", "the entries themselves, in the place of a file"),
+        |field, report| field.list(report, MAX_OUTBOUNDS, link), |links| super::one_or_list(links.iter().map(exposed)));
+    PREFIX: Row<Box<str>, str> = row(key("prefix", "text", "\"work \"")
+        .at(Table::Provider, ALL, "none", "text in front of the name of each entry"),
+        |field, report| field.parsed(report, |text| text_of(text, 64)), quote);
+    DIAL_THROUGH: Row<Spanned<Box<str>>, str> = row(key("dial-through", "name of an outbound", "\"home\"")
+        .at(Table::Provider, ALL, "none", "outbound that the entries dial through"),
+        |field, report| field.spanned(report, super::name), quote);
+}
+
+/// A link of a server.
+fn link(text: &str) -> Result<Secret, Problem> {
+    crate::dialect::import::one_link(text).map(|_| Secret::new(text)).map_err(Problem::new)
 }
 
 /// An address that can be asked.

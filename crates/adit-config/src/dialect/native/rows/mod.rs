@@ -88,6 +88,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     capture::CAPTURE,
     ends::ENDS,
     choice::CHOICE,
+    choice::PROVIDER,
     link::LINKS,
     rule::RULE,
 ];

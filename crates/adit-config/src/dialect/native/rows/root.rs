@@ -25,6 +25,12 @@ pub(super) const MAX_OUTBOUNDS: usize = 256;
 const MAX_RULES: usize = 1 << 20;
 /// Most sets of a file.
 const MAX_SETS: usize = 1024;
+/// Most lists of outbounds of a file.
+const MAX_PROVIDERS: usize = 256;
+/// Most lines of a set that stand in the file.
+const MAX_ENTRIES: usize = 1 << 17;
+/// Most plugins that entries of lists may run.
+const MAX_PLUGINS: usize = 64;
 
 rows! { ROOT;
     CORES: Row<usize> = row(key("cores", "1 to 1024", "2")
@@ -47,6 +53,11 @@ rows! { ROOT;
         .at(Table::Root, ALL, "one of protocol direct", "the outbounds"), Table::Outbound, MAX_OUTBOUNDS);
     RULE: Tables = tables(key("rule", "tables", "")
         .at(Table::Root, ALL, "none", "which requests take another outbound than that of their inbound; the first rule that matches decides"), Table::Rule, MAX_RULES);
+    PROVIDERS: Tables = tables(key("provider", "tables", "")
+        .at(Table::Root, ALL, "none", "lists of outbounds that groups take their members from"), Table::Provider, MAX_PROVIDERS);
+    PLUGINS_ALLOWED: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("plugins-allowed", "name of a program, or a list", "[\"obfs-local\"]")
+        .at(Table::Root, ALL, "none: only plugins that are built in", "plugins that entries of providers may run, by name and never by path"),
+        |field, report| field.list(report, MAX_PLUGINS, plugin), super::all_quoted);
     SETS: Tables = tables(key("set", "tables", "")
         .at(Table::Root, ALL, "none", "files of names or addresses that rules refer to"), Table::Set, MAX_SETS);
     GEOIP: Row<Box<str>, str> = row(key("geoip", "path of a .mmdb file", "\"country.mmdb\"")
@@ -73,6 +84,24 @@ rows! { ADMIN_HTTP;
         .at(Table::Admin, ALL, "false", "shows series for each user with traffic, by name, at most 20,000"));
 }
 
+/// A line of a set.
+fn entry(text: &str) -> Result<Box<str>, Problem> {
+    let text = text_of(text, crate::set::MAX_NAME)?;
+    crate::set::check("any", text.as_bytes()).map_err(Problem::new)?;
+    Ok(text)
+}
+
+/// The name of a program, without a path.
+fn plugin(text: &str) -> Result<Box<str>, Problem> {
+    let name = text_of(text, 255)?;
+    if name.contains('/') {
+        return Err(
+            Problem::new("a path: entries of lists name programs").hint("write the name of the program")
+        );
+    }
+    Ok(name)
+}
+
 /// The token of the HTTP interface.
 fn token(text: &str) -> Result<Secret, Problem> {
     if text.chars().count() < MIN_TOKEN {
@@ -86,19 +115,26 @@ fn token(text: &str) -> Result<Secret, Problem> {
 
 rows! { SET;
     SET_NAME: Row<Box<str>, str> = named(key("name", "text of 1 to 64 characters", "\"office\"")
-        .at(Table::Set, ALL, "required", "name that rules use"));
+        .at(Table::Set, ALL, "required", "name that rules use")
+        .at(Table::Provider, ALL, "required", "name that groups use"));
     SET_PATH: Row<Box<str>, str> = row(key("path", "path of a file", "\"office.txt\"")
-        .at(Table::Set, ALL, "required", "one name or network per line; relative to the folder of this file"),
+        .at(Table::Set, ALL, "required without entries", "one name or network per line, or a list of mihomo or sing-box (YAML with payload, .mrs, .srs); relative to the folder of this file"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+    SET_ENTRIES: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("entries", "name or network, or a list", "[\"+.example.com\", \"192.0.2.0/24\"]")
+        .at(Table::Set, ALL, "none", "the lines themselves, in the place of a file"),
+        |field, report| field.list(report, MAX_ENTRIES, entry), super::all_quoted);
     SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
         .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
         |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
     SET_URL: Row<Secret> = row(key("url", "address that begins with http:// or https://", "\"https://example.com/office.txt\"")
-        .at(Table::Set, ALL, "none", "server that the file is a copy of: the list is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is"),
+        .at(Table::Set, ALL, "none", "server that the file is a copy of: the list is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is")
+        .at(Table::Provider, ALL, "none", "server that the file is a copy of: a subscription is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is"),
         |field, report| field.parsed(report, |text| super::choice::url(text).map(|url| Secret::new(&*url))), exposed);
     SET_INTERVAL: Row<Duration> = span(key("interval", "duration, or 0s for once", "\"6h\"")
-        .at(Table::Set, ALL, "24h", "time between two fetches"));
+        .at(Table::Set, ALL, "24h", "time between two fetches")
+        .at(Table::Provider, ALL, "24h", "time between two fetches"));
     SET_THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
-        .at(Table::Set, ALL, "none: as the rules say", "outbound that the list is fetched through"),
+        .at(Table::Set, ALL, "none: as the rules say", "outbound that the list is fetched through")
+        .at(Table::Provider, ALL, "none: as the rules say", "outbound that the list is fetched through"),
         |field, report| field.spanned(report, super::name), quote);
 }

@@ -46,6 +46,7 @@ fn least(table: Table, protocol: &str) -> Lines {
         Table::User => lines(&[("name", "\"bob\""), ("password", "\"MTIzNDU2Nzg5MGFiY2RlZg==\"")]),
         Table::Member => lines(&[("name", "\"second\"")]),
         Table::Set => lines(&[("name", "\"own\""), ("path", "\"own.txt\"")]),
+        Table::Provider => lines(&[("name", "\"own\""), ("path", "\"own.yaml\"")]),
         Table::Rule => lines(&[("outbound", "\"second\"")]),
         Table::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
         Table::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
@@ -78,7 +79,13 @@ fn least(table: Table, protocol: &str) -> Lines {
 fn company(key: &Key, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
-        "interval" | "through" if key.table == Table::Set => lines(&[("url", "\"http://example.com/\"")]),
+        "interval" | "through" if matches!(key.table, Table::Set | Table::Provider) => {
+            lines(&[("url", "\"http://example.com/\"")])
+        }
+        name if key.table == Table::Provider && name.starts_with("test-") => {
+            lines(&[("test-interval", "\"60s\"")])
+        }
+        "filter" | "exclude" if key.table == Table::Outbound => lines(&[("use", "\"subscription\"")]),
         "selected" => lines(&[("members", "[\"home\", \"second\"]")]),
         "username" => lines(&[("password", "\"p\"")]),
         "password" if matches!(protocol, "socks5" | "http") => lines(&[("username", "\"u\"")]),
@@ -127,6 +134,8 @@ fn table(key: &Key, protocol: &str) -> Lines {
         out.push((name, value));
     }
     let (gone, example): (&[&str], _) = match (key.name, protocol) {
+        ("entries", _) => (&["path"], key.example.to_owned()),
+        ("links", _) => (&["path"], key.example.to_owned()),
         ("key", _) => (&["password"], key.example.to_owned()),
         ("reject", _) => (&["outbound"], key.example.to_owned()),
         ("protocol", _) if key.default == "required" => (&[], format!("\"{protocol}\"")),
@@ -170,6 +179,9 @@ protocol = "direct"
 [[outbound]]
 name = "home"
 protocol = "direct"
+[[provider]]
+name = "subscription"
+path = "x.yaml"
 [[set]]
 name = "office"
 path = "x.txt"

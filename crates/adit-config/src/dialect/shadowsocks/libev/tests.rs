@@ -210,7 +210,6 @@ fn warnings_name_key_and_line() {
         ("\"pasword\":1", "hint: did you mean `password`?"),
         ("\"mode\":\"zz\"", "t.json:2:8: warning: mode: unknown mode: zz, so tcp_only is used\n"),
         ("\"password\":\"y\"", "2:1: warning: password: given twice; the last one counts\n"),
-        ("\"method\":\"rc4-md5\"", "warning: method: rc4-md5 lets anybody on the path"),
         ("\"dscp\":{\"80\":\"EF\"}", "warning: dscp: not in this build yet"),
         (
             "\"local_address\":\"::1\"",

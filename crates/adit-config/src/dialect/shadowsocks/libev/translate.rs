@@ -161,11 +161,7 @@ impl Merged<'_> {
         let Some(given) = self.given(Key::Method) else {
             return "chacha20-ietf-poly1305".parse().ok();
         };
-        let method = given.parsed(&mut self.found, method)?;
-        if let Some(problem) = setup::warn_of_method(method) {
-            given.warning(&mut self.found, problem);
-        }
-        Some(method)
+        given.parsed(&mut self.found, method)
     }
 
     fn key(&mut self, method: Method) -> Option<ShadowsocksKey> {

@@ -528,12 +528,7 @@ impl Reader<'_, '_, '_> {
 
     fn method(&mut self, field: &Field<'_>) -> Option<Method> {
         // The programs take an empty name for `table`.
-        let method =
-            field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))?;
-        if let Some(problem) = setup::warn_of_method(method) {
-            field.warning(self.report, problem);
-        }
-        Some(method)
+        field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))
     }
 
     fn key(

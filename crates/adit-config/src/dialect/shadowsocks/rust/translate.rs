@@ -209,9 +209,6 @@ impl Builder<'_> {
         let origin = Origin::Flag("--server-addr");
         let (host, port) = self.flag(Flag::ServerAddr, split)?;
         let method = self.flag(Flag::Method, method)?;
-        if let Some(problem) = setup::warn_of_method(method) {
-            origin.warning(&mut self.report, "", problem);
-        }
         let password = match self.flags.get(Flag::Password) {
             Some(item) => Some(file::variable(&item.value, self.outside)),
             None if method == Method::None => Some(Secret::new("")),

@@ -1,0 +1,146 @@
+//! Keys below the top, and rematches.
+
+use std::path::Path;
+
+use super::*;
+use crate::model::rule::{Fact, Verdict};
+use crate::model::{OutboundProtocol, Refusal};
+
+fn read(text: &str) -> Setup {
+    load("config.yaml", text, Path::new("/nonexistent")).unwrap()
+}
+
+/// Every key that is not read is named with its place, or stops the start.
+#[test]
+fn keys_below_the_top() {
+    let text = "\
+proxies:
+- {name: a, type: ss, server: 192.0.2.1, port: 1, cipher: aes-128-gcm, password: x, skip-cert-verify: true, what: 1}
+- {name: b, type: http, server: 192.0.2.1, port: 1, what: 2}
+- {name: c, type: http, server: 192.0.2.1, port: 1, certificate: x}
+- {name: d, type: ss, server: 192.0.2.1, port: 1, cipher: aes-128-gcm, password: x, udp-over-tcp: true}
+proxy-groups:
+- {name: G, type: select, proxies: [a], collectdata: true}
+- {name: H, type: select, proxies: [a], routing-mark: 7}
+rule-providers:
+  r: {type: inline, behavior: domain, payload: [a.test], path-in-bundle: x}
+proxy-providers:
+  p: {type: inline, payload: [], age-secret-key: x, health-check: {enable: true, typo: 1}}
+listeners:
+- {name: l, type: socks, port: 1, udp: false}
+- {name: m, type: socks, port: 2, udp: true}
+profile: {store-selected: true, smart-collector-size: 5}
+";
+    let setup = read(text);
+    let found = setup.diagnostics.to_string();
+    for want in [
+        "config.yaml:2:3: ",
+        "proxies.skip-cert-verify: left out of 1 entry: type ss has no such key, in mihomo neither",
+        "proxies.what: left out of 1 entry: type http",
+        "config.yaml:7:41: warning: proxy-groups[0].collectdata: left out",
+        "rule-providers.r.path-in-bundle: left out",
+        "proxy-providers.p.age-secret-key: left out",
+        "proxy-providers.p.health-check.typo: left out",
+        "listeners[0].udp: left out",
+        "profile.smart-collector-size: left out",
+    ] {
+        assert!(found.contains(want), "{want}\n{found}");
+    }
+    assert!(!found.contains("listeners[1]"), "{found}");
+    let refused = setup.refused.to_string();
+    assert!(refused.contains("config.yaml:8:41: proxy-groups[1].routing-mark: adit cannot"), "{refused}");
+    let is_dead = |name: &str| {
+        let outbound = setup.config.outbound(name).unwrap();
+        matches!(outbound.protocol, OutboundProtocol::Refuse(Refusal::Dead { .. }))
+    };
+    // An entry with a key that nobody knows lives; one with a key that adit cannot obey does not.
+    assert_eq!(["a", "b", "c", "d"].map(is_dead), [false, false, true, true]);
+}
+
+/// Keys that do not change the way are named together.
+#[test]
+fn keys_without_effect() {
+    let text = "tcp-concurrent: true\nkeep-alive-interval: 0\ngeox-url: {asn: x}\n\
+                dns: {enable: true, nameserver: [192.0.2.1], prefer-h3: true}\n";
+    let found = read(text).diagnostics.to_string();
+    let want = "t.yaml:1:1: warning: left out, since they do not change the way of traffic: tcp-concurrent (1:1), \
+                geox-url (3:1), dns.prefer-h3 (4:46)";
+    assert!(found.contains(&want[6..]), "{found}");
+    assert_eq!(found.lines().count(), 1, "{found}");
+    assert!(read("mode: rule\nrules: ['MATCH,DIRECT']\n").diagnostics.is_empty());
+}
+
+const REMATCH: &str = "\
+mixed-port: 7890
+proxies:
+- {name: back, type: rematch, target-rematch-name: seen}
+- {name: aside, type: rematch, target-sub-rule: list}
+sub-rules:
+  list:
+  - DOMAIN,a.aside.test,REJECT
+  - DOMAIN,b.aside.test,PASS-RULE
+  - DOMAIN-SUFFIX,aside.test,DIRECT
+rules:
+- REMATCH-NAME,seen,REJECT
+- DOMAIN-SUFFIX,aside.test,aside
+- DOMAIN-SUFFIX,back.test,back
+- MATCH,DIRECT
+";
+
+#[test]
+fn rematches_have_their_places() {
+    let setup = read(REMATCH);
+    assert!(setup.diagnostics.is_empty() && setup.refused.is_empty(), "{}", setup.diagnostics);
+    let rules = &setup.config.rules;
+    assert_eq!(rules[0].matcher, Matcher::Fact(Fact::Mark(vec!["seen".into()])));
+    let again = |rule: &crate::model::rule::Rule| {
+        if let Verdict::Again { at, mark } = &rule.verdict { Some((*at, mark.clone())) } else { None }
+    };
+    let again: Vec<(u32, Option<Box<str>>)> = rules.iter().filter_map(again).collect();
+    // The list lies behind the main rules and the end of them.
+    assert_eq!(again, [(5, None), (0, Some("seen".into()))]);
+    assert_eq!(
+        (rules.len(), &rules[4].verdict, &rules[8].verdict),
+        (9, &Verdict::Default, &Verdict::Default)
+    );
+    assert_eq!(setup.origins.len(), rules.len());
+    let text = REMATCH.replace("target-sub-rule: list", "target-sub-rule: none");
+    let found = load("config.yaml", &text, Path::new("/nonexistent")).unwrap_err().to_string();
+    assert!(found.contains("rules[1]: sub-rule [none] not found"), "{found}");
+}
+
+#[test]
+fn a_rematch_in_a_group_is_dead() {
+    let setup = read(&format!("{REMATCH}proxy-groups:\n- {{name: G, type: select, proxies: [back]}}\n"));
+    let protocol = &setup.config.outbound("back").unwrap().protocol;
+    let OutboundProtocol::Refuse(Refusal::Dead { why, .. }) = protocol else { panic!("{protocol:?}") };
+    assert!(why.contains("the target of a rule"), "{why}");
+}
+
+/// `PASS` leaves a list of sub-rules; `PASS-RULE` goes on with the next rule of it.
+#[test]
+fn passing_within_a_list() {
+    let text = "\
+sub-rules:
+  l:
+  - DOMAIN,a.test,PASS
+  - DOMAIN,a.test,PASS-RULE
+  - DOMAIN,a.test,REJECT
+rules:
+- SUB-RULE,(NETWORK,tcp),l
+- MATCH,DIRECT
+";
+    let rules = read(text).config.rules;
+    let verdicts: Vec<&Verdict> = rules.iter().map(|rule| &rule.verdict).collect();
+    assert_eq!(verdicts[1..3], [&Verdict::Pass(2), &Verdict::Pass(0)]);
+}
+
+/// A file and a document of mihomo may be longer than what a person writes.
+#[test]
+fn long_files() {
+    let rules: String =
+        (0..60_000).map(|n| format!("- DOMAIN-SUFFIX,name-{n}.example.test,DIRECT\n")).collect();
+    let text = format!("rules:\n{rules}");
+    assert!(text.len() > 2 << 20);
+    assert_eq!(read(&text).config.rules.len(), 60_000);
+}
