@@ -175,15 +175,10 @@ impl Broker {
         let poll = asked.body.as_ref().and_then(|body| ProxyPoll::parse(body, scheme).ok());
         let Some(poll) = poll else { return Told::status(400) };
         let ProxyPoll { sid, kind, nat, clients, pattern } = poll;
-        let mut stats = self.stats.borrow_mut();
-        stats.proxy_polled(kind, nat, pattern.is_some());
-        if !self.takes_pattern(pattern.as_deref()) {
-            stats.pattern_refused(kind, nat);
+        let address = source::of_proxy(&asked, self.settings.trusted_hops);
+        if !self.admits(kind, nat, pattern.as_deref(), address) {
             return Told::text(PollReply::without_client(PollStatus::Pattern, LONGEST_WAIT_MS).emit(scheme));
         }
-        let address = source::of_proxy(&asked, self.settings.trusted_hops);
-        stats.proxy_seen(address, kind, nat);
-        drop(stats);
         let (next, is_due) = self.limit(address, nat, rt::now());
         if !is_due {
             // As upstream, which counts such a poll among those that wait for the instant that it takes.
@@ -208,6 +203,19 @@ impl Broker {
         let (nat, offer) = (Some(offer.nat), offer.sdp);
         let reply = PollReply { status: PollStatus::Match, offer, nat, next_poll_ms: until(next), relay };
         Told::text(reply.emit(scheme))
+    }
+
+    /// Counts a poll, and says whether its pattern is taken.
+    fn admits(&self, kind: ProxyType, nat: Nat, pattern: Option<&str>, address: IpAddr) -> bool {
+        let mut stats = self.stats.borrow_mut();
+        stats.proxy_polled(kind, nat, pattern.is_some());
+        let is_taken = self.takes_pattern(pattern);
+        if is_taken {
+            stats.proxy_seen(address, kind, nat);
+        } else {
+            stats.pattern_refused(kind, nat);
+        }
+        is_taken
     }
 
     fn takes_pattern(&self, pattern: Option<&str>) -> bool {

@@ -174,7 +174,9 @@ impl Stats {
                 self.add("client-denied");
                 self.add(&match nat {
                     Nat::Restricted | Nat::Unrestricted => format!("client-{}-denied", nat.as_str()),
-                    _ => format!("client-nat-{}-denied", nat.as_str()),
+                    Nat::Unknown | Nat::Open | Nat::Moderate | Nat::Strict => {
+                        format!("client-nat-{}-denied", nat.as_str())
+                    }
                 });
             }
             ClientEnd::Matched => self.add("client-match"),
@@ -308,7 +310,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is missing in {text}");
         }
-        assert_eq!(text.lines().count(), 31);
+        assert_eq!(text.lines().count(), 33);
         assert!(stats.take_summary(0).contains("\nsnowflake-ips \n"), "a new day begins with nothing");
     }
 }

@@ -216,7 +216,7 @@ async fn core(shared: Arc<Shared>, at: usize, port: WebSocketPort, stop: Stop) {
         // Streams go on until the end.
         stop.clone().ending().await;
     };
-    rt::race(sessions, ports).await;
+    Box::pin(rt::race(sessions, ports)).await;
 }
 
 /// Says once a day how many streams had a client's address.
