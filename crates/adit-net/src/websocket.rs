@@ -200,6 +200,7 @@ fn pending(error: io::Error) -> Poll<io::Result<()>> {
     if error.kind() == io::ErrorKind::WouldBlock { Poll::Pending } else { Poll::Ready(Err(error)) }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the peer is wrong in all other cases")]
 fn error(fault: Fault) -> io::Error {
     use tungstenite::error::ProtocolError::{ResetWithoutClosingHandshake, SendAfterClosing};
     match fault {

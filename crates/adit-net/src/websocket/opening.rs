@@ -66,7 +66,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     early: Vec<u8>,
     limits: Limits,
 ) -> io::Result<(WebSocket<S>, Opening)> {
-    let opened = match read_head(&mut stream, early, limits.head, request).await {
+    let opened = match Box::pin(read_head(&mut stream, early, limits.head, request)).await {
         Ok((opening, rest)) => opening.key().map(accept_key).map(|accepted| (opening, rest, accepted)),
         Err(error) => Err(error),
     };
@@ -110,7 +110,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     let head = asking(host, target, fields, &key)?;
     stream.write_all(head.as_bytes()).await?;
     stream.flush().await?;
-    let (response, rest) = read_head(&mut stream, Vec::new(), limits.head, response).await?;
+    let (response, rest) = Box::pin(read_head(&mut stream, Vec::new(), limits.head, response)).await?;
     let is_right = response.lists("upgrade", "websocket")
         && response.lists("connection", "upgrade")
         && response.field("sec-websocket-accept") == Some(accept_key(key.as_bytes()).as_bytes());
