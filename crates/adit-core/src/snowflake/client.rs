@@ -73,7 +73,8 @@ async fn serve(
         voice.log(format_args!("Rendezvous using Broker at: {scheme}://{}{}", broker.authority, broker.path));
     }
     let collection = Collection::begin(settings.clone(), voice.clone(), rendezvous);
-    Session::new(stream, &settings, collection, voice.clone()).run().await;
+    let session = Session::new(stream, &settings, collection, voice.clone());
+    Box::pin(session.run()).await;
     voice.log(format_args!("Handler ended"));
 }
 

@@ -111,7 +111,7 @@ impl Collection {
             } else {
                 self.voice
                     .log(format_args!("WebRTC: Collecting a new Snowflake. Currently at [{live}/{max}]"));
-                match self.catch().await {
+                match Box::pin(self.catch()).await {
                     Ok(connection) => {
                         failures = 0;
                         self.keep(connection);
@@ -192,7 +192,7 @@ impl Collection {
         self.voice.log(format_args!("{label}  connecting..."));
         let gathering = self.gathering.borrow().clone();
         let settings = Settings { send_buffer: SEND_BUFFER, ..Settings::default() };
-        let made = Connection::new(Role::Offerer, &gathering, settings, &label, &mut OsRng).await;
+        let made = Box::pin(Connection::new(Role::Offerer, &gathering, settings, &label, &mut OsRng)).await;
         let connection = made.map_err(|error| {
             self.voice.tell("notice", &format!("offer creation failure {error}"));
             error.to_string()

@@ -31,7 +31,8 @@ mod traffic;
 #[cfg(target_os = "linux")]
 mod waiter;
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
 
 use std::{fmt, io};

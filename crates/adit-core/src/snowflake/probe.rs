@@ -30,7 +30,7 @@ pub async fn answer_probe(offer: &str, stun: &[SocketAddr], is_hidden: bool) -> 
     let remote = sdp::Description::parse(&offer.sdp).map_err(|error| error.to_string())?;
     let gathering = Gathering { stun: stun.to_vec(), limit: GATHER, ..Gathering::default() };
     let settings = Settings { receive_window: 64 << 10, send_buffer: 16 << 10, ..Settings::default() };
-    let made = Connection::new(Role::Answerer, &gathering, settings, "", &mut OsRng).await;
+    let made = Box::pin(Connection::new(Role::Answerer, &gathering, settings, "", &mut OsRng)).await;
     let connection = made.map_err(|error| error.to_string())?;
     connection.start(&remote).map_err(|error| error.to_string())?;
     let mut sdp = connection.describe();

@@ -199,7 +199,7 @@ impl Proxy {
             Nat::Open => Nat::Unrestricted,
             Nat::Strict => Nat::Restricted,
             Nat::Moderate if self.is_old.get() => Nat::Restricted,
-            nat => nat,
+            nat @ (Nat::Unknown | Nat::Restricted | Nat::Unrestricted | Nat::Moderate) => nat,
         }
     }
 
@@ -284,7 +284,7 @@ impl Proxy {
         }
         let remote = sdp::Description::parse(&offer.sdp).map_err(|error| bad(&error))?;
         self.say(format_args!("Generating answer..."));
-        let connection = self.connect(Role::Answerer, "", GATHER).await?;
+        let connection = Box::pin(self.connect(Role::Answerer, "", GATHER)).await?;
         connection.start(&remote).map_err(|error| bad(&error))?;
         let answer = Description { kind: Kind::Answer, sdp: connection.describe() }.emit();
         let answer = ProxyAnswer { sid: sid.to_owned(), answer };
@@ -331,7 +331,7 @@ impl Proxy {
         };
         let allows_private = self.settings.keep_local || self.settings.allows_private;
         let settings = Settings { allows_private, ..Settings::default() };
-        let made = Connection::new(role, &gathering, settings, label, &mut OsRng).await;
+        let made = Box::pin(Connection::new(role, &gathering, settings, label, &mut OsRng)).await;
         made.map_err(|error| error.to_string())
     }
 

@@ -104,7 +104,7 @@ impl Rendezvous {
             Nat::Open => Nat::Unrestricted,
             Nat::Strict => Nat::Restricted,
             Nat::Moderate if self.is_old.get() => Nat::Restricted,
-            nat => nat,
+            nat @ (Nat::Unknown | Nat::Restricted | Nat::Unrestricted | Nat::Moderate) => nat,
         }
     }
 

@@ -81,7 +81,7 @@ impl Broker {
             let broker = self.clone();
             rt::spawn_local(async move {
                 let stream = Stream::from(accepted);
-                let Some((path, body)) = request(&stream).await else { return };
+                let Some((path, body)) = Box::pin(request(&stream)).await else { return };
                 let text = broker.answer(&path, &body).await;
                 let head =
                     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());

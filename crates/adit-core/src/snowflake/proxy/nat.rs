@@ -60,7 +60,7 @@ impl Proxy {
         let join = if server.path.contains('?') { '&' } else { '?' };
         let asked = format!("{}{join}InCoSim={simulation}", server.path);
         let url = server.join(&asked).map_err(|error| error.to_string())?;
-        let connection = self.connect(Role::Offerer, "test", GATHER).await?;
+        let connection = Box::pin(self.connect(Role::Offerer, "test", GATHER)).await?;
         self.say(format_args!("Probetest: Created Offer"));
         let offer = Description { kind: Kind::Offer, sdp: connection.describe() }.emit();
         let question = PollReply {
