@@ -169,7 +169,7 @@ async fn request(stream: &Stream) -> Option<(String, Vec<u8>)> {
 }
 
 async fn read_more(stream: &Stream, bytes: &mut Vec<u8>) -> Option<()> {
-    let mut block = [0; 4096];
+    let mut block = [0; 1024];
     let len = stream.recv(&mut block).await.ok().filter(|len| *len > 0)?;
     bytes.extend(&block[..len]);
     Some(())

@@ -88,12 +88,12 @@ fn log(invocation: &Invocation) -> anyhow::Result<Log> {
     let log = Log::new(invocation.shows_addresses);
     let Some(path) = &invocation.log else { return Ok(log) };
     if !invocation.log_in_state {
-        return log.to_file(path);
+        return log.with_file(path);
     }
     let state = std::env::var_os("TOR_PT_STATE_LOCATION").map(PathBuf::from);
     let state = state.context("-log-to-state-dir needs TOR_PT_STATE_LOCATION, which Tor sets")?;
     std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
-    log.to_file(&state.join(path))
+    log.with_file(&state.join(path))
 }
 
 fn open(address: SocketAddr) -> anyhow::Result<Acceptor> {

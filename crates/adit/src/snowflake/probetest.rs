@@ -43,6 +43,6 @@ impl Prober for WebRtc {
                 Err(error) => tracing::debug!(%error, "STUN server"),
             }
         }
-        answer_probe(&offer, &servers, is_hidden).await.map_err(ProbeFailure::Offer)
+        Box::pin(answer_probe(&offer, &servers, is_hidden)).await.map_err(ProbeFailure::Offer)
     }
 }

@@ -47,7 +47,7 @@ fn run(invocation: Invocation) -> anyhow::Result<()> {
         invocation;
     let mut log = Log::new(shows_addresses).events(true).loud(is_verbose).local(local_time);
     if let Some(path) = &path {
-        log = log.to_file(path)?;
+        log = log.with_file(path)?;
     }
     log.log(format_args!("snowflake-proxy {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
     // Each client takes two descriptors.

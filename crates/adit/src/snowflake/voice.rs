@@ -38,7 +38,7 @@ impl Log {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn to_file(self, path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn with_file(self, path: &Path) -> anyhow::Result<Self> {
         let file = File::options().append(true).create(true).open(path);
         let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
         Ok(Self { file: Some(RefCell::new(file)), ..self })
